@@ -1,0 +1,193 @@
+"""The record batch, version 2: read, check and patch its header without touching a record.
+
+Used by the log (append, recovery), the client and the column decoder. The layout is KIP-98's:
+
+    offset  size  field
+         0     8  base offset             patched by the broker
+         8     4  length                  of everything after this field
+        12     4  partition leader epoch  patched by the broker
+        16     1  magic                   always 2
+        17     4  crc                     CRC-32C of all that follows
+        21     2  attributes              bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control
+        23     4  last offset delta
+        27     8  base timestamp          ms
+        35     8  max timestamp           ms
+        43     8  producer id             -1 none
+        51     2  producer epoch
+        53     4  base sequence
+        57     4  record count
+        61     …  records, compressed as the codec says
+
+Base offset and leader epoch lie before the CRC's span, so patching them needs no new checksum.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from broker.errors import CorruptBatch
+from broker.records.crc32c import crc32c
+
+__all__ = [
+    "HEADER_SIZE",
+    "LENGTH_END",
+    "BatchHeader",
+    "build_batch",
+    "parse_header",
+    "patch_base_offset",
+    "patch_log_append_time",
+    "verify_batch",
+    "walk_batches",
+]
+
+Buffer = bytes | bytearray | memoryview
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CHECKED = struct.Struct(">hiqqqhii")
+_HEAD = struct.Struct(">qiibI")
+
+HEADER_SIZE = _HEADER.size
+LENGTH_END = 12
+"""Bytes that precede the counted length: a batch occupies `LENGTH_END + length`."""
+
+_CRC_POSITION = 17
+_CHECKED_POSITION = 21
+_TIMESTAMP_TYPE_BIT = 0x08
+_TRANSACTIONAL_BIT = 0x10
+_CONTROL_BIT = 0x20
+
+
+class BatchHeader(NamedTuple):
+    """The 61 bytes at the head of a batch, in wire order."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole batch."""
+        return LENGTH_END + self.length
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."""
+        return self.attributes & 0x07
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & _TIMESTAMP_TYPE_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequences wrap at 2**31 - 1, as Kafka's do."""
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """Read the header at `position`. Raises CorruptBatch when too few bytes are left."""
+    if len(buffer) - position < HEADER_SIZE:
+        raise CorruptBatch(f"{len(buffer) - position} bytes are too few for a batch header")
+    return BatchHeader(*_HEADER.unpack_from(buffer, position))
+
+
+def walk_batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield (position, header) of every whole batch; a cut one at the end is left out.
+
+    A fetch answer may end in the middle of a batch (KIP-74), so a short tail is no error; a length
+    that no batch can have raises CorruptBatch.
+    """
+    position, end = start, len(buffer)
+    while end - position >= HEADER_SIZE:
+        header = BatchHeader(*_HEADER.unpack_from(buffer, position))
+        if header.length < HEADER_SIZE - LENGTH_END:
+            raise CorruptBatch(f"batch length {header.length} at byte {position}")
+        if position + header.size > end:
+            return
+        yield position, header
+        position += header.size
+
+
+def verify_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
+    """Check magic, length, CRC and counts of the batch at `position`. Raises CorruptBatch."""
+    if header.magic != 2:
+        raise CorruptBatch(f"magic {header.magic} is not 2 (record batches older than 0.11)")
+    end = position + header.size
+    if header.length < HEADER_SIZE - LENGTH_END or end > len(buffer):
+        raise CorruptBatch(f"batch length {header.length} does not fit in {len(buffer) - position} bytes")
+    view = memoryview(buffer)[position + _CHECKED_POSITION : end]
+    if crc32c(view) != header.crc:
+        raise CorruptBatch(f"CRC of the batch at offset {header.base_offset} does not match")
+    if header.record_count < 0 or header.last_offset_delta < 0:
+        raise CorruptBatch(f"record count {header.record_count}, last delta {header.last_offset_delta}")
+    if header.codec > 4:
+        raise CorruptBatch(f"compression codec {header.codec} is not known")
+
+
+def patch_base_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Write the broker's two fields; the CRC does not cover them."""
+    struct.pack_into(">q", buffer, position, base_offset)
+    struct.pack_into(">i", buffer, position + LENGTH_END, leader_epoch)
+
+
+def patch_log_append_time(buffer: bytearray | memoryview, position: int, header: BatchHeader, now_ms: int) -> None:
+    """Stamp the batch with the broker's time (`message.timestamp.type=LogAppendTime`) and renew its CRC."""
+    struct.pack_into(">h", buffer, position + 21, header.attributes | _TIMESTAMP_TYPE_BIT)
+    struct.pack_into(">q", buffer, position + 35, now_ms)
+    checked = memoryview(buffer)[position + _CHECKED_POSITION : position + header.size]
+    struct.pack_into(">I", buffer, position + _CRC_POSITION, crc32c(checked))
+
+
+def build_batch(
+    records: Buffer,
+    record_count: int,
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = -1,
+    codec: int = 0,
+    base_timestamp: int = -1,
+    max_timestamp: int = -1,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+    control: bool = False,
+    last_offset_delta: int | None = None,
+) -> bytes:
+    """Frame a record section, already compressed with `codec`, as a batch."""
+    attributes = codec | (_TRANSACTIONAL_BIT if transactional else 0) | (_CONTROL_BIT if control else 0)
+    delta = record_count - 1 if last_offset_delta is None else last_offset_delta
+    checked = _CHECKED.pack(
+        attributes, delta, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count
+    )
+    crc = crc32c(records, crc32c(checked))
+    length = HEADER_SIZE - LENGTH_END + len(records)
+    return b"".join((_HEAD.pack(base_offset, length, leader_epoch, 2, crc), checked, records))

@@ -1,0 +1,32 @@
+"""CRC-32C (Castagnoli), the checksum of a record batch.
+
+`crc32c(data, crc=0)` continues from an earlier value. The hardware library is used where it is
+installed; crcmod is the portable definition, and the oracle in the tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import crcmod.predefined  # type: ignore[import-untyped]
+
+__all__ = ["crc32c", "portable_crc32c"]
+
+_portable = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
+
+
+def portable_crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
+    """The same checksum by crcmod: slow where it was installed without a compiler."""
+    return int(_portable(bytes(data), crc))
+
+
+def _choose() -> Callable[..., int]:
+    try:
+        import crc32c as hardware
+    except ImportError:
+        return portable_crc32c
+    function: Callable[..., int] = hardware.crc32c
+    return function
+
+
+crc32c = _choose()
