@@ -1,0 +1,1 @@
+"""ZooKeeper, membership, topics, and the partitions this broker leads."""

@@ -1,0 +1,1 @@
+"""Consumer groups: a pure state machine, its record formats, and the runtime around them."""

@@ -1,0 +1,1 @@
+"""Pure log storage: segments, indexes, recovery, retention. No sockets, no asyncio."""

@@ -1,0 +1,1 @@
+"""Sockets and frames; the handler table is handed in."""

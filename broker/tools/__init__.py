@@ -1,0 +1,1 @@
+"""The console: one file per command of `pykafka`."""

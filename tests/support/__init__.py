@@ -1,0 +1,1 @@
+"""Shared test code: real servers as fixtures, waiting for conditions."""

@@ -1,0 +1,15 @@
+"""Waiting for a condition instead of for time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def eventually(condition: Callable[[], bool], timeout: float = 20.0, interval: float = 0.02) -> None:
+    """Return once `condition()` is true; fail with AssertionError after `timeout` seconds."""
+    deadline = time.monotonic() + timeout
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{condition} did not come true within {timeout} s")
+        time.sleep(interval)
