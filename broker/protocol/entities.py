@@ -1,0 +1,117 @@
+"""From plain mappings to kio's entities, by field name.
+
+Called by messages.py only. For each entity class the fields, their converters and their zero values
+are worked out once; building one is then a dictionary look-up per field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import types
+import typing
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from kio.schema.errors import ErrorCode
+
+__all__ = ["build"]
+
+Converter = Callable[[Any], Any]
+
+_ZEROS: dict[str, Any] = {
+    "bool": False,
+    "string": "",
+    "bytes": b"",
+    "records": b"",
+    "float64": 0.0,
+    "error_code": ErrorCode.none,
+    "uuid": uuid.UUID(int=0),
+    "timedelta_i32": datetime.timedelta(0),
+    "timedelta_i64": datetime.timedelta(0),
+    "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
+}
+
+
+class _Field(typing.NamedTuple):
+    name: str
+    convert: Converter | None
+    missing: Any
+
+
+def build(entity: Any, values: Mapping[str, Any]) -> Any:
+    """An instance of kio's `entity` class from `values`, nested mappings and sequences included."""
+    arguments = {}
+    for name, convert, missing in _plan(entity):
+        value = values.get(name, missing)
+        if value is missing or convert is None:
+            arguments[name] = value
+        else:
+            arguments[name] = convert(value)
+    return entity(**arguments)
+
+
+@functools.cache
+def _plan(entity: Any) -> tuple[_Field, ...]:
+    hints = typing.get_type_hints(entity)
+    return tuple(_plan_field(f, hints[f.name]) for f in dataclasses.fields(entity))
+
+
+def _plan_field(field: dataclasses.Field[Any], hint: Any) -> _Field:
+    kafka_type = field.metadata.get("kafka_type", "")
+    inner, optional = _unwrap_optional(hint)
+    convert, zero = _converter(inner, kafka_type)
+    if field.default is not dataclasses.MISSING:
+        zero = field.default
+    elif optional and not isinstance(zero, tuple):
+        zero = None
+    if convert is not None and optional:
+        convert = functools.partial(_none_or, convert)
+    return _Field(field.name, convert, zero)
+
+
+def _unwrap_optional(hint: Any) -> tuple[Any, bool]:
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        inner = [a for a in typing.get_args(hint) if a is not type(None)]
+        return inner[0], True
+    return hint, False
+
+
+def _converter(hint: Any, kafka_type: str) -> tuple[Converter | None, Any]:
+    if typing.get_origin(hint) is tuple:
+        item = typing.get_args(hint)[0]
+        if dataclasses.is_dataclass(item):
+            return functools.partial(_build_all, item), ()
+        return tuple, ()
+    if dataclasses.is_dataclass(hint):
+        return functools.partial(build, hint), None
+    if kafka_type.startswith("timedelta"):
+        return _timedelta, _ZEROS[kafka_type]
+    if kafka_type == "datetime_i64":
+        return _datetime, _ZEROS[kafka_type]
+    if kafka_type == "error_code":
+        return ErrorCode, ErrorCode.none
+    return None, _ZEROS.get(kafka_type, 0)
+
+
+def _build_all(entity: Any, items: Any) -> tuple[Any, ...]:
+    return tuple(build(entity, item) for item in items)
+
+
+def _none_or(convert: Converter, value: Any) -> Any:
+    return None if value is None else convert(value)
+
+
+def _timedelta(value: Any) -> Any:
+    return datetime.timedelta(milliseconds=value) if isinstance(value, int) else value
+
+
+def _datetime(value: Any) -> Any:
+    """Milliseconds since the epoch; kio writes None as -1."""
+    if not isinstance(value, int):
+        return value
+    if value < 0:
+        return None
+    return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=value)

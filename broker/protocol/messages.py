@@ -1,0 +1,168 @@
+"""The one door to kio: frames to entities and back, for every API in every version.
+
+Called by the broker's router and by the client. Handlers and callers never name a version: bodies
+to be sent are plain mappings in kio's field names that may hold the fields of any version — what the
+version at hand lacks is dropped, what is missing takes its schema default or zero — and decoded
+bodies are kio's frozen dataclasses, read with `field()` where some versions lack a name.
+
+Raises ProtocolError for bytes that are no such message and UnsupportedVersion for what kio lacks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import io
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kio.index import load_payload_module
+from kio.schema.index import api_key_map, schema_name_map
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+from kio.static.constants import EntityType
+
+from broker.errors import ProtocolError, UnsupportedVersion
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.entities import build
+
+__all__ = [
+    "Request",
+    "decode_request",
+    "decode_response",
+    "encode_request",
+    "encode_response",
+    "field",
+    "known_versions",
+    "peek",
+    "to_ms",
+]
+
+_PREFIX = struct.Struct(">hhi")
+_MISSING: Any = object()
+
+
+class Request(NamedTuple):
+    """A decoded request: who asks for what, in which version. `size` is the frame's, in bytes."""
+
+    api: ApiKey
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body: Any
+    size: int
+
+
+class _Codec(NamedTuple):
+    entity: Any
+    read: Any
+    write: Any
+    header: Any
+    read_header: Any
+    write_header: Any
+
+
+@functools.cache
+def _codec(api: int, version: int, kind: EntityType) -> _Codec:
+    try:
+        module = load_payload_module(api, version, kind)  # type: ignore[arg-type]
+    except Exception as error:
+        raise UnsupportedVersion(f"API {api} has no version {version} that this side knows") from error
+    entity = next(c for c in vars(module).values() if getattr(c, "__type__", None) is kind)
+    header = entity.__header_schema__
+    return _Codec(
+        entity, entity_reader(entity), entity_writer(entity), header, entity_reader(header), entity_writer(header)
+    )
+
+
+@functools.cache
+def known_versions(api: int) -> tuple[int, int]:
+    """Lowest and highest version of `api` that kio can read and write. Raises UnsupportedVersion."""
+    try:
+        versions = schema_name_map[api_key_map[api]]
+    except KeyError:
+        raise UnsupportedVersion(f"API {api} is not known to this side") from None
+    return min(versions), max(versions)
+
+
+def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
+    """API key, version and correlation id, which every request begins with."""
+    if len(frame) < _PREFIX.size:
+        raise ProtocolError(f"a request of {len(frame)} bytes has no header")
+    key, version, correlation_id = _PREFIX.unpack_from(frame)
+    return key, version, correlation_id
+
+
+def decode_request(frame: bytes | bytearray | memoryview) -> Request:
+    """Read a whole request (without its 4-byte length)."""
+    key, version, correlation_id = peek(frame)
+    codec = _codec(key, version, EntityType.request)
+    header, body = _read(codec, frame, f"API {key} version {version}")
+    return Request(ApiKey(key), version, correlation_id, header.client_id, body, len(frame))
+
+
+def decode_response(api: ApiKey, version: int, payload: bytes | bytearray | memoryview) -> tuple[int, Any]:
+    """Read a whole response (without its length): (correlation id, body)."""
+    codec = _codec(api, version, EntityType.response)
+    header, body = _read(codec, payload, f"{api.name} response version {version}")
+    return header.correlation_id, body
+
+
+def _read(codec: _Codec, data: bytes | bytearray | memoryview, what: str) -> tuple[Any, Any]:
+    data = memoryview(data).toreadonly()  # kio reads no writable buffer
+    try:
+        header, header_size = codec.read_header(data, 0)
+        body, size = codec.read(data, header_size)
+    except (SerialError, ValueError, OverflowError, struct.error, IndexError, MemoryError) as error:
+        raise ProtocolError(f"{what}: {type(error).__name__}: {error}") from error
+    if header_size + size != len(data):
+        raise ProtocolError(f"{what}: {len(data) - header_size - size} bytes are left over")
+    return header, body
+
+
+def encode_request(
+    api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
+) -> bytes:
+    """A request frame, length first."""
+    codec = _codec(api, version, EntityType.request)
+    header = {
+        "request_api_key": int(api),
+        "request_api_version": version,
+        "correlation_id": correlation_id,
+        "client_id": client_id,
+    }
+    return _write(codec, header, body)
+
+
+def encode_response(request: Request, body: Mapping[str, Any]) -> bytes:
+    """The response frame to `request`, in its version, length first."""
+    codec = _codec(request.api, request.version, EntityType.response)
+    return _write(codec, {"correlation_id": request.correlation_id}, body)
+
+
+def _write(codec: _Codec, header: Mapping[str, Any], body: Mapping[str, Any]) -> bytes:
+    out = io.BytesIO()
+    out.write(b"\0\0\0\0")
+    codec.write_header(out, build(codec.header, header))
+    codec.write(out, build(codec.entity, body))
+    with out.getbuffer() as view:
+        struct.pack_into(">i", view, 0, len(view) - 4)
+    return out.getvalue()
+
+
+def field(entity: Any, name: str, default: Any = None) -> Any:
+    """A field that some versions lack."""
+    value = getattr(entity, name, _MISSING)
+    return default if value is _MISSING else value
+
+
+def to_ms(value: datetime.timedelta | datetime.datetime | int | None) -> int:
+    """Milliseconds of a time field; -1 stands for none, as on the wire."""
+    if value is None:
+        return -1
+    if isinstance(value, int):
+        return value
+    if isinstance(value, datetime.timedelta):
+        return value // datetime.timedelta(milliseconds=1)
+    return (value - datetime.datetime.fromtimestamp(0, datetime.UTC)) // datetime.timedelta(milliseconds=1)
