@@ -1,0 +1,117 @@
+"""What an offset store promises, and the one door through which a store is opened.
+
+A store remembers, per group, the NEXT offset to read of every partition. The readers start from it
+(`startingOffsets=committed`), the stream reader reports progress to it, and `load` commits through it.
+Three kinds: `zookeeper` (Kafka's own paths of the old consumers), `files` (numbered JSON entries in a
+directory that fsspec can reach) and `group` (OffsetCommit, as lag tools expect).
+
+A commit is all or nothing: every partition of one call is stored, or none.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = [
+    "STORE_KINDS",
+    "OffsetConflict",
+    "OffsetStore",
+    "OffsetStoreError",
+    "check_expected",
+    "check_group",
+    "open_store",
+    "required_option",
+]
+
+# Imported only when chosen: an executor that uses no ZooKeeper store must not need kazoo.
+_MODULES = {
+    "zookeeper": "spark_connector.offset_store.zookeeper",
+    "files": "spark_connector.offset_store.files",
+    "group": "spark_connector.offset_store.group",
+}
+STORE_KINDS = tuple(_MODULES)
+
+_LEGAL_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
+
+
+class OffsetStoreError(PykafkaError):
+    """A store cannot be reached or holds something that no store wrote."""
+
+
+class OffsetConflict(PykafkaError):
+    """Somebody else committed first: what is stored is not what the caller expected. Nothing was stored."""
+
+
+class OffsetStore(Protocol):
+    """Where the next offsets of a group are kept. Blocking; not shared between threads."""
+
+    def read(self, group: str) -> dict[TopicPartition, int]:
+        """Next offset of every partition the group has committed; empty when it never has."""
+        ...
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        expected: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        """Store `offsets`, all or none; partitions not named keep theirs.
+
+        With `expected`, every partition of `offsets` and of `expected` must still hold what `expected` says, and
+        one that `expected` does not name must hold nothing; otherwise OffsetConflict. Without, the last writer wins.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give back connections. The store is not used afterwards."""
+        ...
+
+
+def open_store(kind: str, options: Mapping[str, str]) -> OffsetStore:
+    """The store named by the option `offsetStore`, built from Spark-style `options` (names in any case).
+
+    `zookeeper` needs `offsetStore.zookeeper.connect`, `files` needs `offsetStore.path`, `group` needs
+    `kafka.bootstrap.servers` (and takes every other `kafka.*`). Raises ConfigError for an unknown kind or a
+    missing option.
+    """
+    module = _MODULES.get(kind.strip().lower())
+    if module is None:
+        raise ConfigError(f"offsetStore must be one of {', '.join(STORE_KINDS)}, not '{kind}'")
+    return cast("OffsetStore", importlib.import_module(module).open_from_options(options))
+
+
+def required_option(options: Mapping[str, str], name: str, why: str) -> str:
+    """The value of an option whatever the case of its name; ConfigError naming it when absent or blank."""
+    for key, value in options.items():
+        if key.lower() == name.lower() and value.strip():
+            return value.strip()
+    raise ConfigError(f"option '{name}' must be set: {why}")
+
+
+def check_group(group: str) -> str:
+    """The group, when it can be a path element in ZooKeeper and on a file system; else ConfigError."""
+    if not _LEGAL_GROUP.fullmatch(group) or group in {".", ".."}:
+        raise ConfigError(f"group '{group}' cannot be used here: only letters, digits, '.', '_' and '-' (at most 200)")
+    return group
+
+
+def check_expected(
+    group: str,
+    stored: Mapping[TopicPartition, int],
+    expected: Mapping[TopicPartition, int],
+    offsets: Mapping[TopicPartition, int],
+) -> None:
+    """Raise OffsetConflict unless `stored` agrees with `expected` on every partition of `expected` and `offsets`."""
+    for tp in sorted({*expected, *offsets}):
+        if stored.get(tp) != expected.get(tp):
+            raise OffsetConflict(
+                f"group '{group}', {tp.topic}-{tp.partition}: stored offset is {stored.get(tp, 'none')}, "
+                f"expected {expected.get(tp, 'none')}; another load or query of this group committed first"
+            )
