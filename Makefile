@@ -1,0 +1,64 @@
+# The commands of this repository. `make demo` and `make test` need nothing but Python >= 3.11, Java >= 17 and make;
+# they create the environment in .venv, and bring it up to date when pyproject.toml has changed.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+CODE   := broker spark_connector pyspark_pykafka.py
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PYTEST := $(BIN)/python -m pytest
+
+# Spark's Python workers run in this environment, whatever python3 the PATH holds.
+export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
+
+.PHONY: help demo test check bench slow format readme clean preflight
+
+help:
+	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
+	@echo "make test    install, then run every check and test"
+	@echo "make check   lint, format, types and layers; under a minute"
+	@echo "make slow    the many-round tests: kill -9 of broker, driver and worker"
+	@echo "make bench   measure; the result goes to docs/performance.md"
+	@echo "make format  format the code and fix what the linter can"
+	@echo "make readme  write the tables of README.md anew from the code"
+	@echo "make clean   remove the environment, caches and test output"
+
+demo: $(VENV)/.demo-installed
+	$(BIN)/pykafka demo
+
+test: check
+	$(PYTEST)
+
+check: $(VENV)/.test-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/mypy --strict $(CODE)
+	$(BIN)/mypy tests
+	$(PYTEST) -q tests/test_layers.py
+
+slow: $(VENV)/.test-installed
+	$(PYTEST) -m slow
+
+bench: $(VENV)/.test-installed
+	$(BIN)/python -m tests.bench
+
+format: $(VENV)/.test-installed
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+readme: $(VENV)/.test-installed
+	$(BIN)/python -m tests.support.readme_tables
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse data
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp per set of packages, so that the demo waits for nothing only the tests need.
+$(VENV)/.%-installed: pyproject.toml | preflight
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "installing the packages of '$*' into $(VENV)"
+	@$(PIP) --editable '.[$*]'
+	@touch $@
+
+preflight:
+	@.ci/preflight $(PYTHON)

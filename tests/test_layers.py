@@ -1,0 +1,245 @@
+"""The layering rule of docs/architecture.md, checked on the source text.
+
+A package imports only what stands to its right, a few libraries only where one file hides them, and the
+size limits hold. A failure names file and line; the rule is the thing to obey, not the thing to widen.
+"""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.support.source_tree import ROOT, Import, Module, cycles, modules_under
+
+PRODUCT = modules_under("broker", "spark_connector", "pyspark_pykafka.py")
+EVERYTHING = PRODUCT + modules_under("tests")
+NAMES = {module.name for module in EVERYTHING}
+
+# Left to right; a layer imports what stands in a later row. Those that share a row do not know each other.
+ROWS: list[set[str]] = [
+    {"__main__", "tools"},
+    {"server"},
+    {"api", "web"},
+    {"coordinator"},
+    {"cluster"},
+    {"log"},
+    {"net", "client"},
+    {"records"},
+    {"protocol"},
+    {"errors", "clock", "config", "metrics"},
+]
+RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
+BASE = ROWS[-1]
+
+# What the rows alone would allow: storage knows no wire, the wire knows no storage and no handler.
+FORBIDDEN = {
+    "log": {"broker.net", "broker.client", "asyncio", "socket", "selectors", "kazoo"},
+    "net": {"broker.api", "broker.log", "broker.cluster", "broker.client"},
+    "client": {"broker.log", "broker.net", "asyncio", "kazoo"},
+}
+
+CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors")
+
+# The one place (or two) of each library that is hidden behind our own names.
+ONLY_IN = {
+    "kio": {"broker/errors.py", "broker/protocol/"},
+    "kazoo": {"broker/cluster/zk.py", "spark_connector/offset_store/zookeeper.py"},
+    "pyspark": {
+        "pyspark_pykafka.py",
+        "spark_connector/source.py",
+        "spark_connector/batch_reader.py",
+        "spark_connector/stream_reader.py",
+        "spark_connector/batch_writer.py",
+        "spark_connector/stream_writer.py",
+        "spark_connector/load.py",
+        "spark_connector/demo.py",
+    },
+    "typer": {"broker/tools/", "spark_connector/cli.py", "spark_connector/demo.py"},
+    "rich": {"broker/tools/", "spark_connector/cli.py", "spark_connector/demo.py"},
+}
+
+# A pure state machine gets time and events as arguments.
+IMPURE = ("asyncio", "kazoo", "time", "datetime", "socket", "threading", "random", "broker.clock", "broker.cluster.zk")
+
+# (file, imported module): why this import waits until the function is called.
+IMPORT_IN_FUNCTION: dict[tuple[str, str], str] = {}
+
+MAX_FILE_LINES = 400
+MAX_FUNCTION_LINES = 60
+
+
+def within(module: str, *packages: str) -> bool:
+    return any(module == package or module.startswith(package + ".") for package in packages)
+
+
+def layer_of(module: str) -> str | None:
+    """`broker.log.segment` → `log`; None for what lies outside broker or is `broker` itself."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "broker" and len(parts) > 1 else None
+
+
+def place(module: Module, imported: Import) -> str:
+    return f"{module.relative}:{imported.line} imports {imported.module}"
+
+
+def may_import(layer: str, target: str) -> bool:
+    return layer == target or RANK[target] > RANK[layer] or (layer in BASE and target in BASE)
+
+
+def test_broker_packages_import_only_to_their_right() -> None:
+    wrong = []
+    for module in PRODUCT:
+        layer = layer_of(module.name)
+        if layer is None:
+            continue
+        assert layer in RANK, f"{module.relative}: layer {layer!r} has no row in tests/test_layers.py"
+        for imported in module.imports:
+            target = layer_of(imported.module)
+            if target is not None and not (target in RANK and may_import(layer, target)):
+                wrong.append(place(module, imported))
+            if within(imported.module, *FORBIDDEN.get(layer, ())):
+                wrong.append(place(module, imported))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_broker_never_imports_the_connector() -> None:
+    wrong = [
+        place(module, imported)
+        for module in PRODUCT
+        if within(module.name, "broker")
+        for imported in module.imports
+        if within(imported.module, "spark_connector", "pyspark_pykafka", "tests")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_connector_imports_only_the_client_side_of_the_broker() -> None:
+    wrong = [
+        place(module, imported)
+        for module in PRODUCT
+        if within(module.name, "spark_connector", "pyspark_pykafka")
+        for imported in module.imports
+        if within(imported.module, "broker", "tests") and not within(imported.module, *CONNECTOR_MAY_IMPORT)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("library", sorted(ONLY_IN))
+def test_library_is_imported_only_where_it_is_hidden(library: str) -> None:
+    wrong = [
+        place(module, imported)
+        for module in PRODUCT
+        for imported in module.imports
+        if within(imported.module, library)
+        and not any(module.relative == home or module.relative.startswith(home) for home in ONLY_IN[library])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_state_machines_are_pure() -> None:
+    wrong = [
+        place(module, imported)
+        for module in PRODUCT
+        if module.name.endswith("_state")
+        for imported in module.imports
+        if within(imported.module, *IMPURE)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_there_is_no_import_cycle() -> None:
+    graph: dict[str, set[str]] = {}
+    for module in EVERYTHING:
+        targets = graph.setdefault(module.name, set())
+        for imported in module.imports:
+            if imported.type_checking:
+                continue
+            # `from a.b import c`: the module a.b.c if there is one, else a.b.
+            owner = imported.module if imported.module in NAMES else imported.module.rpartition(".")[0]
+            if owner in NAMES:
+                targets.add(owner)
+    assert cycles(graph) == []
+
+
+def test_imports_stand_at_the_top() -> None:
+    seen = {
+        (module.relative, imported.module): place(module, imported)
+        for module in PRODUCT
+        for imported in module.imports
+        if imported.in_function
+    }
+    assert [where for key, where in seen.items() if key not in IMPORT_IN_FUNCTION] == []
+    assert [key for key in IMPORT_IN_FUNCTION if key not in seen] == [], "no longer needed"
+
+
+def test_every_module_opens_with_a_docstring() -> None:
+    silent = [module.relative for module in EVERYTHING if not ast.get_docstring(module.tree)]
+    assert silent == []
+
+
+def test_package_init_files_hold_a_docstring_only() -> None:
+    busy = [module.relative for module in PRODUCT if module.is_package and len(module.tree.body) != 1]
+    assert busy == []
+
+
+def test_no_file_is_longer_than_the_limit() -> None:
+    long = [f"{module.relative}: {module.line_count} lines" for module in EVERYTHING]
+    assert [entry for entry, module in zip(long, EVERYTHING, strict=True) if module.line_count > MAX_FILE_LINES] == []
+
+
+def test_no_function_is_longer_than_the_limit() -> None:
+    long = []
+    for module in PRODUCT:
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION_LINES:
+                    long.append(f"{module.relative}:{node.lineno} {node.name} has {lines} lines")
+    assert long == []
+
+
+def test_an_executor_loads_no_server_and_no_kazoo() -> None:
+    """What a Spark task imports to fetch and decode stays small: no log, no server, no ZooKeeper, no JVM gateway."""
+    program = (
+        "import sys, spark_connector.fetch, spark_connector.arrow\n"
+        "print(*sorted(name for name in sys.modules if name.split('.')[0] in "
+        "{'kazoo', 'asyncio', 'typer', 'rich', 'py4j'} or '.'.join(name.split('.')[:2]) in "
+        "{'broker.log', 'broker.net', 'broker.api', 'broker.cluster', 'broker.coordinator', 'broker.server'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == []
+
+
+class TestTheRuleItself:
+    """The checker sees what it is meant to see."""
+
+    def test_a_left_import_is_refused(self) -> None:
+        assert not may_import("log", "cluster")
+        assert not may_import("net", "client")
+        assert may_import("tools", "client")
+        assert may_import("config", "errors")
+
+    def test_imports_are_found_in_functions_and_type_checking_blocks(self) -> None:
+        module = Module("tests.sample", ROOT / "tests" / "sample.py")
+        source = (
+            "import a.b\n"
+            "from typing import TYPE_CHECKING\n"
+            "if TYPE_CHECKING:\n    from c import d\n"
+            "def f():\n    import e\n"
+        )
+        object.__setattr__(module, "text", source)
+        found = {(one.module, one.in_function, one.type_checking) for one in module.imports}
+        assert found == {
+            ("a.b", False, False),
+            ("typing.TYPE_CHECKING", False, False),
+            ("c.d", False, True),
+            ("e", True, False),
+        }
+
+    def test_cycles_are_found(self) -> None:
+        assert cycles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
+        assert cycles({"a": {"b"}, "b": set()}) == []
