@@ -136,15 +136,14 @@ def walk_batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHea
         position += header.size
 
 
-def verify_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
+def verify_batch(buffer: Buffer, position: int, header: BatchHeader, *, check_crc: bool = True) -> None:
     """Check magic, length, CRC and counts of the batch at `position`. Raises CorruptBatch."""
     if header.magic != 2:
         raise CorruptBatch(f"magic {header.magic} is not 2 (record batches older than 0.11)")
     end = position + header.size
     if header.length < HEADER_SIZE - LENGTH_END or end > len(buffer):
         raise CorruptBatch(f"batch length {header.length} does not fit in {len(buffer) - position} bytes")
-    view = memoryview(buffer)[position + _CHECKED_POSITION : end]
-    if crc32c(view) != header.crc:
+    if check_crc and crc32c(memoryview(buffer)[position + _CHECKED_POSITION : end]) != header.crc:
         raise CorruptBatch(f"CRC of the batch at offset {header.base_offset} does not match")
     if header.record_count < 0 or header.last_offset_delta < 0:
         raise CorruptBatch(f"record count {header.record_count}, last delta {header.last_offset_delta}")

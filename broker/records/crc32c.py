@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import crcmod.predefined  # type: ignore[import-untyped]
+import crcmod.predefined
 
 __all__ = ["crc32c", "portable_crc32c"]
 

@@ -1,0 +1,192 @@
+"""The four codecs of a record batch, by Kafka's names and ids (`CompressionType`).
+
+Used by the batch builders and by everything that reads records. What is written can be read by
+Kafka's Java client (snappy in xerial framing, lz4 frames of independent blocks); what is read may
+come from any client. Reading is bounded: a section that would grow beyond `limit` raises
+CorruptBatch before the memory is taken, as does every malformed one.
+
+pyarrow's codecs do the work, except where the standard library (gzip) or python-snappy is faster.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from enum import IntEnum
+from typing import Final
+
+import pyarrow as pa
+import snappy
+
+from broker.errors import ConfigError, CorruptBatch
+from broker.records.varint import read_unsigned_varint
+
+__all__ = ["DECOMPRESSION_LIMIT", "Codec", "compress", "decompress"]
+
+Buffer = bytes | bytearray | memoryview
+
+DECOMPRESSION_LIMIT: Final = 256 << 20
+"""Bytes that one batch may grow to, by default. Kafka's own batches are at most ~1 MB."""
+
+_ZSTD_LEVEL = 3  # Kafka's compression.zstd.level
+_GZIP = 31  # zlib's window bits of a gzip stream
+
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest compatible version
+_XERIAL_BLOCK = 32 << 10  # snappy-java's default
+_SNAPPY_MAX_RATIO = 24  # a copy element makes at most 64 bytes out of 3
+
+_LZ4_BLOCK = 64 << 10
+_LZ4_HEADER = bytes.fromhex("04224d18 6040 82")  # magic; version 1, independent blocks; 64 KiB; checksum of these
+_LZ4_STORED = 0x80000000  # marks a block that is not compressed
+
+_READ_SIZE = 64 << 10
+
+
+class Codec(IntEnum):
+    """Bits 0-2 of a batch's attributes; the names are those of `compression.type`."""
+
+    NONE = 0
+    GZIP = 1
+    SNAPPY = 2
+    LZ4 = 3
+    ZSTD = 4
+
+    @classmethod
+    def from_name(cls, name: str) -> Codec:
+        """The codec called `name` in a configuration. Raises ConfigError."""
+        for codec in cls:
+            if codec.name.lower() == name.strip().lower():
+                return codec
+        known = ", ".join(codec.name.lower() for codec in cls)
+        raise ConfigError(f"compression {name!r} is not known: use one of {known}")
+
+
+def compress(codec: int, data: Buffer) -> Buffer:
+    """`data` compressed with `codec` (an id). Returns `data` itself for Codec.NONE."""
+    match codec:
+        case Codec.NONE:
+            return data
+        case Codec.GZIP:
+            return zlib.compress(data, wbits=_GZIP)
+        case Codec.SNAPPY:
+            return _snappy_xerial(data)
+        case Codec.LZ4:
+            return _lz4_frame(data)
+        case Codec.ZSTD:
+            return _arrow_compress(pa.Codec("zstd", _ZSTD_LEVEL), data)
+        case _:
+            raise ConfigError(f"compression codec {codec} is not known: use 0 to {max(Codec)}")
+
+
+def decompress(codec: int, data: Buffer, limit: int = DECOMPRESSION_LIMIT) -> Buffer:
+    """The plain bytes of `data`, at most `limit` of them; `data` itself for Codec.NONE. Raises CorruptBatch."""
+    try:
+        match codec:
+            case Codec.NONE:
+                return data
+            case Codec.GZIP:
+                return _gunzip(data, limit)
+            case Codec.SNAPPY:
+                return _unsnappy(memoryview(data), limit)
+            case Codec.LZ4:
+                return _read_stream(data, "lz4", limit)
+            case Codec.ZSTD:
+                return _read_stream(data, "zstd", limit)
+    except (pa.ArrowException, OSError, zlib.error, snappy.UncompressError, struct.error) as error:
+        raise CorruptBatch(f"{Codec(codec).name.lower()} data cannot be decompressed: {error}") from error
+    raise CorruptBatch(f"compression codec {codec} is not known")
+
+
+def _arrow_compress(codec: pa.Codec, data: Buffer) -> bytes:
+    compressed: bytes = codec.compress(data, asbytes=True)
+    return compressed
+
+
+def _too_large(limit: int) -> CorruptBatch:
+    return CorruptBatch(f"a batch grows beyond {limit} bytes when decompressed")
+
+
+def _read_stream(data: Buffer, codec: str, limit: int) -> bytes:
+    """Frames do not tell their plain size for sure, so they are read piece by piece."""
+    stream = pa.CompressedInputStream(pa.BufferReader(data), codec)
+    pieces: list[bytes] = []
+    total, step = 0, max(_READ_SIZE, 4 * len(data))
+    while piece := stream.read(min(step, limit + 1 - total)):
+        pieces.append(piece)
+        total += len(piece)
+        if total > limit:
+            raise _too_large(limit)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _gunzip(data: Buffer, limit: int) -> bytes:
+    """One or more gzip members, as Java's GZIPInputStream reads them."""
+    plain = b""
+    while True:
+        member = zlib.decompressobj(_GZIP)
+        plain += member.decompress(data, limit + 1 - len(plain))
+        if len(plain) > limit:
+            raise _too_large(limit)
+        if not member.eof:
+            raise CorruptBatch("gzip data ends before its trailer")
+        data = member.unused_data
+        if not data:
+            return plain
+
+
+def _snappy_xerial(data: Buffer) -> bytes:
+    """snappy-java's SnappyOutputStream: a header, then length-prefixed blocks."""
+    view = memoryview(data)
+    parts = [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK):
+        block = snappy.compress(view[start : start + _XERIAL_BLOCK])
+        parts += (struct.pack(">i", len(block)), block)
+    return b"".join(parts)
+
+
+def _unsnappy(view: memoryview, limit: int) -> bytes:
+    """Xerial framing (Java clients) or one raw block (librdkafka)."""
+    if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
+        return _unsnappy_block(view, limit)
+    position, parts, total = len(_XERIAL_HEADER), [], 0
+    while position < len(view):
+        (length,) = struct.unpack_from(">i", view, position)
+        position += 4
+        if not 0 <= length <= len(view) - position:
+            raise CorruptBatch(f"a snappy block of {length} bytes does not fit in {len(view) - position}")
+        block = _unsnappy_block(view[position : position + length], limit - total)
+        parts.append(block)
+        total += len(block)
+        position += length
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _unsnappy_block(block: memoryview, limit: int) -> bytes:
+    """A raw block begins with its plain size: it is checked before anyone allocates it."""
+    size, _ = read_unsigned_varint(block, 0)
+    if size > limit:
+        raise _too_large(limit)
+    if size > _SNAPPY_MAX_RATIO * len(block):
+        raise CorruptBatch(f"a snappy block of {len(block)} bytes claims to hold {size}")
+    plain: bytes = snappy.decompress(block)
+    return plain
+
+
+def _lz4_frame(data: Buffer) -> bytes:
+    """One lz4 frame of independent blocks.
+
+    Kafka's Java client reads no others, and pyarrow's own frames link their blocks beyond 64 KiB.
+    """
+    view = memoryview(data)
+    codec = pa.Codec("lz4_raw")
+    parts = [_LZ4_HEADER]
+    for start in range(0, len(view), _LZ4_BLOCK):
+        plain = view[start : start + _LZ4_BLOCK]
+        block = _arrow_compress(codec, plain)
+        if len(block) < len(plain):
+            parts += (struct.pack("<I", len(block)), block)
+        else:
+            parts += (struct.pack("<I", len(plain) | _LZ4_STORED), bytes(plain))
+    parts.append(bytes(4))  # a block of no bytes ends the frame
+    return b"".join(parts)

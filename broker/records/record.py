@@ -1,0 +1,162 @@
+"""One record of a batch (KIP-98; Kafka's `DefaultRecord`), and the plain-Python way to read many.
+
+`decode_records` serves consumers and the console, who want Python objects anyway, and everything
+that reads few records; whole fetches for Spark go through `columns.py` instead. Layout of a record,
+every number a zigzag varint:
+
+    length         of all that follows
+    attributes     1 byte, unused
+    timestamp      minus the batch's base timestamp, ms
+    offset         minus the batch's base offset
+    key length     -1 for a null key, then the key
+    value length   -1 for a null value, then the value
+    header count   then per header: key length, key (UTF-8), value length (-1 null), value
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from broker.errors import CorruptBatch
+from broker.records.batch import HEADER_SIZE, BatchHeader, verify_batch, walk_batches
+from broker.records.compression import decompress
+from broker.records.control import AbortedTransactions
+from broker.records.varint import SMALL_VARINTS, encode_varint, read_varint
+
+__all__ = ["Header", "Record", "decode_batch", "decode_records", "encode_record"]
+
+Buffer = bytes | bytearray | memoryview
+
+Header = tuple[str, bytes | None]
+
+_NULL = encode_varint(-1)
+
+
+class Record(NamedTuple):
+    """A record as consumers see it. `timestamp` in ms; `timestamp_type` 0 create time, 1 log append time."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+    timestamp_type: int = 0
+
+
+def decode_records(
+    buffer: Buffer, *, low: int = 0, check_crcs: bool = True, aborted: Iterable[tuple[int, int]] = ()
+) -> Iterator[Record]:
+    """The records of all whole batches in `buffer` with an offset of at least `low`.
+
+    Control batches are skipped, as are the transactions in `aborted`, (producer id, first offset)
+    as a read-committed fetch names them. Raises CorruptBatch at the first malformed batch.
+    """
+    transactions = AbortedTransactions(aborted)
+    for position, header in walk_batches(buffer):
+        if header.last_offset < low and not header.is_control:
+            continue
+        verify_batch(buffer, position, header, check_crc=check_crcs)
+        if transactions.drops(buffer, position, header) or header.is_control:
+            continue
+        for record in decode_batch(buffer, position, header):
+            if record.offset >= low:
+                yield record
+
+
+def decode_batch(buffer: Buffer, position: int, header: BatchHeader) -> list[Record]:
+    """The records of the one batch at `position`, control records too. Raises CorruptBatch.
+
+    The CRC is not looked at: `verify_batch` does that.
+    """
+    section = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
+    plain = bytes(decompress(header.codec, section))
+    try:
+        return _decode_section(plain, header)
+    except IndexError:
+        raise CorruptBatch(f"a record of the batch at offset {header.base_offset} runs past its end") from None
+
+
+def encode_record(
+    timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
+) -> bytes:
+    """One record, its length in front. Deltas are relative to the batch's base timestamp (ms) and offset."""
+    small = SMALL_VARINTS
+    body = b"".join(
+        (
+            b"\0",
+            small[timestamp_delta] if 0 <= timestamp_delta < 8192 else encode_varint(timestamp_delta),
+            small[offset_delta] if offset_delta < 8192 else encode_varint(offset_delta),
+            _NULL if key is None else small[len(key)] + key if len(key) < 8192 else encode_varint(len(key)) + key,
+            _NULL if value is None else small[len(value)] if len(value) < 8192 else encode_varint(len(value)),
+            value or b"",
+            _encode_headers(headers) if headers else b"\0",
+        )
+    )
+    return (small[len(body)] if len(body) < 8192 else encode_varint(len(body))) + body
+
+
+def _encode_headers(headers: Sequence[Header]) -> bytes:
+    parts = [encode_varint(len(headers))]
+    for name, value in headers:
+        encoded = name.encode()
+        parts += (encode_varint(len(encoded)), encoded)
+        parts += (_NULL,) if value is None else (encode_varint(len(value)), value)
+    return b"".join(parts)
+
+
+def _decode_section(plain: bytes, header: BatchHeader) -> list[Record]:
+    """Varints of one byte, nearly all there are, are read in place: a call each would double the time."""
+    records: list[Record] = []
+    append, new = records.append, tuple.__new__
+    base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
+    append_time = header.max_timestamp if header.is_log_append_time else None
+    timestamp_type = int(append_time is not None)
+    position, previous = 0, -1
+    for _ in range(header.record_count):
+        length, position = read_varint(plain, position)
+        end = position + length
+        delta = plain[position + 1]  # behind the attributes
+        if delta < 0x80:
+            delta, position = (delta >> 1) ^ -(delta & 1), position + 2
+        else:
+            delta, position = read_varint(plain, position + 1)
+        offset, position = read_varint(plain, position)
+        if not previous < offset <= last_delta:
+            raise CorruptBatch(f"offset delta {offset} follows {previous}; the last is {last_delta}")
+        previous = offset
+        key, position = _read_bytes(plain, position)
+        value, position = _read_bytes(plain, position)
+        headers, position = _read_headers(plain, position) if plain[position] else ((), position + 1)
+        if position != end:
+            raise CorruptBatch(f"a record of {length} bytes ends at byte {position} instead of {end}")
+        timestamp = base_timestamp + delta if append_time is None else append_time
+        append(new(Record, (base_offset + offset, timestamp, key, value, headers, timestamp_type)))
+    if position != len(plain):
+        raise CorruptBatch(f"the last record of a batch ends at byte {position} of {len(plain)}")
+    return records
+
+
+def _read_bytes(plain: bytes, position: int) -> tuple[bytes | None, int]:
+    """A slice that runs past the end is short; the caller sees it by the position."""
+    length, position = read_varint(plain, position)
+    if length >= 0:
+        return plain[position : position + length], position + length
+    if length == -1:
+        return None, position
+    raise CorruptBatch(f"a key or value of {length} bytes")
+
+
+def _read_headers(plain: bytes, position: int) -> tuple[tuple[Header, ...], int]:
+    """A key that is no UTF-8 is read with replacement characters, as Java does."""
+    count, position = read_varint(plain, position)
+    if not 0 <= count <= len(plain):
+        raise CorruptBatch(f"a record with {count} headers")
+    headers: list[Header] = []
+    for _ in range(count):
+        name, position = _read_bytes(plain, position)
+        if name is None:
+            raise CorruptBatch("a header without a key")
+        value, position = _read_bytes(plain, position)
+        headers.append((name.decode("utf-8", "replace"), value))
+    return tuple(headers), position
