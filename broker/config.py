@@ -23,10 +23,22 @@ BASICS, SOCKET, LOG = "basics", "socket", "log"
 FLUSH, RETENTION, ZOOKEEPER, GROUPS = "flush", "retention", "zookeeper", "groups"
 
 IGNORED_KEYS = frozenset(
-    "num.network.threads num.io.threads num.recovery.threads.per.data.dir background.threads queued.max.requests "
-    "num.replica.fetchers log.cleaner.enable log.cleaner.threads transaction.state.log.replication.factor "
-    "transaction.state.log.min.isr zookeeper.connection.timeout.ms inter.broker.protocol.version "
-    "log.message.format.version confluent.support.metrics.enable".split()
+    [
+        "num.network.threads",
+        "num.io.threads",
+        "num.recovery.threads.per.data.dir",
+        "background.threads",
+        "queued.max.requests",
+        "num.replica.fetchers",
+        "log.cleaner.enable",
+        "log.cleaner.threads",
+        "transaction.state.log.replication.factor",
+        "transaction.state.log.min.isr",
+        "zookeeper.connection.timeout.ms",
+        "inter.broker.protocol.version",
+        "log.message.format.version",
+        "confluent.support.metrics.enable",
+    ]
 )
 """Keys of an Apache Kafka `server.properties` that mean nothing here: noted in the log, not refused."""
 

@@ -1,0 +1,257 @@
+"""One client connection: frames in, responses out in the order of their requests.
+
+Made by the listener. A frame is received straight into a buffer of its own size. Requests are handled
+one after another, as Kafka does: while one waits (a long poll, a group join) later frames queue up, and
+past `MAX_QUEUED` of them nothing more is read, so a connection's memory is bounded by its requests.
+File ranges go out by sendfile, at once when the socket takes them, else when it is writable again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import os
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+
+from broker.errors import ProtocolError
+from broker.net.response import FileRange, Part, Response
+from broker.net.router import Client, Router
+
+__all__ = ["Connection"]
+
+logger = logging.getLogger(__name__)
+
+SCRATCH_BYTES = 256 * 1024
+MAX_QUEUED = 16
+_SCRATCH = bytearray(SCRATCH_BYTES)
+"""Shared by all connections: asyncio reads into it and hands it over in one step of the one event loop."""
+_LENGTH = struct.Struct(">i")
+
+
+class Connection(asyncio.BufferedProtocol):
+    """The protocol object asyncio drives; everything runs on the event loop's thread."""
+
+    def __init__(self, router: Router, max_request_bytes: int, on_close: Callable[[Connection], None]) -> None:
+        self._router = router
+        self._max_request_bytes = max_request_bytes
+        self._on_close = on_close
+        self._loop = asyncio.get_running_loop()
+        self._head = b""
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._queue: collections.deque[bytes | bytearray] = collections.deque()
+        self._task: asyncio.Task[None] | None = None
+        self._write_paused = False
+        self._transport: asyncio.Transport
+        self.client = Client("", 0)
+        self.last_active = self._loop.time()
+
+    # --- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        peer = transport.get_extra_info("peername") or ("", 0)
+        self.client = Client(str(peer[0]), int(peer[1]))
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._queue.clear()
+        self._on_close(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is not None:
+            return memoryview(self._frame)[self._filled :]
+        _SCRATCH[: len(self._head)] = self._head
+        return memoryview(_SCRATCH)[len(self._head) :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.last_active = self._loop.time()
+        if self._frame is not None:
+            self._filled += nbytes
+            if self._filled == len(self._frame):
+                frame, self._frame = self._frame, None
+                self._receive(frame)
+            return
+        try:
+            self._split_scratch(len(self._head) + nbytes)
+        except ProtocolError as error:
+            self._refuse(error)
+
+    def pause_writing(self) -> None:
+        self._write_paused = True
+
+    def resume_writing(self) -> None:
+        self._write_paused = False
+        self._handle_queued()
+
+    def close(self) -> None:
+        """Close once what is already written has left."""
+        self._transport.close()
+
+    @property
+    def waiting(self) -> bool:
+        """Is a request being served, so that silence is not idleness?"""
+        return self._task is not None
+
+    # --- frames
+
+    def _split_scratch(self, used: int) -> None:
+        """Take the whole frames out of the scratch buffer; keep the head of the next one."""
+        position = 0
+        frames = []
+        while used - position >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(_SCRATCH, position)
+            if not 0 < length <= self._max_request_bytes:
+                raise ProtocolError(f"a request of {length} bytes (socket.request.max.bytes={self._max_request_bytes})")
+            start, end = position + _LENGTH.size, position + _LENGTH.size + length
+            if end > used:
+                break
+            frames.append(bytes(memoryview(_SCRATCH)[start:end]))
+            position = end
+        self._head = b""
+        if used - position >= _LENGTH.size:
+            self._begin_large(memoryview(_SCRATCH)[position + _LENGTH.size : used], length)
+        else:
+            self._head = bytes(_SCRATCH[position:used])
+        for frame in frames:
+            self._receive(frame)
+
+    def _begin_large(self, head: memoryview, length: int) -> None:
+        """The rest of this frame is received into a buffer of its own."""
+        self._frame = bytearray(length)
+        self._filled = len(head)
+        self._frame[: self._filled] = head
+
+    def _receive(self, frame: bytes | bytearray) -> None:
+        if self._task is None and not self._queue and not self._write_paused:
+            self._handle(frame)
+            return
+        self._queue.append(frame)
+        if len(self._queue) >= MAX_QUEUED:
+            self._transport.pause_reading()
+
+    def _handle_queued(self) -> None:
+        while self._queue and self._task is None and not self._write_paused:
+            frame = self._queue.popleft()
+            if len(self._queue) == MAX_QUEUED // 2 and not self._transport.is_closing():
+                self._transport.resume_reading()
+            self._handle(frame)
+
+    # --- requests and responses
+
+    def _handle(self, frame: bytes | bytearray) -> None:
+        if self._transport.is_closing():
+            return
+        try:
+            response = self._router.dispatch(frame, self.client)
+        except ProtocolError as error:
+            self._refuse(error)
+        except Exception:
+            self._fail()
+        else:
+            if isinstance(response, Awaitable):
+                self._begin(self._finish(response))
+            elif rest := self._respond(response):
+                self._begin(self._send_rest(rest))
+
+    def _begin(self, work: Awaitable[None]) -> None:
+        self._task = asyncio.ensure_future(work, loop=self._loop)
+        self._task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if task.cancelled():
+            return
+        error = task.exception()
+        if isinstance(error, ProtocolError):
+            self._refuse(error)
+        elif isinstance(error, ConnectionError) or (error is not None and self._transport.is_closing()):
+            self._transport.close()
+        elif error is not None:
+            logger.error("request of %s:%d failed", self.client.host, self.client.port, exc_info=error)
+            self._transport.close()
+        else:
+            self.last_active = self._loop.time()
+            self._handle_queued()
+
+    async def _finish(self, answer: Awaitable[Response]) -> None:
+        if rest := self._respond(await answer):
+            await self._send_rest(rest)
+
+    def _respond(self, response: Response) -> list[Part] | None:
+        """Write what can be written now; what needs waiting is given back."""
+        if response is None:
+            return None
+        if isinstance(response, bytes):
+            self._transport.write(response)
+            return None
+        descriptor = self._transport.get_extra_info("socket").fileno()
+        parts = list(response)
+        for index, part in enumerate(parts):
+            if isinstance(part, bytes):
+                self._transport.write(part)
+            elif sent := self._send_now(descriptor, part):
+                if sent < part.length:
+                    return [_Rest(part, sent), *parts[index + 1 :]]
+            elif part.length:
+                return parts[index:]
+        return None
+
+    def _send_now(self, descriptor: int, part: FileRange) -> int:
+        """Bytes of `part` the socket took without waiting; 0 while earlier bytes are still buffered."""
+        if self._transport.get_write_buffer_size() or self._transport.is_closing():
+            return 0
+        sent = 0
+        try:
+            while sent < part.length:
+                count = os.sendfile(descriptor, part.file.fileno(), part.position + sent, part.length - sent)
+                if count == 0:
+                    break
+                sent += count
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._transport.abort()  # a reset peer: the response is of no use to anyone
+        return sent
+
+    async def _send_rest(self, parts: list[Part]) -> None:
+        for part in parts:
+            if isinstance(part, bytes):
+                self._transport.write(part)
+            elif part.length:
+                sent = await self._loop.sendfile(
+                    self._transport,
+                    part.file,  # type: ignore[arg-type]  # fileno() is all it uses
+                    part.position,
+                    part.length,
+                    fallback=False,
+                )
+                if sent != part.length:
+                    raise ConnectionError("the log file ended before its range did")
+
+    # --- ends
+
+    def _refuse(self, error: ProtocolError) -> None:
+        logger.warning("closing the connection of %s:%d: %s", self.client.host, self.client.port, error)
+        self._queue.clear()
+        self._transport.close()
+
+    def _fail(self) -> None:
+        logger.exception("request of %s:%d failed", self.client.host, self.client.port)
+        self._queue.clear()
+        self._transport.close()
+
+
+class _Rest:
+    """What is left of a file range after a part of it was sent."""
+
+    def __init__(self, part: FileRange, sent: int) -> None:
+        self.file = part.file
+        self.position = part.position + sent
+        self.length = part.length - sent

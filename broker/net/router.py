@@ -1,0 +1,81 @@
+"""From a frame to its handler and back: the only place that knows which versions are served.
+
+The route table is handed in by the server (`api/table.py` makes it), so this layer knows no API. A
+handler takes the decoded request and the client's address and gives a body (a mapping, encoded here
+in the request's version), ready parts (Fetch), or None; or an awaitable of one of these.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, cast
+
+from broker.errors import ProtocolError, UnsupportedVersion
+from broker.net.response import Part, Response
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import Request, decode_request, encode_response, peek
+
+__all__ = ["Client", "Handler", "Route", "Router"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Client:
+    """Who sent a request: the peer's address, and the address it reached us at."""
+
+    host: str
+    port: int
+
+
+Answer = Mapping[str, Any] | Sequence[Part] | None
+Handler = Callable[[Request, Client], Answer | Awaitable[Answer]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Route:
+    """One API: its handler and the versions it answers in. `advertised_low` is what ApiVersions says."""
+
+    api: ApiKey
+    low: int
+    high: int
+    handler: Handler
+    advertised_low: int | None = None
+
+
+class Router:
+    """Finds the handler of each frame. Raises ProtocolError for what must close the connection."""
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._routes = {int(route.api): route for route in routes}
+
+    def dispatch(self, frame: bytes | bytearray, client: Client) -> Response | Awaitable[Response]:
+        """The response, or an awaitable of it when the handler has to wait."""
+        request = self._decode(frame)
+        answer = self._routes[request.api].handler(request, client)
+        if isinstance(answer, Awaitable):
+            return _later(request, answer)
+        return _encode(request, answer)
+
+    def _decode(self, frame: bytes | bytearray) -> Request:
+        key, version, correlation_id = peek(frame)
+        route = self._routes.get(key)
+        if route is None:
+            raise UnsupportedVersion(f"API key {key} is not served")
+        if route.low <= version <= route.high:
+            return decode_request(frame)
+        if route.api is ApiKey.API_VERSIONS:
+            # KIP-511: answered in version 0 so that any client can read which versions there are.
+            return Request(route.api, 0, correlation_id, None, None, len(frame))
+        raise UnsupportedVersion(f"{route.api.name} version {version} is outside {route.low}–{route.high}")
+
+
+async def _later(request: Request, answer: Awaitable[Answer]) -> Response:
+    return _encode(request, await answer)
+
+
+def _encode(request: Request, answer: Answer) -> Response:
+    if isinstance(answer, Mapping):
+        return encode_response(request, answer)
+    if answer is None or isinstance(answer, (list, tuple)):
+        return cast(Response, answer)
+    raise ProtocolError(f"{request.api.name} gave an answer of type {type(answer).__name__}")
