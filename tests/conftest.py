@@ -1,0 +1,128 @@
+"""Fixtures every test may ask for: a ZooKeeper, a broker, a topic name, a Spark session.
+
+The servers are real processes, started once per session where tests may share them and once per test where
+they are killed or configured. The log of every broker that runs is attached to a failed test's report.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import sys
+from collections.abc import Callable, Generator, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support import broker_process
+from tests.support.broker_process import BrokerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Spark's Python workers run this interpreter, not whatever `python3` is on the PATH.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+
+LOG_TAIL = 8_000  # characters of a broker's log shown with a failed test
+
+# Defaults but for what would only make tests wait.
+SESSION_SETTINGS = {"group.initial.rebalance.delay.ms": "50", "offsets.topic.num.partitions": "4"}
+
+_counter = itertools.count()
+
+BrokerFactory = Callable[..., BrokerProcess]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Show what the brokers said when a test fails."""
+    report = yield
+    if report.failed:
+        for broker in broker_process.RUNNING:
+            report.sections.append((f"log of the broker at {broker.bootstrap}", broker.output[-LOG_TAIL:]))
+    return report
+
+
+@pytest.fixture(scope="session")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """`host:port` of a ZooKeeper server for the whole session; take a chroot of your own below it."""
+    from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
+
+    server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
+    yield server.start()
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[BrokerProcess]:
+    """A broker shared by the session: use your own topic and group names, never stop it."""
+    data_dir = tmp_path_factory.mktemp("broker") / "data"
+    with BrokerProcess(data_dir, SESSION_SETTINGS, zookeeper=f"{zookeeper}/session") as process:
+        yield process
+
+
+@pytest.fixture
+def broker_factory(tmp_path: Path, zookeeper: str) -> Iterator[BrokerFactory]:
+    """`broker_factory(overrides, name=…, zookeeper=…)` starts a broker of this test's own, on fresh data.
+
+    It is the test's to stop, kill and start again; what still runs at the end is killed. Brokers of one test
+    share a ZooKeeper chroot, and so form one cluster when their `broker.id` differ.
+    """
+    chroot = f"{zookeeper}/test-{next(_counter)}"
+    started: list[BrokerProcess] = []
+
+    def start(
+        overrides: Mapping[str, str] | None = None, *, name: str = "broker", zookeeper: str | None = chroot
+    ) -> BrokerProcess:
+        process = BrokerProcess(tmp_path / name, overrides, zookeeper=zookeeper)
+        started.append(process)
+        return process.start()
+
+    yield start
+    for process in started:
+        process.kill()
+
+
+@pytest.fixture
+def topic(request: pytest.FixtureRequest) -> str:
+    """A topic name no other test uses; the topic itself does not exist yet."""
+    return unique_name(request.node.name)
+
+
+@pytest.fixture
+def group(request: pytest.FixtureRequest) -> str:
+    """A group name no other test uses."""
+    return unique_name("group-" + request.node.name)
+
+
+def unique_name(text: str) -> str:
+    """A legal topic or group name that tells where it comes from."""
+    return f"{re.sub(r'[^a-zA-Z0-9_-]+', '-', text)[:120].strip('-')}-{next(_counter)}"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local Spark session of two cores for all tests."""
+    # Half a second of import that tests without Spark need not pay.
+    from pyspark.sql import SparkSession
+
+    scratch = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("pykafka-tests")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.memory", "2g")
+        .config("spark.local.dir", str(scratch / "local"))
+        .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
