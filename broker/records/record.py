@@ -22,7 +22,7 @@ from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, BatchHeader, verify_batch, walk_batches
 from broker.records.compression import decompress
 from broker.records.control import AbortedTransactions
-from broker.records.varint import SMALL_VARINTS, encode_varint, read_varint
+from broker.records.varint import SMALL_VARINTS, encode_varint, read_unsigned_varint, read_varint
 
 __all__ = ["Header", "Record", "decode_batch", "decode_records", "encode_record"]
 
@@ -59,9 +59,10 @@ def decode_records(
         verify_batch(buffer, position, header, check_crc=check_crcs)
         if transactions.drops(buffer, position, header) or header.is_control:
             continue
-        for record in decode_batch(buffer, position, header):
-            if record.offset >= low:
-                yield record
+        records = decode_batch(buffer, position, header)
+        if header.base_offset < low:
+            records = [record for record in records if record.offset >= low]
+        yield from records
 
 
 def decode_batch(buffer: Buffer, position: int, header: BatchHeader) -> list[Record]:
@@ -106,35 +107,68 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
 
 
 def _decode_section(plain: bytes, header: BatchHeader) -> list[Record]:
-    """Varints of one byte, nearly all there are, are read in place: a call each would double the time."""
+    """First bytes of varints are read in place, most have no other: calls would double the time.
+
+    A number is kept as it was written, zigzagged: odd ones are negative.
+    """
     records: list[Record] = []
-    append, new = records.append, tuple.__new__
+    append, new, more = records.append, tuple.__new__, _read_more
     base_offset, base_timestamp, last_delta = header.base_offset, header.base_timestamp, header.last_offset_delta
     append_time = header.max_timestamp if header.is_log_append_time else None
     timestamp_type = int(append_time is not None)
-    position, previous = 0, -1
+    position, offset = 0, -1
     for _ in range(header.record_count):
-        length, position = read_varint(plain, position)
-        end = position + length
-        delta = plain[position + 1]  # behind the attributes
-        if delta < 0x80:
-            delta, position = (delta >> 1) ^ -(delta & 1), position + 2
+        number, position = plain[position], position + 1
+        if number > 0x7F:
+            number, position = more(plain, position, number)
+        length, end = number, position + (number >> 1)
+        number, position = plain[position + 1], position + 2  # behind the attributes
+        if number > 0x7F:
+            number, position = more(plain, position, number)
+        timestamp = base_timestamp + ((number >> 1) ^ -(number & 1)) if append_time is None else append_time
+        number, position = plain[position], position + 1
+        if number > 0x7F:
+            number, position = more(plain, position, number)
+        previous, offset = offset, number >> 1
+        if number & 1 or not previous < offset <= last_delta:
+            raise CorruptBatch(f"the offsets of a batch do not rise from {previous} to at most {last_delta}")
+        number, position = plain[position], position + 1
+        if number > 0x7F:
+            number, position = more(plain, position, number)
+        if number & 1:
+            key = _null(number)
         else:
-            delta, position = read_varint(plain, position + 1)
-        offset, position = read_varint(plain, position)
-        if not previous < offset <= last_delta:
-            raise CorruptBatch(f"offset delta {offset} follows {previous}; the last is {last_delta}")
-        previous = offset
-        key, position = _read_bytes(plain, position)
-        value, position = _read_bytes(plain, position)
+            start, position = position, position + (number >> 1)
+            key = plain[start:position]
+        number, position = plain[position], position + 1
+        if number > 0x7F:
+            number, position = more(plain, position, number)
+        if number & 1:
+            value = _null(number)
+        else:
+            start, position = position, position + (number >> 1)
+            value = plain[start:position]
         headers, position = _read_headers(plain, position) if plain[position] else ((), position + 1)
-        if position != end:
-            raise CorruptBatch(f"a record of {length} bytes ends at byte {position} instead of {end}")
-        timestamp = base_timestamp + delta if append_time is None else append_time
+        if position != end or length & 1:
+            raise CorruptBatch(f"a record ends at byte {position} instead of {end}")
         append(new(Record, (base_offset + offset, timestamp, key, value, headers, timestamp_type)))
     if position != len(plain):
         raise CorruptBatch(f"the last record of a batch ends at byte {position} of {len(plain)}")
     return records
+
+
+def _read_more(plain: bytes, position: int, first: int) -> tuple[int, int]:
+    """The rest of a varint whose first byte, before `position`, says that there is more."""
+    byte = plain[position]
+    if byte < 0x80:
+        return first & 0x7F | byte << 7, position + 1
+    return read_unsigned_varint(plain, position - 1)
+
+
+def _null(number: int) -> bytes | None:
+    if number == 1:
+        return None
+    raise CorruptBatch(f"a key or value of {-(number >> 1) - 1} bytes")
 
 
 def _read_bytes(plain: bytes, position: int) -> tuple[bytes | None, int]:
