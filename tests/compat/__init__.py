@@ -1,0 +1,1 @@
+"""Real clients, unchanged, against the broker: one file per client."""

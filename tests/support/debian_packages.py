@@ -1,0 +1,57 @@
+"""Debian packages fetched and unpacked without root and without installing anything.
+
+Called by tests/support/kcat.py. Uses the machine's package lists where it has some, else (a bare container)
+fetches them into a private place.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.support.requirements import Unavailable
+
+_TIMEOUT = 300  # seconds for one apt command
+
+
+def unpack(packages: Sequence[str], target: Path) -> None:
+    """Put the files of these packages under `target`, all or nothing. Raises Unavailable with the reason.
+
+    Safe when several test runs start at once: the first to finish wins, the others use its copy.
+    """
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as name:
+        scratch = Path(name)
+        _download(packages, scratch)
+        (scratch / "root").mkdir()
+        for package in sorted(scratch.glob("*.deb")):
+            _run(["dpkg-deb", "-x", str(package), str(scratch / "root")], scratch)
+        try:
+            (scratch / "root").rename(target)
+        except OSError:
+            if not target.is_dir():
+                raise
+
+
+def _download(packages: Sequence[str], scratch: Path) -> None:
+    # Run as root, apt would change to the user _apt, who may not write in this private directory.
+    apt = ["apt-get", "-q", "-o", "APT::Sandbox::User=root"]
+    try:
+        _run([*apt, "download", *packages], scratch)
+    except Unavailable:
+        for part in ("state/lists/partial", "cache/archives/partial"):
+            (scratch / part).mkdir(parents=True)
+        apt += ["-o", f"Dir::State::lists={scratch}/state/lists", "-o", f"Dir::Cache={scratch}/cache"]
+        _run([*apt, "update"], scratch)
+        _run([*apt, "download", *packages], scratch)
+
+
+def _run(command: Sequence[str], directory: Path) -> None:
+    what = " ".join(command)
+    try:
+        done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unavailable(f"{what}: {error}") from error
+    if done.returncode != 0:
+        raise Unavailable(f"{what}:\n{done.stderr[-2000:]}")
