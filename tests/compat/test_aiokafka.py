@@ -14,6 +14,7 @@ from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.sample_records import AWKWARD, CODECS, Sample, samples
+from tests.support.waiting import eventually
 
 TIMEOUT = 30.0
 
@@ -22,10 +23,8 @@ WRITABLE = [sample for sample in AWKWARD if all(value is not None for _, value i
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Let the event loop run until `condition()` is true; TimeoutError after TIMEOUT."""
-    async with asyncio.timeout(TIMEOUT):
-        while not condition():
-            await asyncio.sleep(0.02)
+    """Let the event loop run until `condition()` is true."""
+    await asyncio.to_thread(eventually, condition, TIMEOUT)
 
 
 async def create(broker: BrokerProcess, topic: str, partitions: int = 1, **configs: str) -> None:
