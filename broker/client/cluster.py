@@ -1,0 +1,269 @@
+"""A cluster as a client sees it: who leads what, how to reach them, and when to ask again.
+
+The root object of this package: offsets, fetchers, producers and consumers are all handed a
+`Cluster`. It keeps metadata (renewed when an error or its age says so) and shared connections, and
+`retrying()` is the one place where retriable errors are tried again.
+
+Thread-safe. Holds sockets, so it can be neither pickled nor shared with a forked child: send
+`cluster.settings` over and make a new one there.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, NoReturn, TypeVar
+
+from broker.client.connection import Connection
+from broker.client.metadata import Metadata, Node, PartitionMetadata, TopicMetadata, UnknownTopic, parse_metadata
+from broker.client.node_pool import NodePool
+from broker.client.settings import ClientSettings, parse_bootstrap
+from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, raise_for
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["Cluster"]
+
+T = TypeVar("T")
+
+_LOOKS_FOR_A_TOPIC: Final = 3
+"""How often a topic that is not there is asked for: its creation may not have reached every broker yet."""
+
+
+class Cluster:
+    """A client's view of one cluster. Nothing is connected before the first question."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] = (),
+        properties: Mapping[str, Any] | ClientSettings | None = None,
+        *,
+        create_topics: bool | None = None,
+    ) -> None:
+        """`bootstrap`: "host:port,…" or a list; empty takes `bootstrap.servers` of `properties`.
+
+        `create_topics` (producers: True) overrides `allow.auto.create.topics`. Raises ConfigError.
+        """
+        settings = properties if isinstance(properties, ClientSettings) else _settings_of(bootstrap, properties or {})
+        if not settings.bootstrap_servers:
+            raise ConfigError("bootstrap.servers is missing: name at least one broker as host:port")
+        self.settings = settings
+        self._create_topics = settings.allow_auto_create_topics if create_topics is None else create_topics
+        self._pool = NodePool(parse_bootstrap(settings.bootstrap_servers), settings)
+        self._lock = threading.RLock()
+        self._closing = threading.Event()
+        self._thread = threading.local()
+        self._metadata = Metadata()
+        self._asked: set[str] = set()
+        self._expires = 0.0
+        self._coordinators: dict[str, Node] = {}
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a Cluster holds sockets: pickle cluster.settings and make a new one from it")
+
+    def close(self) -> None:
+        """Close the shared connections; a call that is waiting gives up. May be called again."""
+        self._closing.set()
+        self._pool.close()
+
+    # --- what there is -------------------------------------------------------------------------
+
+    def topics(self) -> dict[str, TopicMetadata]:
+        """Every topic, internal ones included, by name; always asked for afresh."""
+
+        def ask() -> dict[str, TopicMetadata]:
+            with self._lock:
+                self._refresh(None)
+                return dict(self._metadata.topics)
+
+        return self.retrying(ask)
+
+    def topic(self, name: str) -> TopicMetadata:
+        """One topic. Raises UnknownTopic (a BrokerError) when there is none of that name."""
+        return self.retrying(lambda: self._find_topic(name))
+
+    def partitions(self, topic: str) -> list[int]:
+        """Partition indexes, ascending. Raises UnknownTopic."""
+        return list(self.topic(topic).partitions)
+
+    def brokers(self) -> list[Node]:
+        """The live brokers, by id."""
+        return self.retrying(lambda: sorted(self._current().brokers.values()))
+
+    def cluster_id(self) -> str | None:
+        return self.retrying(lambda: self._current().cluster_id)
+
+    def controller(self) -> Node:
+        """The broker that creates and deletes topics. Raises BrokerError when there is none."""
+        return self.retrying(lambda: self._node(self._current().controller_id, "the controller"))
+
+    def leader(self, tp: TopicPartition) -> Node:
+        """The broker that leads `tp`. Raises UnknownTopic; BrokerError `leader_not_available` after retries."""
+        return self.retrying(lambda: self._node(self._find_partition(tp).leader, f"the leader of {tp}"))
+
+    def leader_epoch(self, tp: TopicPartition) -> int:
+        """The epoch under which the leader was chosen; -1 where the broker is too old to say."""
+        return self.retrying(lambda: self._find_partition(tp).leader_epoch)
+
+    def coordinator(self, group: str) -> Node:
+        """The broker that coordinates the consumer group, remembered until `forget_coordinator`."""
+        return self.retrying(lambda: self._find_coordinator(group))
+
+    # --- how to reach it -----------------------------------------------------------------------
+
+    def connection(self, node: Node) -> Connection:
+        """The shared connection to a broker, for `request()` only."""
+        return self._pool.get(node)
+
+    def open_connection(self, node: Node) -> Connection:
+        """A connection of the caller's own, to pipeline on and to close."""
+        return self._pool.open(node.host, node.port)
+
+    def leader_connection(self, tp: TopicPartition) -> Connection:
+        """The shared connection to the leader of `tp`."""
+        return self.retrying(lambda: self.connection(self.leader(tp)))
+
+    def coordinator_connection(self, group: str) -> Connection:
+        """The shared connection to the coordinator of `group`."""
+        return self.retrying(lambda: self.connection(self.coordinator(group)))
+
+    def any_connection(self) -> Connection:
+        """A connection to any broker. ConnectionFailed lists every bootstrap address and why it failed."""
+        return self.retrying(self._any_connection)
+
+    # --- when to ask again ---------------------------------------------------------------------
+
+    def invalidate(self) -> None:
+        """Have the next question ask the cluster: something did not agree with the metadata."""
+        self._expires = 0.0
+
+    def forget_coordinator(self, group: str) -> None:
+        """Look for the coordinator anew next time: this one did not answer, or says it is not."""
+        self._coordinators.pop(group, None)
+
+    def retrying(self, attempt: Callable[[], T], *, timeout_s: float | None = None) -> T:
+        """`attempt()`, again and again while it fails with a retriable error.
+
+        Waits `retry.backoff.ms` doubling to `retry.backoff.max.ms` between attempts, and has metadata
+        renewed. The last error is raised after `retries` or `timeout_s` (`default.api.timeout.ms`), and while
+        no broker was ever reached already after `socket.connection.setup.timeout.ms`. Inside another
+        `retrying` of the same thread it tries once: the outer one repeats.
+        """
+        if getattr(self._thread, "retrying", False):
+            return attempt()
+        settings = self.settings
+        started = time.monotonic()
+        limit_s = settings.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
+        failures = 0
+        self._thread.retrying = True
+        try:
+            while True:
+                try:
+                    return attempt()
+                except PykafkaError as error:
+                    failures += 1
+                    if not self._metadata.brokers:
+                        limit_s = min(limit_s, settings.socket_connection_setup_timeout_ms / 1000)
+                    wait_s = self._backoff_s(failures)
+                    out_of_time = time.monotonic() + wait_s - started > limit_s
+                    if not error.retriable or out_of_time or failures > settings.retries:
+                        raise
+                    self.invalidate()
+                    if self._closing.wait(wait_s):
+                        raise
+        finally:
+            self._thread.retrying = False
+
+    def _backoff_s(self, failures: int) -> float:
+        """Exponential with a fifth of jitter, so that many clients do not come back in step (KIP-580)."""
+        settings = self.settings
+        wait_ms = min(settings.retry_backoff_ms << min(failures - 1, 30), settings.retry_backoff_max_ms)
+        return wait_ms * random.uniform(0.8, 1.2) / 1000
+
+    # --- one attempt each ----------------------------------------------------------------------
+
+    def _current(self, topic: str | None = None) -> Metadata:
+        """Metadata that is young enough and knows about `topic`."""
+        with self._lock:
+            known = topic is None or topic in self._asked or topic in self._metadata.topics
+            if topic is not None:
+                self._asked.add(topic)
+            if not known or time.monotonic() >= self._expires:
+                self._refresh(self._asked)
+            return self._metadata
+
+    def _refresh(self, topics: Iterable[str] | None) -> None:
+        """Ask about `topics`, or about all. The caller holds the lock."""
+        connection = self._any_connection()
+        body = {
+            "topics": None if topics is None else [{"name": name} for name in sorted(topics)],
+            "allow_auto_topic_creation": self._create_topics and topics is not None,
+        }
+        answer = parse_metadata(connection.request(ApiKey.METADATA, body))
+        if not answer.brokers:
+            raise BrokerError(ErrorCode.broker_not_available, f"{connection.address} knows no broker")
+        self._metadata = answer if topics is None else self._metadata.updated(answer, topics)
+        self._expires = time.monotonic() + self.settings.metadata_max_age_ms / 1000
+        self._pool.adopt_bootstrap(answer.brokers.values())
+
+    def _any_connection(self) -> Connection:
+        nodes = list(self._metadata.brokers.values())
+        random.shuffle(nodes)
+        return self._pool.any(nodes)
+
+    def _find_topic(self, name: str) -> TopicMetadata:
+        for look in range(_LOOKS_FOR_A_TOPIC):
+            if look:
+                self.invalidate()
+                self._closing.wait(self._backoff_s(look))
+            metadata = self._current(name)
+            found = metadata.topics.get(name)
+            if found is not None:
+                return found
+            code = metadata.errors.get(name, ErrorCode.unknown_topic_or_partition)
+            if code is not ErrorCode.unknown_topic_or_partition:
+                raise BrokerError(code, f"topic {name!r}")
+            if self._create_topics:
+                raise BrokerError(code, f"topic {name!r} was not created (auto.create.topics.enable=false?)")
+        raise UnknownTopic(f"there is no topic {name!r} on {','.join(self.settings.bootstrap_servers)}")
+
+    def _find_partition(self, tp: TopicPartition) -> PartitionMetadata:
+        found = self._find_topic(tp.topic).partitions.get(tp.partition)
+        if found is None:  # it may have been added since
+            self.invalidate()
+            partitions = self._find_topic(tp.topic).partitions
+            found = partitions.get(tp.partition)
+            if found is None:
+                raise UnknownTopic(f"topic {tp.topic!r} has {len(partitions)} partitions, but no {tp.partition}")
+        return found
+
+    def _node(self, node_id: int, role: str) -> Node:
+        node = self._metadata.brokers.get(node_id)
+        if node is None:
+            raise BrokerError(ErrorCode.leader_not_available, f"{role} is not known now")
+        return node
+
+    def _find_coordinator(self, group: str) -> Node:
+        node = self._coordinators.get(group)
+        if node is None:
+            body = {"key": group, "key_type": 0}
+            answer = self._any_connection().request(ApiKey.FIND_COORDINATOR, body)
+            raise_for(answer.error_code, f"no coordinator for group {group!r}")
+            node = self._coordinators[group] = Node(int(answer.node_id), answer.host, int(answer.port))
+        return node
+
+
+def _settings_of(bootstrap: str | Iterable[str], properties: Mapping[str, Any]) -> ClientSettings:
+    servers = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
+    return ClientSettings.from_properties({**properties, "bootstrap.servers": servers} if servers else properties)

@@ -1,0 +1,303 @@
+"""One TCP connection to one broker: connect, agree on versions, ask and be answered. Blocking.
+
+Called by everything in this package. The constructor connects and performs the ApiVersions handshake,
+so a `Connection` that exists is ready. Brokers answer the requests of a connection in the order they
+were sent, which is what pipelining leans on:
+
+- `request()` sends and waits for the reply; it takes a lock, so threads may share a connection for it.
+- `send()` … `receive()` pipeline, for one owner: nobody else may use the connection meanwhile.
+
+Anything that leaves the stream at an unknown place (a time-out, a reply to something else, a broken
+socket) closes the connection; make a new one. Errors: ConnectionFailed, RequestTimedOut (both name
+host:port and are retriable), ProtocolError, UnsupportedVersion.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import struct
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, NamedTuple
+
+from broker.client.versions import choose_version, usable_versions
+from broker.errors import ConnectionFailed, ErrorCode, ProtocolError, RequestTimedOut, UnsupportedVersion, raise_for
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import decode_response, encode_request
+
+__all__ = ["DEFAULT_MAX_RESPONSE_BYTES", "Connection", "Reply"]
+
+DEFAULT_MAX_RESPONSE_BYTES: Final = 512 * 1024 * 1024
+"""A length above this is no Kafka reply: the port speaks HTTP, TLS or something else."""
+
+_SOFTWARE_VERSION = "1"
+"""Brokers only show it in their metrics (KIP-511)."""
+
+_LENGTH = struct.Struct(">i")
+_CORRELATION_AND_ERROR = struct.Struct(">ih")
+
+
+class Reply(NamedTuple):
+    """A response as it came: `payload` starts with the correlation id and is nobody else's to change."""
+
+    api: ApiKey
+    version: int
+    correlation_id: int
+    payload: memoryview
+
+
+class _Sent(NamedTuple):
+    api: ApiKey
+    version: int
+    correlation_id: int
+
+
+class Connection:
+    """A connection to the broker at `host`:`port`, ready to be asked."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        client_id: str = "pykafka",
+        timeout_s: float = 30.0,
+        connect_timeout_s: float = 10.0,
+        max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES,
+    ) -> None:
+        """Connect and shake hands.
+
+        `timeout_s`: how long a reply may take (`request.timeout.ms`); `connect_timeout_s`: how long the
+        connection itself may take (`socket.connection.setup.timeout.ms`).
+        """
+        self.host = host
+        self.port = port
+        self.client_id = client_id
+        self.timeout_s = timeout_s
+        self._max_response_bytes = max_response_bytes
+        self._lock = threading.Lock()
+        self._next_correlation_id = 0
+        self._sent: deque[_Sent] = deque()
+        self._served: dict[int, tuple[int, int]] = {}
+        self._chosen: dict[ApiKey, int] = {}
+        self._socket: socket.socket | None = _open_socket(host, port, connect_timeout_s)
+        try:
+            self._served = self._shake_hands()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Connection {self.address}{'' if self._socket else ' closed'}>"
+
+    @property
+    def address(self) -> str:
+        """`host:port`, as errors name it."""
+        return f"{self.host}:{self.port}"
+
+    @property
+    def closed(self) -> bool:
+        return self._socket is None
+
+    @property
+    def in_flight(self) -> int:
+        """Requests that were sent and not yet answered."""
+        return len(self._sent)
+
+    @property
+    def usable(self) -> bool:
+        """Whether a request may be tried: open, and not hung up by the broker while it lay idle."""
+        sock = self._socket
+        if sock is None:
+            return False
+        if self._sent or self._lock.locked():
+            return True
+        return not _readable(sock, 0)  # an idle broker says nothing: bytes now mean end of stream
+
+    def fileno(self) -> int:
+        """For selectors. Raises ConnectionFailed when closed."""
+        return self._open_socket().fileno()
+
+    def version(self, api: ApiKey, *, at_most: int | None = None) -> int:
+        """The version in which `api` is asked on this connection. Raises UnsupportedVersion."""
+        if at_most is not None:
+            return self._choose(api, at_most)
+        chosen = self._chosen.get(api)
+        if chosen is None:
+            chosen = self._chosen[api] = self._choose(api, None)
+        return chosen
+
+    def request(
+        self, api: ApiKey, body: Mapping[str, Any], *, timeout_s: float | None = None, at_most: int | None = None
+    ) -> Any:
+        """Ask and wait; the decoded body. `at_most` caps the version for this one request. Thread-safe."""
+        with self._lock:
+            self.send(api, body, at_most=at_most)
+            return self.receive(timeout_s=timeout_s)[1]
+
+    def send(
+        self, api: ApiKey, body: Mapping[str, Any], *, at_most: int | None = None, expect_reply: bool = True
+    ) -> int:
+        """Send and return at once with the correlation id. `expect_reply=False` for acks=0, which has none."""
+        version = self.version(api, at_most=at_most)
+        correlation_id = self._take_correlation_id()
+        self._transmit(encode_request(api, version, correlation_id, self.client_id, body))
+        if expect_reply:
+            self._sent.append(_Sent(api, version, correlation_id))
+        return correlation_id
+
+    def receive(self, *, timeout_s: float | None = None) -> tuple[int, Any]:
+        """The oldest outstanding reply, decoded: (correlation id, body)."""
+        reply = self.receive_reply(timeout_s=timeout_s)
+        try:
+            return decode_response(reply.api, reply.version, reply.payload)
+        except ProtocolError as error:
+            raise ProtocolError(f"{self.address}: {error}") from error
+
+    def receive_reply(self, *, timeout_s: float | None = None) -> Reply:
+        """The oldest outstanding reply as bytes, for callers that parse it themselves."""
+        if not self._sent:
+            raise ProtocolError(f"{self.address}: no request is waiting for a reply")
+        sent = self._sent.popleft()
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        payload = self._read_frame(deadline, sent.api)
+        correlation_id = _LENGTH.unpack_from(payload)[0]
+        if correlation_id != sent.correlation_id:
+            self.close()
+            raise ProtocolError(
+                f"{self.address}: the reply to request {sent.correlation_id} came as number {correlation_id}"
+            )
+        return Reply(*sent, payload)
+
+    def wait_readable(self, timeout_s: float) -> bool:
+        """Whether (part of) a reply is there, waiting up to `timeout_s` for it."""
+        return _readable(self._open_socket(), timeout_s)
+
+    def close(self) -> None:
+        """Hang up. What was in flight is never answered. May be called again, and from another thread."""
+        sock, self._socket = self._socket, None
+        self._sent.clear()
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # wakes a thread that is blocked in a read
+            sock.close()
+
+    def _open_socket(self) -> socket.socket:
+        if self._socket is None:
+            raise ConnectionFailed(f"the connection to {self.address} is closed")
+        return self._socket
+
+    def _take_correlation_id(self) -> int:
+        correlation_id = self._next_correlation_id
+        self._next_correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        return correlation_id
+
+    def _choose(self, api: ApiKey, at_most: int | None) -> int:
+        try:
+            return choose_version(api, self._served.get(api), at_most=at_most)
+        except UnsupportedVersion as error:
+            raise UnsupportedVersion(f"{self.address}: {error}") from None
+
+    def _shake_hands(self) -> dict[int, tuple[int, int]]:
+        """ApiVersions in our highest version; a broker that lacks it answers in version 0 (KIP-511)."""
+        highest = usable_versions(ApiKey.API_VERSIONS)[1]
+        for version in (highest, 0):
+            payload = self._ask_versions(version)
+            if len(payload) < _CORRELATION_AND_ERROR.size:
+                raise ProtocolError(f"{self.address}: the reply to ApiVersions has {len(payload)} bytes")
+            if _CORRELATION_AND_ERROR.unpack_from(payload)[1] != ErrorCode.unsupported_version:
+                break
+        _, body = decode_response(ApiKey.API_VERSIONS, version, payload)
+        raise_for(body.error_code, f"{self.address} refused the ApiVersions handshake")
+        return {int(row.api_key): (int(row.min_version), int(row.max_version)) for row in body.api_keys}
+
+    def _ask_versions(self, version: int) -> memoryview:
+        correlation_id = self._take_correlation_id()
+        body = {"client_software_name": "pykafka", "client_software_version": _SOFTWARE_VERSION}
+        self._transmit(encode_request(ApiKey.API_VERSIONS, version, correlation_id, self.client_id, body))
+        self._sent.append(_Sent(ApiKey.API_VERSIONS, version, correlation_id))
+        return self.receive_reply().payload
+
+    def _transmit(self, frame: bytes) -> None:
+        sock = self._open_socket()
+        sock.settimeout(self.timeout_s)
+        try:
+            sock.sendall(frame)
+        except TimeoutError:
+            self.close()
+            raise RequestTimedOut(f"{self.address} took no more bytes for {self.timeout_s:g} s") from None
+        except OSError as error:
+            self.close()
+            raise ConnectionFailed(f"the connection to {self.address} broke: {error}") from error
+
+    def _read_frame(self, deadline: float, api: ApiKey) -> memoryview:
+        """A whole reply without its length, in a buffer made for it."""
+        try:
+            head = memoryview(bytearray(_LENGTH.size))
+            self._fill(head, deadline)
+            length = _LENGTH.unpack(head)[0]
+            if not _LENGTH.size <= length <= self._max_response_bytes:
+                raise ProtocolError(
+                    f"{self.address} announced a reply of {length} bytes: is this a Kafka broker's PLAINTEXT listener?"
+                )
+            payload = memoryview(bytearray(length))
+            self._fill(payload, deadline)
+        except ConnectionFailed:
+            self.close()
+            raise
+        except TimeoutError:
+            self.close()
+            raise RequestTimedOut(f"{self.address} did not answer {api.name} in time") from None
+        except OSError as error:
+            self.close()
+            raise ConnectionFailed(f"the connection to {self.address} broke: {error}") from error
+        except BaseException:  # whatever it was, the rest of the frame is still in the pipe
+            self.close()
+            raise
+        return payload
+
+    def _fill(self, view: memoryview, deadline: float) -> None:
+        sock = self._open_socket()
+        filled, size = 0, len(view)
+        while filled < size:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            sock.settimeout(left)
+            count = sock.recv_into(view[filled:] if filled else view)
+            if not count:
+                raise ConnectionFailed(f"{self.address} closed the connection before it answered")
+            filled += count
+
+
+def _open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
+    try:
+        sock = socket.create_connection((host, port), timeout=timeout_s)
+    except TimeoutError:
+        raise ConnectionFailed(f"no connection to {host}:{port} within {timeout_s:g} s") from None
+    except (OSError, UnicodeError, OverflowError) as error:  # the last two: a host or port that cannot be one
+        raise ConnectionFailed(f"no connection to {host}:{port}: {error}") from error
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return sock
+
+
+def _readable(sock: socket.socket, timeout_s: float) -> bool:
+    poller = select.poll()
+    try:
+        poller.register(sock, select.POLLIN)
+    except (OSError, ValueError):
+        return True  # closed under our feet: the next read says so
+    return bool(poller.poll(timeout_s * 1000))

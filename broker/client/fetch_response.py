@@ -1,0 +1,182 @@
+"""The Fetch response, parsed by hand so that fetched records are never copied.
+
+Called by fetcher.py and consumer.py. kio copies the record bytes out of the response; here they stay where
+the socket put them and callers get a view. Everything else is as kio reads it, which a property test
+compares for every version. The layout (Kafka's FetchResponse.json, versions 4 to 16):
+
+    correlation id   int32, then tags from 12
+    throttle time    int32, ms
+    error, session   int16, int32, from 7
+    topics           array of
+      name           string, from 13 the topic id instead (16 bytes)
+      partitions     array of
+        index, error, high watermark, last stable offset   int32, int16, int64, int64
+        log start offset                                   int64, from 5
+        aborted      nullable array of (producer id, first offset), both int64, tags from 12
+        read replica int32, from 11
+        records      nullable bytes
+        tags         from 12
+      tags           from 12
+    tags             from 12
+
+From 12 on lengths are unsigned varints of the length plus one (KIP-482).
+"""
+
+from __future__ import annotations
+
+import struct
+import uuid
+from typing import Final, NamedTuple
+
+from broker.errors import ErrorCode, ProtocolError
+
+__all__ = ["FetchReply", "FetchedPartition", "parse_fetch_response"]
+
+_FLEXIBLE_SINCE: Final = 12
+_TOPIC_IDS_SINCE: Final = 13
+
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_PARTITION_HEAD = struct.Struct(">ihqq")
+_INT64 = struct.Struct(">q")
+_ABORTED = struct.Struct(">qq")
+_NOTHING = memoryview(b"")
+
+
+class FetchedPartition(NamedTuple):
+    """One partition of a fetch. `topic` is the name, or the topic id where the version has that instead."""
+
+    topic: str | uuid.UUID
+    partition: int
+    error: ErrorCode
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]]
+    """(producer id, first offset) of the aborted transactions in range; empty unless read_committed."""
+    preferred_read_replica: int
+    records: memoryview
+    """Record batches, into the response's own buffer; the last one may be cut short (KIP-74)."""
+
+
+class FetchReply(NamedTuple):
+    """A whole response. `error` is about the request as such; each partition has its own besides."""
+
+    throttle_ms: int
+    error: ErrorCode
+    session_id: int
+    partitions: list[FetchedPartition]
+
+
+def parse_fetch_response(version: int, payload: memoryview) -> FetchReply:
+    """Read a response without its length, from the correlation id on. Raises ProtocolError."""
+    reader = _Reader(payload, flexible=version >= _FLEXIBLE_SINCE)
+    try:
+        reply = _read_reply(reader, version)
+    except (struct.error, IndexError, ValueError) as error:
+        raise ProtocolError(f"FETCH response version {version}: {error}") from error
+    if reader.position != len(payload):
+        raise ProtocolError(f"FETCH response version {version}: {len(payload) - reader.position} bytes are left over")
+    return reply
+
+
+def _read_reply(reader: _Reader, version: int) -> FetchReply:
+    reader.unpack(_INT32)  # correlation id
+    reader.skip_tags()
+    (throttle_ms,) = reader.unpack(_INT32)
+    error, session_id = ErrorCode.none, 0
+    if version >= 7:
+        error, (session_id,) = ErrorCode(reader.unpack(_INT16)[0]), reader.unpack(_INT32)
+    partitions: list[FetchedPartition] = []
+    for _ in range(reader.array_length()):
+        topic = reader.topic_id() if version >= _TOPIC_IDS_SINCE else reader.string()
+        for _ in range(reader.array_length()):
+            partitions.append(_read_partition(reader, version, topic))  # noqa: PERF401
+        reader.skip_tags()
+    reader.skip_tags()
+    return FetchReply(throttle_ms, error, session_id, partitions)
+
+
+def _read_partition(reader: _Reader, version: int, topic: str | uuid.UUID) -> FetchedPartition:
+    index, error, high_watermark, last_stable_offset = reader.unpack(_PARTITION_HEAD)
+    log_start_offset = reader.unpack(_INT64)[0] if version >= 5 else -1
+    aborted = []
+    for _ in range(reader.array_length()):
+        producer_id, first_offset = reader.unpack(_ABORTED)
+        aborted.append((producer_id, first_offset))
+        reader.skip_tags()
+    preferred_read_replica = reader.unpack(_INT32)[0] if version >= 11 else -1
+    records = reader.bytes_view()
+    reader.skip_tags()
+    return FetchedPartition(
+        topic,
+        index,
+        ErrorCode(error),
+        high_watermark,
+        last_stable_offset,
+        log_start_offset,
+        aborted,
+        preferred_read_replica,
+        records,
+    )
+
+
+class _Reader:
+    """A position in the response. What runs past the end raises struct.error, IndexError or ValueError."""
+
+    def __init__(self, data: memoryview, *, flexible: bool) -> None:
+        self.position = 0
+        self._data = data
+        self._flexible = flexible
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        values = layout.unpack_from(self._data, self.position)
+        self.position += layout.size
+        return values
+
+    def array_length(self) -> int:
+        """Number of items; 0 for a null array."""
+        length = max(self._length(_INT32), 0)
+        if length > len(self._data) - self.position:  # an item has at least a byte
+            raise ValueError(f"an array of {length} items cannot fit")
+        return length
+
+    def string(self) -> str:
+        return str(self._take(self._length(_INT16)), "utf-8")
+
+    def topic_id(self) -> uuid.UUID:
+        return uuid.UUID(bytes=bytes(self._take(16)))
+
+    def bytes_view(self) -> memoryview:
+        length = self._length(_INT32)
+        return self._take(length) if length > 0 else _NOTHING
+
+    def skip_tags(self) -> None:
+        """Tagged fields tell of leaders and snapshots; metadata is asked for those."""
+        if not self._flexible:
+            return
+        for _ in range(self._unsigned_varint()):
+            self._unsigned_varint()  # tag
+            self._take(self._unsigned_varint())
+
+    def _length(self, layout: struct.Struct) -> int:
+        return self._unsigned_varint() - 1 if self._flexible else self.unpack(layout)[0]
+
+    def _take(self, length: int) -> memoryview:
+        end = self.position + length
+        if length < 0 or end > len(self._data):
+            raise ValueError(f"{length} bytes at byte {self.position} do not fit in {len(self._data)}")
+        view = self._data[self.position : end]
+        self.position = end
+        return view
+
+    def _unsigned_varint(self) -> int:
+        value = shift = 0
+        while shift < 35:
+            byte = self._data[self.position]
+            self.position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+        raise ValueError(f"the varint ending at byte {self.position} is longer than 5 bytes")

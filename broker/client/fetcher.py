@@ -1,0 +1,204 @@
+"""Read one partition: bytes of record batches from an offset on, the next fetch already under way.
+
+Called by Spark executors (bytes go to the column decoder) and the console. `Fetcher` asks on a
+connection of its own, since it pipelines: `prefetch()` sends a request whose answer the next `fetch()` of the
+same offset takes. `FetchStream` does so by itself, one ahead, so that the broker and the kernel move the next
+bytes while the caller decodes; at most two answers are in memory.
+
+Changes of leader are followed, time-outs and broken connections retried (`Cluster.retrying`). Not
+thread-safe.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from types import TracebackType
+from typing import NamedTuple
+
+from broker.client.cluster import Cluster
+from broker.client.connection import Connection
+from broker.client.fetch_request import FetchFrom, FetchLimits, fetch_request, fetch_version_limit
+from broker.client.fetch_response import FetchedPartition, parse_fetch_response
+from broker.client.metadata import Node
+from broker.client.settings import isolation_id
+from broker.errors import CorruptBatch, ProtocolError, PykafkaError, RequestTimedOut, raise_for
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.batch import walk_batches
+
+__all__ = ["FetchStream", "Fetched", "Fetcher", "end_of_batches"]
+
+
+class Fetched(NamedTuple):
+    """What one fetch brought. `next_offset` follows the last whole batch; it is where to go on."""
+
+    records: memoryview
+    """Record batches, not checked; the first may begin before the offset asked for, the last may be cut short."""
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]]
+    """(producer id, first offset) of each aborted transaction in range; empty unless read_committed."""
+    next_offset: int
+
+
+class Fetcher:
+    """Reads the partition `tp` from its leader. What is not given comes from the cluster's settings."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        tp: TopicPartition,
+        *,
+        max_bytes: int | None = None,
+        min_bytes: int | None = None,
+        max_wait_ms: int | None = None,
+        isolation_level: str | None = None,
+    ) -> None:
+        """`max_bytes` (`max.partition.fetch.bytes`) bounds an answer, but one batch always comes whole (KIP-74)."""
+        settings = cluster.settings
+        self.cluster = cluster
+        self.tp = tp
+        self._max_bytes = settings.max_partition_fetch_bytes if max_bytes is None else max_bytes
+        self._limits = FetchLimits(
+            settings.fetch_min_bytes if min_bytes is None else min_bytes,
+            max(settings.fetch_max_bytes, self._max_bytes),
+            settings.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms,
+            isolation_id(isolation_level or settings.isolation_level),
+        )
+        self._connection: Connection | None = None
+        self._node: Node | None = None
+        self._asked: int | None = None
+
+    def __enter__(self) -> Fetcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def fetch(self, offset: int, *, timeout_s: float | None = None) -> Fetched:
+        """The batches from the one that holds `offset` on; none when nothing came within `max_wait_ms`.
+
+        Raises BrokerError: `offset_out_of_range` when the log no longer, or not yet, has `offset`;
+        UnknownTopic when the partition is gone. What is retriable is retried for `timeout_s`
+        (`default.api.timeout.ms`) first.
+        """
+        partition = self.cluster.retrying(lambda: self._fetch_once(offset), timeout_s=timeout_s)
+        return Fetched(
+            partition.records,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log_start_offset,
+            partition.aborted,
+            end_of_batches(partition.records, offset),
+        )
+
+    def prefetch(self, offset: int) -> None:
+        """Ask for `offset` and do not wait: the next `fetch(offset)` takes the answer, or raises what failed here."""
+        try:
+            self._ask(offset)
+        except PykafkaError:
+            self._drop_connection()  # the fetch tries again, and says what is wrong
+
+    def close(self) -> None:
+        """Hang up. May be called again; a later fetch connects anew."""
+        self._drop_connection()
+
+    def _fetch_once(self, offset: int) -> FetchedPartition:
+        try:
+            if self._asked != offset:
+                self._ask(offset)
+            partition = self._receive()
+        except PykafkaError:
+            self._drop_connection()
+            raise
+        raise_for(partition.error, f"fetching {self.tp} at offset {offset}")
+        return partition
+
+    def _ask(self, offset: int) -> None:
+        connection = self._leader_connection()
+        wanted = [FetchFrom.at(self.cluster, self.tp, offset, self._max_bytes)]
+        connection.send(ApiKey.FETCH, fetch_request(self._limits, wanted), at_most=fetch_version_limit(wanted))
+        self._asked = offset
+
+    def _receive(self) -> FetchedPartition:
+        connection, self._asked = self._connection, None
+        if connection is None:
+            raise ProtocolError(f"no fetch of {self.tp} was asked for")
+        reply = connection.receive_reply(timeout_s=connection.timeout_s + self._limits.max_wait_ms / 1000)
+        answer = parse_fetch_response(reply.version, reply.payload)
+        raise_for(answer.error, f"fetching {self.tp} from {connection.address}")
+        if len(answer.partitions) != 1 or answer.partitions[0].partition != self.tp.partition:
+            raise ProtocolError(f"{connection.address} answered a fetch of {self.tp} with other partitions")
+        return answer.partitions[0]
+
+    def _leader_connection(self) -> Connection:
+        """Our connection, if it still leads to the leader and has no answer to another offset in it."""
+        node = self.cluster.leader(self.tp)
+        if self._connection is not None and (self._asked is not None or node != self._node):
+            self._drop_connection()
+        if self._connection is None or not self._connection.usable:
+            self._drop_connection()
+            self._connection = self.cluster.open_connection(node)
+            self._node = node
+        return self._connection
+
+    def _drop_connection(self) -> None:
+        connection, self._connection, self._asked = self._connection, None, None
+        if connection is not None:
+            connection.close()
+
+
+class FetchStream:
+    """Iterate over a partition from `start` up to `end` (exclusive), each fetch sent one ahead.
+
+    With `end=None` it never ends, and yields answers without records when nothing new came. With an end
+    it yields only answers with records, the last of which may run past `end`; it raises RequestTimedOut when
+    nothing comes for `stall_s` seconds (`default.api.timeout.ms`). The errors are those of `Fetcher.fetch`.
+    """
+
+    def __init__(self, fetcher: Fetcher, start: int, end: int | None = None, *, stall_s: float | None = None) -> None:
+        self._fetcher = fetcher
+        self._position = start
+        self._end = end
+        self._stall_s = fetcher.cluster.settings.default_api_timeout_ms / 1000 if stall_s is None else stall_s
+
+    @property
+    def position(self) -> int:
+        """The offset that comes after all that was yielded."""
+        return self._position
+
+    def __iter__(self) -> Iterator[Fetched]:
+        progress = time.monotonic()
+        while self._end is None or self._position < self._end:
+            fetched = self._fetcher.fetch(self._position)
+            if fetched.next_offset > self._position:
+                progress = time.monotonic()
+            elif self._end is not None:
+                self._refuse_to_wait_for_ever(progress, fetched)
+                continue
+            self._position = fetched.next_offset
+            if self._end is None or self._position < self._end:
+                self._fetcher.prefetch(self._position)
+            yield fetched
+
+    def _refuse_to_wait_for_ever(self, progress: float, fetched: Fetched) -> None:
+        if time.monotonic() - progress > self._stall_s:
+            raise RequestTimedOut(
+                f"{self._fetcher.tp}: nothing came at offset {self._position} for {self._stall_s:g} s; the range "
+                f"ends at {self._end}, the high watermark is {fetched.high_watermark}, the last stable offset "
+                f"{fetched.last_stable_offset}"
+            )
+
+
+def end_of_batches(records: memoryview, offset: int) -> int:
+    """The offset after the last whole batch, or `offset` when there is none. Raises CorruptBatch."""
+    next_offset = offset
+    for _, header in walk_batches(records):
+        next_offset = max(next_offset, header.next_offset)
+    if records and next_offset == offset:
+        raise CorruptBatch(f"{len(records)} bytes hold no whole batch at or after offset {offset}")
+    return next_offset

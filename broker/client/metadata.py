@@ -1,0 +1,115 @@
+"""What a cluster says about itself: brokers, topics, partitions and who leads them.
+
+Read by cluster.py, which keeps the newest `Metadata` and replaces it whole; the values here are
+immutable and hold no sockets, so they can be pickled into a Spark plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.messages import field
+
+__all__ = ["Metadata", "Node", "PartitionMetadata", "TopicMetadata", "UnknownTopic", "parse_metadata"]
+
+
+class Node(NamedTuple):
+    """A broker and the address it wants clients to use."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None = None
+
+    def __str__(self) -> str:
+        return f"broker {self.id} at {self.host}:{self.port}"
+
+
+class PartitionMetadata(NamedTuple):
+    """Who holds a partition, by broker id; `leader` is -1 while there is none."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class TopicMetadata(NamedTuple):
+    """A topic that exists. `topic_id` is None where the broker is too old to give one (before KIP-516)."""
+
+    name: str
+    topic_id: uuid.UUID | None
+    internal: bool
+    partitions: dict[int, PartitionMetadata]
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """One answer, or several put together. `errors` says why a topic that was asked for is not in `topics`."""
+
+    cluster_id: str | None = None
+    controller_id: int = -1
+    brokers: Mapping[int, Node] = dataclasses.field(default_factory=dict)
+    topics: Mapping[str, TopicMetadata] = dataclasses.field(default_factory=dict)
+    errors: Mapping[str, ErrorCode] = dataclasses.field(default_factory=dict)
+
+    def updated(self, newer: Metadata, asked: Iterable[str]) -> Metadata:
+        """`newer`, an answer about the topics `asked`, with the other topics kept as they are here."""
+        asked = set(asked)
+        return dataclasses.replace(
+            newer,
+            topics={n: t for n, t in self.topics.items() if n not in asked} | dict(newer.topics),
+            errors={n: e for n, e in self.errors.items() if n not in asked} | dict(newer.errors),
+        )
+
+
+class UnknownTopic(BrokerError):
+    """A topic or partition that a fresh answer says does not exist.
+
+    Kafka counts UNKNOWN_TOPIC_OR_PARTITION as retriable, for brokers that have not heard yet; the client has
+    asked more than once before it raises this, so callers need not.
+    """
+
+    retriable = False
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorCode.unknown_topic_or_partition, message)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.message,)
+
+
+def parse_metadata(body: Any) -> Metadata:
+    """Read a Metadata response of any version."""
+    brokers = {
+        int(broker.node_id): Node(int(broker.node_id), broker.host, int(broker.port), field(broker, "rack"))
+        for broker in body.brokers
+    }
+    topics: dict[str, TopicMetadata] = {}
+    errors: dict[str, ErrorCode] = {}
+    for topic in body.topics:
+        if topic.error_code is not ErrorCode.none:
+            errors[str(topic.name)] = topic.error_code
+        else:
+            topics[str(topic.name)] = _parse_topic(topic)
+    return Metadata(field(body, "cluster_id"), int(field(body, "controller_id", -1)), brokers, topics, errors)
+
+
+def _parse_topic(topic: Any) -> TopicMetadata:
+    topic_id = field(topic, "topic_id")
+    partitions = {
+        int(p.partition_index): PartitionMetadata(
+            int(p.leader_id),
+            int(field(p, "leader_epoch", -1)),
+            tuple(map(int, p.replica_nodes)),
+            tuple(map(int, p.isr_nodes)),
+        )
+        for p in sorted(topic.partitions, key=lambda p: int(p.partition_index))
+    }
+    return TopicMetadata(
+        str(topic.name), topic_id if topic_id else None, bool(field(topic, "is_internal", False)), partitions
+    )

@@ -1,0 +1,258 @@
+"""The client's settings in Kafka's property names, each declared once.
+
+Read by everything in this package; `ClientSettings.from_properties` is the way in, for the console's
+`--config` files and for the connector's `kafka.*` options alike. Instances are frozen and can be
+pickled, so a Spark driver sends them to its executors. Defaults are Kafka's except where the doc says why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.errors import ConfigError
+from broker.settings import at_least, between, one_of, parse_properties, setting
+
+__all__ = ["CLIENT", "CONSUMER", "PRODUCER", "ClientSettings", "isolation_id", "parse_bootstrap"]
+
+CLIENT, CONSUMER, PRODUCER = "client", "consumer", "producer"
+
+ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
+
+_INT_MAX: Final = 2**31 - 1
+
+
+def _plaintext(value: str) -> str | None:
+    if value.upper() == "PLAINTEXT":
+        return None
+    if value.upper() in ("SSL", "SASL_SSL", "SASL_PLAINTEXT"):
+        return "encryption and authentication come with a later version; use PLAINTEXT"
+    return "must be PLAINTEXT"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClientSettings:
+    """Every key of a producer, consumer or admin client; `settings_of(ClientSettings)` lists them."""
+
+    bootstrap_servers: tuple[str, ...] = setting(
+        "bootstrap.servers", (), "host:port,…: brokers that are asked for all the others.", group=CLIENT
+    )
+    client_id: str = setting("client.id", "pykafka", "Name that brokers log for this client.", group=CLIENT)
+    security_protocol: str = setting(
+        "security.protocol", "PLAINTEXT", "How to talk to brokers.", group=CLIENT, check=_plaintext
+    )
+    request_timeout_ms: int = setting(
+        "request.timeout.ms", 30000, "How long a broker may take to answer.", group=CLIENT, check=at_least(1)
+    )
+    default_api_timeout_ms: int = setting(
+        "default.api.timeout.ms",
+        60000,
+        "How long a call may take with all its retries.",
+        group=CLIENT,
+        check=at_least(0),
+    )
+    socket_connection_setup_timeout_ms: int = setting(
+        "socket.connection.setup.timeout.ms", 10000, "How long connecting may take.", group=CLIENT, check=at_least(1)
+    )
+    retries: int = setting(
+        "retries",
+        _INT_MAX,
+        "Attempts after the first; time-outs usually end it earlier.",
+        group=CLIENT,
+        check=at_least(0),
+    )
+    retry_backoff_ms: int = setting(
+        "retry.backoff.ms", 100, "Wait before the first retry; doubles with each.", group=CLIENT, check=at_least(0)
+    )
+    retry_backoff_max_ms: int = setting(
+        "retry.backoff.max.ms", 1000, "Longest wait before a retry.", group=CLIENT, check=at_least(0)
+    )
+    reconnect_backoff_ms: int = setting(
+        "reconnect.backoff.ms", 50, "Wait before a broken connection is made again.", group=CLIENT, check=at_least(0)
+    )
+    metadata_max_age_ms: int = setting(
+        "metadata.max.age.ms", 300000, "Metadata older than this is asked for again.", group=CLIENT, check=at_least(0)
+    )
+    allow_auto_create_topics: bool = setting(
+        "allow.auto.create.topics",
+        False,
+        "Let a read create the topic it names. Kafka says true, which hides a misspelt name.",
+        group=CONSUMER,
+    )
+
+    fetch_min_bytes: int = setting(
+        "fetch.min.bytes", 1, "A fetch is answered when this much is there.", group=CONSUMER, check=at_least(0)
+    )
+    fetch_max_wait_ms: int = setting(
+        "fetch.max.wait.ms", 500, "… or after this time.", group=CONSUMER, check=at_least(0)
+    )
+    fetch_max_bytes: int = setting(
+        "fetch.max.bytes", 52428800, "Most bytes of one fetch.", group=CONSUMER, check=between(0, _INT_MAX)
+    )
+    max_partition_fetch_bytes: int = setting(
+        "max.partition.fetch.bytes",
+        1048576,
+        "Most bytes of one partition in a fetch.",
+        group=CONSUMER,
+        check=between(0, _INT_MAX),
+    )
+    check_crcs: bool = setting("check.crcs", True, "Verify the checksum of every batch read.", group=CONSUMER)
+    isolation_level: str = setting(
+        "isolation.level",
+        "read_uncommitted",
+        "Whether records of open and aborted transactions are seen.",
+        group=CONSUMER,
+        check=one_of(ISOLATION_LEVELS),
+    )
+    group_id: str = setting("group.id", "", "Group that shares partitions and offsets.", group=CONSUMER)
+    group_instance_id: str = setting(
+        "group.instance.id", "", "Makes the member a static one (KIP-345).", group=CONSUMER
+    )
+    session_timeout_ms: int = setting(
+        "session.timeout.ms", 45000, "A member this long silent is out.", group=CONSUMER, check=at_least(1)
+    )
+    heartbeat_interval_ms: int = setting(
+        "heartbeat.interval.ms", 3000, "How often a member shows it lives.", group=CONSUMER, check=at_least(1)
+    )
+    max_poll_interval_ms: int = setting(
+        "max.poll.interval.ms", 300000, "A member that polls less often leaves.", group=CONSUMER, check=at_least(1)
+    )
+    max_poll_records: int = setting(
+        "max.poll.records", 500, "Most records one poll returns.", group=CONSUMER, check=at_least(1)
+    )
+    auto_offset_reset: str = setting(
+        "auto.offset.reset",
+        "latest",
+        "Where to begin without a committed offset, or when it is gone.",
+        group=CONSUMER,
+        check=one_of(("earliest", "latest", "none")),
+    )
+    enable_auto_commit: bool = setting("enable.auto.commit", True, "Commit what poll returned.", group=CONSUMER)
+    auto_commit_interval_ms: int = setting(
+        "auto.commit.interval.ms", 5000, "How often that happens.", group=CONSUMER, check=at_least(0)
+    )
+    partition_assignment_strategy: tuple[str, ...] = setting(
+        "partition.assignment.strategy",
+        ("range", "roundrobin"),
+        "How a group shares partitions, the most wanted first.",
+        group=CONSUMER,
+        check=one_of(("range", "roundrobin")),
+    )
+
+    acks: str = setting(
+        "acks",
+        "all",
+        "Who must have a batch before it counts: 0, 1 or all (-1).",
+        group=PRODUCER,
+        check=one_of(("0", "1", "-1", "all")),
+    )
+    compression_type: str = setting(
+        "compression.type",
+        "none",
+        "Codec of the batches.",
+        group=PRODUCER,
+        check=one_of(("none", "gzip", "snappy", "lz4", "zstd")),
+    )
+    batch_size: int = setting(
+        "batch.size", 16384, "A batch of this many bytes is sent at once.", group=PRODUCER, check=at_least(0)
+    )
+    linger_ms: int = setting(
+        "linger.ms", 5, "A smaller batch waits this long for company.", group=PRODUCER, check=at_least(0)
+    )
+    buffer_memory: int = setting(
+        "buffer.memory",
+        33554432,
+        "Bytes of records not yet sent; send() waits above.",
+        group=PRODUCER,
+        check=at_least(1),
+    )
+    max_block_ms: int = setting(
+        "max.block.ms", 60000, "How long send() may wait for metadata or memory.", group=PRODUCER, check=at_least(0)
+    )
+    delivery_timeout_ms: int = setting(
+        "delivery.timeout.ms",
+        120000,
+        "A record not acknowledged by then has failed.",
+        group=PRODUCER,
+        check=at_least(0),
+    )
+    enable_idempotence: bool = setting(
+        "enable.idempotence", True, "Retries never write twice nor out of order (KIP-98).", group=PRODUCER
+    )
+    max_request_size: int = setting(
+        "max.request.size", 1048576, "Largest record, and most bytes of one request.", group=PRODUCER, check=at_least(1)
+    )
+    max_in_flight_requests_per_connection: int = setting(
+        "max.in.flight.requests.per.connection",
+        5,
+        "Requests sent ahead of their replies; at most 5 with idempotence.",
+        group=PRODUCER,
+        check=at_least(1),
+    )
+
+    def __post_init__(self) -> None:
+        if self.enable_idempotence and self.max_in_flight_requests_per_connection > 5:
+            raise ConfigError(
+                f"max.in.flight.requests.per.connection={self.max_in_flight_requests_per_connection}: "
+                "at most 5 with enable.idempotence=true"
+            )
+        if self.group_id and self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ConfigError(
+                f"heartbeat.interval.ms={self.heartbeat_interval_ms} must be below "
+                f"session.timeout.ms={self.session_timeout_ms}; a third of it is usual"
+            )
+
+    @classmethod
+    def from_properties(cls, properties: Mapping[str, Any]) -> ClientSettings:
+        """Read Kafka properties; values may be text, numbers, booleans or lists. Raises ConfigError.
+
+        `acks` below all without a word about `enable.idempotence` turns idempotence off, as in Kafka.
+        """
+        texts = {name: _as_text(value) for name, value in properties.items()}
+        strategies = texts.get("partition.assignment.strategy")
+        if strategies is not None:
+            texts["partition.assignment.strategy"] = ",".join(_short_assignor(name) for name in strategies.split(","))
+        settings = parse_properties(cls, texts)
+        if settings.acks in ("0", "1") and settings.enable_idempotence:
+            if "enable.idempotence" in texts:
+                raise ConfigError(f"acks={settings.acks}: enable.idempotence=true needs acks=all")
+            settings = dataclasses.replace(settings, enable_idempotence=False)
+        parse_bootstrap(settings.bootstrap_servers)
+        return settings
+
+    @property
+    def required_acks(self) -> int:
+        """`acks` as the protocol has it: -1 for all."""
+        return -1 if self.acks == "all" else int(self.acks)
+
+
+def isolation_id(level: str) -> int:
+    """`isolation.level` as the protocol has it: 0 uncommitted, 1 committed. Raises ConfigError."""
+    if level not in ISOLATION_LEVELS:
+        raise ConfigError(f"isolation.level={level}: must be one of {', '.join(ISOLATION_LEVELS)}")
+    return ISOLATION_LEVELS.index(level)
+
+
+def parse_bootstrap(servers: tuple[str, ...]) -> list[tuple[str, int]]:
+    """(host, port) of each `host:port` or `[ipv6]:port`. Raises ConfigError."""
+    addresses = []
+    for server in servers:
+        host, colon, port = server.rpartition(":")
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise ConfigError(f"bootstrap.servers={','.join(servers)}: {server!r} is not host:port")
+        addresses.append((host.strip("[]"), int(port)))
+    return addresses
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def _short_assignor(name: str) -> str:
+    """Kafka names assignors by class: `org.apache.kafka.clients.consumer.RangeAssignor` is our `range`."""
+    return name.strip().rpartition(".")[2].removesuffix("Assignor").lower()
