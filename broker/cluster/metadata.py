@@ -1,0 +1,99 @@
+"""What a broker knows of its cluster at one moment, and the place where the newest such picture hangs.
+
+Made by `Registry.load_metadata`; read by every handler. A `ClusterMetadata` is never edited: whoever learns something
+makes a new one (`with_topics`, `without_topics`, …) and hands it to `MetadataCache.replace`; a handler that took
+`cache.current` keeps a consistent picture.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from broker.cluster.znodes import BrokerInfo, PartitionState, TopicRecord
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["NO_LEADER", "ClusterMetadata", "MetadataCache", "PartitionInfo", "Topic"]
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition's leader (NO_LEADER while it has none), its epoch, replicas in order of preference, and the ISR."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+    @classmethod
+    def of(cls, replicas: tuple[int, ...], state: PartitionState | None) -> PartitionInfo:
+        """`state` is None when the partition was created and no leader written yet."""
+        if state is None:
+            return cls(NO_LEADER, 0, replicas, ())
+        return cls(state.leader, state.leader_epoch, replicas, state.isr)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic with its partitions, in order of their numbers, and the settings that differ from the broker's."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: Mapping[int, PartitionInfo]
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, record: TopicRecord, states: Mapping[TopicPartition, PartitionState]) -> Topic:
+        partitions = {
+            tp.partition: PartitionInfo.of(record.assignment[tp.partition], states.get(tp))
+            for tp in record.partitions()
+        }
+        return cls(record.name, record.topic_id, partitions, record.config)
+
+
+@dataclass(frozen=True)
+class ClusterMetadata:
+    """The cluster at one moment. `controller_id` is -1 while there is none."""
+
+    cluster_id: str
+    controller_id: int = -1
+    brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+    topic_names: Mapping[uuid.UUID, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = {topic.topic_id: name for name, topic in self.topics.items()}
+        object.__setattr__(self, "topic_names", names)
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        name = self.topic_names.get(topic_id)
+        return self.topics[name] if name is not None else None
+
+    def partition(self, tp: TopicPartition) -> PartitionInfo | None:
+        topic = self.topics.get(tp.topic)
+        return topic.partitions.get(tp.partition) if topic else None
+
+    def with_topics(self, topics: Iterable[Topic]) -> ClusterMetadata:
+        """This picture with topics added or replaced."""
+        return dataclasses.replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
+
+    def without_topics(self, names: Iterable[str]) -> ClusterMetadata:
+        gone = frozenset(names)
+        return dataclasses.replace(self, topics={name: t for name, t in self.topics.items() if name not in gone})
+
+    def with_brokers(self, brokers: Mapping[int, BrokerInfo], controller_id: int) -> ClusterMetadata:
+        return dataclasses.replace(self, brokers=dict(brokers), controller_id=controller_id)
+
+
+class MetadataCache:
+    """Holds the current picture of the cluster. Replacing it is one assignment: safe from any thread."""
+
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self.current = metadata
+
+    def replace(self, metadata: ClusterMetadata) -> None:
+        self.current = metadata

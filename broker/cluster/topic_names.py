@@ -1,0 +1,47 @@
+"""Kafka's rules for topic names (org.apache.kafka.common.internals.Topic). Pure.
+
+Used by registry.py before anything is written, and by handlers that answer for many names at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from broker.errors import BrokerError, ErrorCode
+
+__all__ = ["GROUP_OFFSETS_TOPIC", "INTERNAL_TOPICS", "MAX_NAME_LENGTH", "check_topic_name", "colliding_topic"]
+
+MAX_NAME_LENGTH = 249  # with "-" and a partition number still a file name
+GROUP_OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({GROUP_OFFSETS_TOPIC, "__transaction_state"})
+
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+def check_topic_name(name: str) -> None:
+    """Raise BrokerError `invalid_topic_exception` that says which rule the name breaks."""
+    if not name:
+        raise _invalid("a topic name must not be empty")
+    if name in {".", ".."}:
+        raise _invalid(f"a topic cannot be named {name!r}")
+    if len(name) > MAX_NAME_LENGTH:
+        raise _invalid(f"the topic name has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed: {name}")
+    if not _LEGAL.fullmatch(name):
+        raise _invalid(f"topic name {name!r} has a character other than a-z, A-Z, 0-9, '.', '_' and '-'")
+
+
+def colliding_topic(name: str, existing: Iterable[str]) -> str | None:
+    """The existing topic that differs from `name` only in '.' against '_': their metric names would be one."""
+    if "." not in name and "_" not in name:
+        return None
+    unified = _unified(name)
+    return next((other for other in existing if other != name and _unified(other) == unified), None)
+
+
+def _unified(name: str) -> str:
+    return name.replace(".", "_")
+
+
+def _invalid(reason: str) -> BrokerError:
+    return BrokerError(ErrorCode.invalid_topic_exception, reason)
