@@ -33,7 +33,7 @@ SMALL_VARINTS: Final[tuple[bytes, ...]] = tuple(encode_varint(number) for number
 """The varints of 0 to 8191, those of one and two bytes: a look-up is five times cheaper than the loop."""
 
 
-def read_unsigned_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+def read_unsigned_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """The plain (not zigzag) varint at `position`, and where it ends. Raises CorruptBatch."""
     value = shift = 0
     try:
@@ -50,7 +50,7 @@ def read_unsigned_varint(buffer: bytes | memoryview, position: int) -> tuple[int
         raise CorruptBatch(f"a varint runs past the end of {len(buffer)} bytes") from None
 
 
-def read_varint(buffer: bytes | memoryview, position: int) -> tuple[int, int]:
+def read_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
     """The zigzag varint at `position`, and where it ends. Raises CorruptBatch."""
     value, position = read_unsigned_varint(buffer, position)
     return (value >> 1) ^ -(value & 1), position

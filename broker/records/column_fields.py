@@ -1,0 +1,143 @@
+"""Second step of decoding: where every record's key, value and headers lie, and its numbers.
+
+Called by columns_decode.py. One vectorised pass per field over all records of all batches. Every
+length is checked against the end of its record before it is followed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from broker.errors import CorruptBatch
+from broker.records.column_sections import Sections
+from broker.records.record_starts import record_starts
+from broker.records.varint_arrays import Bools, Int64s, PlainBytes
+
+__all__ = ["Fields", "HeaderFields", "Span", "read_fields", "read_header_fields"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Byte ranges, one per row; empty where `null`."""
+
+    start: Int64s
+    end: Int64s
+    null: Bools
+
+    def select(self, rows: Int64s) -> Span:
+        return Span(self.start[rows], self.end[rows], self.null[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """One row per record. Headers lie from the end of the value to `end`."""
+
+    offset: Int64s
+    timestamp: Int64s
+    timestamp_type: npt.NDArray[np.int32]
+    key: Span
+    value: Span
+    end: Int64s
+
+    def select(self, rows: Int64s) -> Fields:
+        return Fields(
+            self.offset[rows],
+            self.timestamp[rows],
+            self.timestamp_type[rows],
+            self.key.select(rows),
+            self.value.select(rows),
+            self.end[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderFields:
+    """One row per header, those of the first record first; `count` per record."""
+
+    count: Int64s
+    key: Span
+    value: Span
+
+
+def read_fields(plain: PlainBytes, sections: Sections) -> Fields:
+    """Locate all records of `sections`. Raises CorruptBatch, or IndexError where a length leaves the data."""
+    counts = sections.of_batches("record_count")
+    starts = record_starts(plain, sections.starts, counts)
+    length, at = plain.varints(starts)
+    end = at + length
+    if (end[np.cumsum(counts) - 1] != sections.ends).any():
+        raise CorruptBatch("the last record of a batch does not end with it")
+    timestamp_delta, at = plain.varints(at + 1)  # behind the attributes
+    offset_delta, at = plain.varints(at)
+    key = _read_span(plain, at, end)
+    value = _read_span(plain, key.end, end)
+    no_headers = plain.bytes[value.end] == 0
+    if (value.end >= end).any() or (value.end[no_headers] + 1 != end[no_headers]).any():
+        raise CorruptBatch("a record's fields do not end with it")
+    timestamp, timestamp_type = _timestamps(timestamp_delta, sections, counts)
+    return Fields(_offsets(offset_delta, sections, counts), timestamp, timestamp_type, key, value, end)
+
+
+def _read_span(plain: PlainBytes, at: Int64s, end: Int64s) -> Span:
+    """A length and as many bytes, -1 for null, at most up to `end`."""
+    length, start = plain.varints(at)
+    if (length < -1).any() or (length > end - start).any():
+        raise CorruptBatch("a key or value is longer than its record, or its length is negative")
+    return Span(start, start + np.maximum(length, 0), length < 0)
+
+
+def _offsets(delta: Int64s, sections: Sections, counts: Int64s) -> Int64s:
+    """Batches follow each other in order (see `read_sections`), so all offsets must rise."""
+    offset: Int64s = np.repeat(sections.of_batches("base_offset"), counts) + delta
+    last = np.repeat(sections.of_batches("last_offset"), counts)
+    if (delta < 0).any() or (offset > last).any() or (offset[1:] <= offset[:-1]).any():
+        raise CorruptBatch("the offsets of a batch do not rise, or leave it")
+    return offset
+
+
+def _timestamps(delta: Int64s, sections: Sections, counts: Int64s) -> tuple[Int64s, npt.NDArray[np.int32]]:
+    """The record's own time or, with LogAppendTime, the time the broker put in the batch's header."""
+    base = np.repeat(sections.of_batches("base_timestamp"), counts)
+    timestamp = base + delta
+    overflow = ((base ^ timestamp) & (delta ^ timestamp)) < 0
+    timestamp_type = np.repeat(sections.of_batches("is_log_append_time").astype(np.int32), counts)
+    if timestamp_type.any():
+        append_time = timestamp_type == 1
+        timestamp = np.where(append_time, np.repeat(sections.of_batches("max_timestamp"), counts), timestamp)
+        overflow &= ~append_time
+    if overflow.any():
+        raise CorruptBatch("a timestamp does not fit in 64 bits")
+    return timestamp, timestamp_type
+
+
+def read_header_fields(plain: PlainBytes, fields: Fields) -> HeaderFields:
+    """Locate the headers: the first of every record at once, then the second …
+
+    Raises CorruptBatch, or IndexError where a length leaves the data.
+    """
+    count, at = plain.varints(fields.value.end)
+    if (count < 0).any() or (count > (fields.end - at) // 2).any():
+        raise CorruptBatch("a record has more headers than bytes for them")
+    total = int(count.sum())
+    first = np.cumsum(count) - count
+    key = Span(np.empty(total, np.int64), np.empty(total, np.int64), np.zeros(total, np.bool_))
+    value = Span(np.empty(total, np.int64), np.empty(total, np.int64), np.zeros(total, np.bool_))
+    rows = np.flatnonzero(count)
+    step = 0
+    while len(rows):
+        end, out = fields.end[rows], first[rows] + step
+        one_key = _read_span(plain, at[rows], end)
+        one_value = _read_span(plain, one_key.end, end)
+        if one_key.null.any():
+            raise CorruptBatch("a header without a key")
+        for span, one in ((key, one_key), (value, one_value)):
+            span.start[out], span.end[out], span.null[out] = one.start, one.end, one.null
+        at[rows] = one_value.end
+        step += 1
+        rows = rows[count[rows] > step]
+    if (at != fields.end).any():
+        raise CorruptBatch("a record's headers do not end with it")
+    return HeaderFields(count, key, value)

@@ -1,0 +1,92 @@
+"""Record batches to Arrow columns with numpy and pyarrow, no Python object per record.
+
+Called by columns.py only. Three steps: *sections* (column_sections.py: which batches count, their
+plain bytes in one buffer), *fields* (column_fields.py: where everything lies), and here *gather*:
+the bytes copied into Arrow arrays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from broker.errors import CorruptBatch
+from broker.records.column_fields import Fields, HeaderFields, Span, read_fields, read_header_fields
+from broker.records.column_sections import DecodeOptions, read_sections
+from broker.records.column_types import HEADERS_TYPE, Columns
+from broker.records.varint_arrays import PlainBytes
+
+__all__ = ["decode"]
+
+Buffer = bytes | bytearray | memoryview
+
+
+def decode(chunk: Buffer, options: DecodeOptions) -> Columns:
+    """See `columns.decode_columns`."""
+    sections = read_sections(chunk, options)
+    if not sections.headers:
+        return _empty(options.headers, sections.next_offset)
+    plain = PlainBytes(sections.data)
+    try:
+        fields = read_fields(plain, sections)
+        wanted = (fields.offset >= options.low) & (fields.offset < options.high)
+        if not wanted.all():
+            fields = fields.select(np.flatnonzero(wanted))
+        headers = _headers(plain, fields) if options.headers else None
+    except IndexError:
+        raise CorruptBatch("a record runs past the end of its batch") from None
+    return Columns(
+        key=_gather(plain, fields.key),
+        value=_gather(plain, fields.value),
+        offset=pa.array(fields.offset),
+        timestamp=pa.array(fields.timestamp),
+        timestamp_type=pa.array(fields.timestamp_type),
+        headers=headers,
+        next_offset=sections.next_offset,
+    )
+
+
+def _empty(headers: bool, next_offset: int) -> Columns:
+    binary, number = pa.array([], pa.binary()), pa.array([], pa.int64())
+    header_column = pa.array([], HEADERS_TYPE) if headers else None
+    return Columns(binary, binary, number, number, pa.array([], pa.int32()), header_column, next_offset)
+
+
+def _gather(plain: PlainBytes, span: Span) -> pa.Array:
+    """Copy the spans into a binary array.
+
+    Arrow copies fastest (3 to 6 times faster than numpy by index): an array laid *over* the plain
+    bytes has spans and the gaps between them as elements 0, 1, 2 …; `take` copies the even ones.
+    """
+    rows = len(span.start)
+    if span.null.all():
+        return pa.nulls(rows, pa.binary())
+    edges = np.empty(2 * rows + 1, np.int32)
+    edges[0:-1:2] = span.start
+    edges[1::2] = span.end
+    edges[-1] = plain.size
+    overlaid = pa.Array.from_buffers(pa.binary(), 2 * rows, [None, pa.py_buffer(edges), pa.py_buffer(plain.data)])
+    mask = span.null if span.null.any() else None
+    return overlaid.take(pa.array(np.arange(0, 2 * rows, 2, dtype=np.int32), mask=mask))
+
+
+def _headers(plain: PlainBytes, fields: Fields) -> pa.Array:
+    """The list column; null, not empty, where a record has no headers, as Spark's Kafka source gives it."""
+    if (plain.bytes[fields.value.end] == 0).all():
+        return pa.nulls(len(fields.offset), HEADERS_TYPE)
+    found = read_header_fields(plain, fields)
+    pairs = pa.StructArray.from_arrays(
+        [_header_keys(plain, found), _gather(plain, found.value)], fields=list(HEADERS_TYPE.value_type)
+    )
+    edges = np.zeros(len(found.count) + 1, np.int32)
+    np.cumsum(found.count, out=edges[1:])
+    return pa.ListArray.from_arrays(pa.array(edges), pairs, type=HEADERS_TYPE, mask=pa.array(found.count == 0))
+
+
+def _header_keys(plain: PlainBytes, found: HeaderFields) -> pa.Array:
+    """Keys that are no UTF-8 are read with replacement characters, as Java does."""
+    keys = _gather(plain, found.key)
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
