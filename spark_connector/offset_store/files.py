@@ -1,0 +1,146 @@
+"""The offset store in a directory: one numbered JSON file per commit, the highest number is the truth.
+
+    <path>/<group>/00000000000000000042.json
+    {"version": 1, "group": "flights", "sequence": 42, "offsets": {"flights": {"0": 1200, "1": 977}}}
+
+An entry holds ALL offsets of the group, so only the newest is read; the others are history. A commit creates the next
+number without overwriting, so of two commits at once exactly one wins. Works on every file system of
+`spark_connector.storage`: local, `hdfs://`, object stores with conditional put. `load` writes its commits as such
+entries too (`details`), so a reader can start where a load stopped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.offset_store.base import (
+    OffsetConflict,
+    OffsetStoreError,
+    check_expected,
+    check_group,
+    required_option,
+)
+from spark_connector.storage import Storage, open_storage
+
+__all__ = ["FilesEntry", "FilesOffsetStore", "open_from_options"]
+
+_VERSION = 1
+_STORAGE_PREFIX = "offsetstore.storage."
+_MAX_RETRIES = 100  # lost races in a row before a commit without `expected` gives up
+
+
+def open_from_options(options: Mapping[str, str]) -> FilesOffsetStore:
+    """`offsetStore.path` is the directory; `offsetStore.storage.*` go to fsspec (Hadoop settings for `hdfs://`)."""
+    path = required_option(options, "offsetStore.path", "the directory of the 'files' offset store")
+    storage_options = {
+        name[len(_STORAGE_PREFIX) :]: value
+        for name, value in options.items()
+        if name.lower().startswith(_STORAGE_PREFIX)
+    }
+    return FilesOffsetStore(open_storage(path, storage_options))
+
+
+@dataclass(frozen=True)
+class FilesEntry:
+    """One commit: every offset of the group after it, and what the committer wished to note in `details`."""
+
+    group: str
+    sequence: int
+    offsets: Mapping[TopicPartition, int]
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        topics: dict[str, dict[str, int]] = {}
+        for tp, offset in sorted(self.offsets.items()):
+            topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
+        document = {"version": _VERSION, "group": self.group, "sequence": self.sequence, "offsets": topics}
+        return json.dumps({**document, **self.details}, indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> FilesEntry:
+        """Raises OffsetStoreError, naming the file, for anything that `to_bytes` cannot have written."""
+        try:
+            document = json.loads(data)
+            if document.pop("version") != _VERSION:
+                raise OffsetStoreError(f"{where} has a version that this program does not know")
+            offsets = {
+                TopicPartition(topic, int(partition)): int(offset)
+                for topic, partitions in document.pop("offsets").items()
+                for partition, offset in partitions.items()
+            }
+            return cls(document.pop("group"), int(document.pop("sequence")), offsets, document)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise OffsetStoreError(f"{where} is not an offset entry: {error!r}") from error
+
+
+class FilesOffsetStore:
+    """Offsets in numbered files under one directory (see the module for the format)."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def read(self, group: str) -> dict[TopicPartition, int]:
+        newest = self.newest(group)
+        return dict(newest.offsets) if newest else {}
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        expected: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        for _ in range(_MAX_RETRIES):
+            newest = self.newest(group) or FilesEntry(group, 0, {})
+            if expected is not None:
+                check_expected(group, newest.offsets, expected, offsets)
+            merged = {**newest.offsets, **offsets}
+            if merged == newest.offsets:
+                return
+            try:
+                self.append(FilesEntry(group, newest.sequence + 1, merged))
+            except OffsetConflict:
+                continue  # another commit took the number: look again at what is stored now
+            return
+        raise OffsetConflict(f"group '{group}': lost {_MAX_RETRIES} races for the next entry in {self._storage.url}")
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def sequences(self, group: str) -> list[int]:
+        """Numbers of all entries of the group, ascending."""
+        stems = (
+            name.removesuffix(".json") for name in self._storage.names(check_group(group)) if name.endswith(".json")
+        )
+        return sorted(int(stem) for stem in stems if stem.isdigit())
+
+    def entry(self, group: str, sequence: int) -> FilesEntry:
+        """One entry of the history. Raises OffsetStoreError when it is not there or not readable as one."""
+        path = _path(group, sequence)
+        try:
+            return FilesEntry.from_bytes(self._storage.read(path), self._storage.url_of(path))
+        except FileNotFoundError as error:
+            raise OffsetStoreError(f"{self._storage.url_of(path)} does not exist") from error
+
+    def newest(self, group: str) -> FilesEntry | None:
+        """The entry that holds now, or None for a group without commits."""
+        sequences = self.sequences(group)
+        return self.entry(group, sequences[-1]) if sequences else None
+
+    def append(self, entry: FilesEntry) -> None:
+        """Create exactly this entry. Raises OffsetConflict when its number is taken."""
+        path = _path(entry.group, entry.sequence)
+        try:
+            self._storage.create(path, entry.to_bytes())
+        except FileExistsError as error:
+            raise OffsetConflict(
+                f"group '{entry.group}': commit {entry.sequence} in {self._storage.url} was made by another"
+            ) from error
+
+
+def _path(group: str, sequence: int) -> str:
+    return f"{check_group(group)}/{sequence:020d}.json"

@@ -1,0 +1,107 @@
+"""The two atomic acts of a storage, on a local disk (on HDFS: tests/hdfs/test_storage.py)."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from broker.errors import ConfigError
+from spark_connector.storage import Storage, open_storage
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Storage:
+    return open_storage(str(tmp_path / "root"))
+
+
+def test_a_file_is_created_with_its_parents_and_read_back(storage: Storage) -> None:
+    storage.create("a/b/file", b"content")
+    assert storage.read("a/b/file") == b"content"
+    assert storage.names("a/b") == ["file"]  # no temporary is left
+
+
+def test_create_refuses_to_replace_a_file(storage: Storage) -> None:
+    storage.create("file", b"first")
+    with pytest.raises(FileExistsError):
+        storage.create("file", b"second")
+    assert storage.read("file") == b"first"
+    assert storage.names("") == ["file"]
+
+
+def test_of_many_creators_exactly_one_wins(storage: Storage) -> None:
+    start = threading.Barrier(8)
+    won: list[int] = []
+
+    def create(number: int) -> None:
+        start.wait()
+        try:
+            storage.create("one", str(number).encode())
+        except FileExistsError:
+            return
+        won.append(number)
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [storage.read("one")] == [str(number).encode() for number in won]
+
+
+def test_rename_moves_a_directory_and_makes_the_parent(storage: Storage) -> None:
+    storage.create("from/file", b"x")
+    storage.rename("from", "deep/to")
+    assert storage.read("deep/to/file") == b"x"
+    assert not storage.exists("from")
+
+
+@pytest.mark.parametrize("content", [[], ["file"]], ids=["empty", "filled"])
+def test_rename_refuses_a_target_that_exists(storage: Storage, content: list[str]) -> None:
+    storage.create("from/file", b"x")
+    storage.make_directory("to")
+    for name in content:
+        storage.create(f"to/{name}", b"y")
+    with pytest.raises(FileExistsError):
+        storage.rename("from", "to")
+    assert storage.read("from/file") == b"x"
+    assert storage.names("to") == content
+
+
+def test_rename_of_nothing_is_file_not_found(storage: Storage) -> None:
+    with pytest.raises(FileNotFoundError):
+        storage.rename("nothing", "to")
+
+
+def test_what_is_not_there_lists_as_empty_and_removes_without_error(storage: Storage) -> None:
+    assert storage.names("nothing") == []
+    assert storage.file_sizes("nothing") == {}
+    storage.remove("nothing")
+
+
+def test_file_sizes_leave_directories_out(storage: Storage) -> None:
+    storage.create("d/a", b"1234")
+    storage.make_directory("d/sub")
+    assert storage.file_sizes("d") == {"a": 4}
+
+
+@pytest.mark.parametrize("form", ["{}", "file://{}"])
+def test_local_urls_name_the_same_directory(tmp_path: Path, form: str) -> None:
+    open_storage(form.format(tmp_path)).create("x", b"1")
+    assert (tmp_path / "x").read_bytes() == b"1"
+
+
+@pytest.mark.parametrize("url", ["nosuchscheme://host/dir", "hdfs://host:1/"])
+def test_a_url_that_cannot_be_used_is_one_clear_error(url: str) -> None:
+    with pytest.raises(ConfigError, match=url):
+        open_storage(url)
+
+
+def test_a_file_system_without_atomic_rename_says_so() -> None:
+    storage = open_storage("memory://bucket/dir")
+    storage.create("file", b"x")
+    with pytest.raises(FileExistsError):
+        storage.create("file", b"y")
+    with pytest.raises(ConfigError, match="atomic rename"):
+        storage.rename("file", "other")
