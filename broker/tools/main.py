@@ -1,0 +1,125 @@
+"""The console command `pykafka`: finds the sub-command and turns errors into one line.
+
+The entry point of the distribution. A sub-command's module is imported only when it is the one named on the
+command line, so that `pykafka --help` starts at once and a missing library breaks only the command that needs
+it. Commands of other packages are found by the entry point group `pykafka.commands`; the broker's side never
+imports them by name.
+
+Exit status: 0 done, 1 a PykafkaError (one line on standard error; `--debug` shows the traceback), 2 wrong usage,
+130 interrupted.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["main"]
+
+BUILT_IN = {
+    "broker": "broker.tools.broker:app",
+    "zookeeper": "broker.tools.zookeeper:app",
+    "topics": "broker.tools.topics:app",
+    "produce": "broker.tools.produce:produce",
+    "consume": "broker.tools.consume:consume",
+    "log": "broker.tools.log:app",
+}
+PLUGIN_GROUP = "pykafka.commands"
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run one command and exit with its status."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        build(given)(given, prog_name="pykafka")
+    except Exception as error:
+        # Only here, so that a start without an error does not pay for it.
+        from broker.errors import PykafkaError
+
+        if "--debug" in given or not isinstance(error, PykafkaError):
+            raise
+        fail(str(error))
+
+
+def fail(message: str) -> None:
+    """One red line on standard error, then exit status 1."""
+    typer.secho(f"pykafka: {message}", fg=typer.colors.RED, err=True)
+    raise SystemExit(1)
+
+
+def build(arguments: Sequence[str]) -> typer.Typer:
+    """The command tree, with the implementation of the one command that `arguments` name and the help of the others."""
+    app = typer.Typer(
+        help="A log broker that speaks Apache Kafka's protocol, and its tools.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_global_options)
+    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    for name, target in commands().items():
+        if name == named:
+            _attach(app, name, _load(name, target))
+        else:
+            app.command(name, help=summary(target))(_placeholder)
+    return app
+
+
+def commands() -> dict[str, str]:
+    """Command name → `module:attribute`: our own, then those of installed packages by name."""
+    found = sorted(importlib.metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: point.name)
+    return BUILT_IN | {point.name: point.value for point in found if point.name not in BUILT_IN}
+
+
+def summary(target: str) -> str:
+    """The first line of the command's docstring, read from the source: nothing is imported."""
+    module, _, attribute = target.partition(":")
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        return f"(not available: there is no module {module})"
+    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == attribute)
+    documented = ast.get_docstring(next(functions, tree)) or ""
+    return documented.partition("\n")[0]
+
+
+def _load(name: str, target: str) -> Any:
+    module, _, attribute = target.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except ImportError as error:
+        return fail(f"the command {name!r} cannot be loaded: {error}")
+
+
+def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:
+    """A group of sub-commands comes as a Typer app, a single command as a function."""
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name)(command)
+
+
+def _global_options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """`--debug` is looked for by `main`; declared here for the help."""
+
+
+def _placeholder() -> None:
+    """Stands for a command that was not named; never runs."""
+
+
+if __name__ == "__main__":
+    main()
