@@ -1,0 +1,71 @@
+"""Talking to a consumer group's coordinator, wherever it moves.
+
+Called by group_offsets.py and group.py, which send different requests about the same group and share
+what goes wrong: the coordinator is another broker now, still loads its log, or does not answer.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.client.cluster import Cluster
+from broker.client.connection import Connection
+from broker.client.metadata import Node
+from broker.errors import BrokerError, ConnectionFailed, ErrorCode, RequestTimedOut
+from broker.protocol.api_keys import ApiKey
+
+__all__ = ["Coordinator"]
+
+_MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
+
+
+class Coordinator:
+    """The broker that coordinates `group`.
+
+    With `dedicated=True` a connection of its own is used (and closed by `close`), for requests that wait at the
+    broker, such as JoinGroup; else the cluster's shared one. Thread-safe.
+    """
+
+    def __init__(self, cluster: Cluster, group: str, *, dedicated: bool = False) -> None:
+        self.cluster = cluster
+        self.group = group
+        self._dedicated = dedicated
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+        self._node: Node | None = None
+
+    def request(self, api: ApiKey, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
+        """Ask once; `cluster.retrying` around it asks again. The group's name is added to the body."""
+        try:
+            return self._connect().request(api, {"group_id": self.group, **body}, timeout_s=timeout_s)
+        except (ConnectionFailed, RequestTimedOut):
+            self.cluster.forget_coordinator(self.group)
+            raise
+
+    def check(self, code: ErrorCode, what: str) -> None:
+        """Raise BrokerError unless the code says there was none; a coordinator that moved is looked for anew."""
+        if code is ErrorCode.none:
+            return
+        if code in _MOVED:
+            self.cluster.forget_coordinator(self.group)
+        raise BrokerError(code, f"{what} of group {self.group!r}")
+
+    def close(self) -> None:
+        """Hang up the connection of our own, which ends a request that waits on it. May be called again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _connect(self) -> Connection:
+        node = self.cluster.coordinator(self.group)
+        if not self._dedicated:
+            return self.cluster.connection(node)
+        with self._lock:
+            connection = self._connection
+            if connection is None or not connection.usable or node != self._node:
+                self.close()
+                connection = self._connection = self.cluster.open_connection(node)
+                self._node = node
+            return connection
