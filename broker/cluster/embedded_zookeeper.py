@@ -1,7 +1,7 @@
 """A real ZooKeeper server as a child process, from the jars that PySpark ships.
 
 Started by the broker when `zookeeper.connect` is empty, by `pykafka zookeeper start` and by the tests. Promises: it
-listens on loopback only, answers when `start()` returns, and ends with its parent, however that ends: a small
+listens on loopback unless told otherwise, answers when `start()` returns, and ends with its parent, however that ends: a small
 shell beside it waits for the end of a pipe whose other end only the parent holds, and then kills it (no signal on
 the parent's death is portable, and Linux' fires at the death of a thread). That is safe: ZooKeeper writes its
 transaction log through to the disk before it answers. Blocking; not thread-safe.

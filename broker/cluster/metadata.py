@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.cluster.znodes import BrokerInfo, PartitionState, TopicRecord
 from broker.protocol.topic_partition import TopicPartition
 
@@ -45,6 +46,11 @@ class Topic:
     topic_id: uuid.UUID
     partitions: Mapping[int, PartitionInfo]
     config: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it belongs to the brokers: clients may read it, not write, delete or auto-create it."""
+        return self.name in INTERNAL_TOPICS
 
     @classmethod
     def of(cls, record: TopicRecord, states: Mapping[TopicPartition, PartitionState]) -> Topic:

@@ -13,12 +13,21 @@ from collections.abc import Callable, Collection
 from broker.clock import Clock, SystemClock
 from broker.cluster import znodes
 from broker.cluster.metadata import ClusterMetadata, Topic
+from broker.cluster.topic_names import check_topic_name
 from broker.cluster.topic_registry import TopicRegistry
 from broker.cluster.zk import Watch, ZooKeeper
 from broker.cluster.zk_types import ANY_VERSION, BadVersion, Create, NodeExists, NodeStat, NoNode, SetData
 from broker.cluster.znodes import BrokerInfo, Endpoint, PartitionState, TopicRecord
 
-__all__ = ["PRODUCER_ID_BLOCK_SIZE", "BrokerInfo", "Endpoint", "PartitionState", "Registry", "TopicRecord"]
+__all__ = [
+    "PRODUCER_ID_BLOCK_SIZE",
+    "BrokerInfo",
+    "Endpoint",
+    "PartitionState",
+    "Registry",
+    "TopicRecord",
+    "check_topic_name",
+]
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 DEFAULT_RESERVED_BROKER_MAX_ID = 1000

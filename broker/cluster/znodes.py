@@ -214,7 +214,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who leads a partition, `…/partitions/P/state`; leader -1: nobody. `version` is that of the node it was read from."""
+    """Who leads a partition, `…/partitions/P/state`; leader -1: nobody. `version` is that of the node read."""
 
     leader: int
     leader_epoch: int

@@ -1,0 +1,61 @@
+"""`pykafka zookeeper start`: one ZooKeeper server in the foreground, from PySpark's jars.
+
+For trying things out and for several brokers on one machine; the server ends with the command. An ensemble for
+production is ZooKeeper's own business: brokers reach it by `zookeeper.connect`.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
+from broker.errors import ConfigError, ConnectionFailed
+from broker.settings import read_properties_file
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Run a ZooKeeper server.", no_args_is_help=True)
+
+DEFAULT_DATA_DIR = "data/zookeeper"
+DEFAULT_PORT = "2181"
+_LOOK_EVERY_S = 0.2
+
+
+@app.callback()
+def zookeeper() -> None:
+    """Keeps `start` a sub-command, although it is the only one."""
+
+
+@app.command()
+def start(
+    config: Annotated[
+        Path | None, typer.Argument(help="Settings in ZooKeeper's names, such as conf/zookeeper.properties.")
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(help=f"Where the data lie; before dataDir, else {DEFAULT_DATA_DIR}.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help=f"0: a free one; before clientPort, else {DEFAULT_PORT}.")
+    ] = None,
+) -> None:
+    """Start a ZooKeeper server, say where it listens, and run it until SIGINT or SIGTERM."""
+    properties = read_properties_file(config) if config else {}
+    configured_dir = properties.pop("dataDir", DEFAULT_DATA_DIR)
+    configured_port = properties.pop("clientPort", DEFAULT_PORT)
+    if not configured_port.isdecimal():
+        raise ConfigError(f"{config}: clientPort={configured_port}: expected a number")
+    server = EmbeddedZooKeeper(data_dir or configured_dir, int(configured_port) if port is None else port, properties)
+
+    stop = threading.Event()
+    for signum in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(signum, lambda *_: stop.set())
+    with server:
+        typer.echo(f"ZooKeeper listens on {server.address}, data in {server.data_dir}")
+        while not stop.wait(_LOOK_EVERY_S):
+            if not server.running:
+                raise ConnectionFailed(f"the ZooKeeper server has ended by itself; see {server.log_file}")
