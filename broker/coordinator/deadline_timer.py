@@ -1,0 +1,67 @@
+"""Many deadlines on one event-loop timer.
+
+Used by the group runtime. Sleeps until the earliest deadline: nothing is polled, and a deadline that
+is put off costs nothing until it would have come. Belongs to the running event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+
+from broker.clock import Clock
+
+__all__ = ["DeadlineTimer"]
+
+
+class DeadlineTimer:
+    """Calls back at monotonic times of the clock it is given."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        # Breaks ties, so that callbacks are never compared.
+        self._order = count()
+        self._handle: asyncio.TimerHandle | None = None
+        self._armed_for = 0.0
+        self._closed = False
+
+    def at(self, deadline: float, callback: Callable[[], None]) -> None:
+        """Call once when the clock shows `deadline` (s) or later; there is no taking back."""
+        if self._closed:
+            return
+        heappush(self._heap, (deadline, next(self._order), callback))
+        self._arm()
+
+    def run_due(self) -> None:
+        """Call everybody whose time has come."""
+        now = self._clock.monotonic()
+        while self._heap and self._heap[0][0] <= now:
+            heappop(self._heap)[2]()
+        self._arm()
+
+    def close(self) -> None:
+        """Call nobody any more."""
+        self._closed = True
+        self._heap.clear()
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
+
+    def _arm(self) -> None:
+        if not self._heap:
+            return
+        earliest = self._heap[0][0]
+        if self._handle is not None:
+            if self._armed_for <= earliest:
+                return
+            self._handle.cancel()
+        self._armed_for = earliest
+        delay = max(earliest - self._clock.monotonic(), 0.0)
+        self._handle = asyncio.get_running_loop().call_later(delay, self._fire)
+
+    def _fire(self) -> None:
+        self._handle = None
+        self.run_due()

@@ -1,0 +1,82 @@
+"""The one writer of an offsets partition: keeps appends in order and joins those that come together.
+
+Used by a group shard. While one append is under way the writes that arrive are collected and go out
+as one. Promises that each write's `done` is called exactly once, in the order of the writes, and that
+a caller who stops waiting disturbs nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from broker.coordinator.group_store import GroupStore, KeyValue
+from broker.errors import BrokerError, ErrorCode
+
+__all__ = ["PartitionWriter"]
+
+logger = logging.getLogger(__name__)
+
+# Called with none, or with the reason why the records are not stored.
+Done = Callable[[ErrorCode], None]
+Write = tuple[Sequence[KeyValue], Done]
+
+_TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
+
+
+class PartitionWriter:
+    """Appends to one partition of a `GroupStore`."""
+
+    def __init__(self, store: GroupStore, partition: int) -> None:
+        self._store = store
+        self._partition = partition
+        self._queue: list[Write] = []
+        self._task: asyncio.Task[None] | None = None
+
+    def write(self, records: Sequence[KeyValue], done: Done) -> None:
+        """Store `records` after everything written before them."""
+        self._queue.append((records, done))
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
+
+    async def flush(self) -> None:
+        """Wait until everything written so far has ended."""
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def _drain(self) -> None:
+        try:
+            while self._queue:
+                writes, self._queue = self._queue, []
+                await self._write_together(writes)
+        finally:
+            self._task = None
+
+    async def _write_together(self, writes: list[Write]) -> None:
+        records = writes[0][0] if len(writes) == 1 else [record for records, _ in writes for record in records]
+        code = await self._append(records)
+        if code in _TOO_LARGE and len(writes) > 1:
+            # Together they were too much: the one that is too large alone must not fail the others.
+            for write in writes:
+                await self._write_together([write])
+            return
+        for _, done in writes:
+            try:
+                done(code)
+            except Exception:
+                logger.exception("What should follow an append to offsets partition %d failed", self._partition)
+
+    async def _append(self, records: Sequence[KeyValue]) -> ErrorCode:
+        try:
+            await self._store.append(self._partition, records)
+        except BrokerError as error:
+            logger.warning("Append to offsets partition %d failed: %s", self._partition, error)
+            return error.code
+        except OSError as error:
+            logger.error("Append to offsets partition %d failed: %s", self._partition, error)
+            return ErrorCode.kafka_storage_error
+        except Exception:
+            logger.exception("Append to offsets partition %d failed", self._partition)
+            return ErrorCode.unknown_server_error
+        return ErrorCode.none

@@ -1,0 +1,227 @@
+"""Kafka's own record formats of the `__consumer_offsets` topic, as typed values.
+
+Called by the group runtime: the encoders when something is stored, the decoders when a partition is
+replayed. What is written here is read by Kafka's tools and the other way round
+(`OffsetCommitKey/Value.json`, `GroupMetadataKey/Value.json`, none of them flexible).
+
+    key    version i16 = 0, 1   group string, topic string, partition i32           → an offset
+           version i16 = 2      group string                                        → a group
+    offset version i16, offset i64, [leader epoch i32: v3], metadata string, commit timestamp i64,
+           [expire timestamp i64: v1]
+    group  version i16, protocol type string, generation i32, protocol string?, leader string?,
+           [state timestamp i64: v2+], members [id string, [instance id string?: v3], client id string,
+           client host string, [rebalance timeout i32: v1+], session timeout i32,
+           subscription bytes, assignment bytes]
+
+A string has an i16 length (-1 = null), bytes have an i32 length. A null record value is a tombstone.
+Offsets are written as v3, or as v1 when they carry an expiry of their own, groups as v3.
+Hostile bytes raise `MalformedRecord`, never anything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import Struct
+from typing import NamedTuple
+
+from broker.coordinator.record_reader import MalformedRecord, RecordReader
+
+__all__ = [
+    "GroupKey",
+    "GroupMetadata",
+    "MalformedRecord",
+    "MemberMetadata",
+    "OffsetAndMetadata",
+    "OffsetKey",
+    "decode_group",
+    "decode_key",
+    "decode_offset",
+    "encode_group",
+    "encode_group_key",
+    "encode_offset",
+    "encode_offset_key",
+]
+
+MAX_STRING_BYTES = 32767
+
+_I16 = Struct(">h")
+_I32 = Struct(">i")
+_I64 = Struct(">q")
+_OFFSET_V3_HEAD = Struct(">hqih")  # version, offset, leader epoch, length of the metadata
+_OFFSET_V1_HEAD = Struct(">hqh")  # version, offset, length of the metadata
+_TWO_I64 = Struct(">qq")
+
+
+class OffsetKey(NamedTuple):
+    """The key of one committed offset."""
+
+    group_id: str
+    topic: str
+    partition: int
+
+
+class GroupKey(NamedTuple):
+    """The key of one group's membership."""
+
+    group_id: str
+
+
+class OffsetAndMetadata(NamedTuple):
+    """One committed offset. Timestamps are ms since the epoch; -1 means none."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp: int = -1
+    expire_timestamp: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class MemberMetadata:
+    """One member of a stored generation; time-outs in ms."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: bytes
+    assignment: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """One stored generation of a group; without members it says that the group is empty."""
+
+    protocol_type: str
+    generation_id: int
+    protocol_name: str | None
+    leader: str | None
+    state_timestamp_ms: int
+    members: tuple[MemberMetadata, ...]
+
+
+def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    """The key under which an offset is stored (version 1)."""
+    return b"\x00\x01" + _string(group_id) + _string(topic) + _I32.pack(partition)
+
+
+def encode_group_key(group_id: str) -> bytes:
+    """The key under which a group's membership is stored (version 2)."""
+    return b"\x00\x02" + _string(group_id)
+
+
+def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
+    """What a record is about; None for a key version of a later Kafka, which is to be skipped."""
+    reader = RecordReader(data)
+    version = reader.i16()
+    if version in (0, 1):
+        key = OffsetKey(reader.string(), reader.string(), reader.i32())
+        reader.expect_end()
+        return key
+    if version == 2:
+        group_key = GroupKey(reader.string())
+        reader.expect_end()
+        return group_key
+    if version < 0:
+        raise MalformedRecord(f"key version {version} is negative")
+    return None
+
+
+def encode_offset(committed: OffsetAndMetadata) -> bytes:
+    """The value of an offset: v3, or v1 (without leader epoch, as in Kafka) when it has its own expiry."""
+    metadata = committed.metadata.encode()
+    if len(metadata) > MAX_STRING_BYTES:
+        raise MalformedRecord(f"offset metadata of {len(metadata)} bytes does not fit a record")
+    if committed.expire_timestamp >= 0:
+        head = _OFFSET_V1_HEAD.pack(1, committed.offset, len(metadata))
+        return head + metadata + _TWO_I64.pack(committed.commit_timestamp, committed.expire_timestamp)
+    head = _OFFSET_V3_HEAD.pack(3, committed.offset, committed.leader_epoch, len(metadata))
+    return head + metadata + _I64.pack(committed.commit_timestamp)
+
+
+def decode_offset(data: bytes) -> OffsetAndMetadata:
+    """Read an offset's value, versions 0 to 3."""
+    reader = RecordReader(data)
+    version = reader.version(highest=3)
+    offset = reader.i64()
+    leader_epoch = reader.i32() if version == 3 else -1
+    metadata = reader.string()
+    commit_timestamp = reader.i64()
+    expire_timestamp = reader.i64() if version == 1 else -1
+    reader.expect_end()
+    return OffsetAndMetadata(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp)
+
+
+def encode_group(group: GroupMetadata) -> bytes:
+    """The value of a group's membership, v3."""
+    parts = [
+        _I16.pack(3),
+        _string(group.protocol_type),
+        _I32.pack(group.generation_id),
+        _nullable_string(group.protocol_name),
+        _nullable_string(group.leader),
+        _I64.pack(group.state_timestamp_ms),
+        _I32.pack(len(group.members)),
+    ]
+    for member in group.members:
+        parts += (
+            _string(member.member_id),
+            _nullable_string(member.group_instance_id),
+            _string(member.client_id),
+            _string(member.client_host),
+            _I32.pack(member.rebalance_timeout_ms),
+            _I32.pack(member.session_timeout_ms),
+            _I32.pack(len(member.subscription)),
+            member.subscription,
+            _I32.pack(len(member.assignment)),
+            member.assignment,
+        )
+    return b"".join(parts)
+
+
+def decode_group(data: bytes) -> GroupMetadata:
+    """Read a group's value, versions 0 to 3; before v1 a member's rebalance time-out is its session time-out."""
+    reader = RecordReader(data)
+    version = reader.version(highest=3)
+    protocol_type = reader.string()
+    generation_id = reader.i32()
+    protocol_name = reader.nullable_string()
+    leader = reader.nullable_string()
+    state_timestamp_ms = reader.i64() if version >= 2 else -1
+    members = tuple(_decode_member(reader, version) for _ in range(reader.array_length()))
+    reader.expect_end()
+    return GroupMetadata(protocol_type, generation_id, protocol_name, leader, state_timestamp_ms, members)
+
+
+def _decode_member(reader: RecordReader, version: int) -> MemberMetadata:
+    member_id = reader.string()
+    group_instance_id = reader.nullable_string() if version >= 3 else None
+    client_id = reader.string()
+    client_host = reader.string()
+    rebalance_timeout_ms = reader.i32() if version >= 1 else -1
+    session_timeout_ms = reader.i32()
+    if version < 1:
+        rebalance_timeout_ms = session_timeout_ms
+    return MemberMetadata(
+        member_id,
+        group_instance_id,
+        client_id,
+        client_host,
+        rebalance_timeout_ms,
+        session_timeout_ms,
+        subscription=reader.blob(),
+        assignment=reader.blob(),
+    )
+
+
+def _string(text: str) -> bytes:
+    encoded = text.encode()
+    if len(encoded) > MAX_STRING_BYTES:
+        raise MalformedRecord(f"a string of {len(encoded)} bytes does not fit a record: {text[:40]!r}…")
+    return _I16.pack(len(encoded)) + encoded
+
+
+def _nullable_string(text: str | None) -> bytes:
+    return b"\xff\xff" if text is None else _string(text)
