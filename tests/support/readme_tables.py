@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from broker.api.table import ROUTES
+from broker.api.table import API_TABLE
 from broker.client.settings import ClientSettings
 from broker.config import BrokerConfig
 from broker.log.log_config import LogConfig
@@ -34,7 +34,7 @@ def settings(cls: type[Any]) -> str:
 
 
 def apis() -> str:
-    rows = ([_camel_case(route.api.name), int(route.api), f"{route.low}-{route.high}"] for route in ROUTES)
+    rows = ([_camel_case(api.name), int(api), f"{low}-{high}"] for api, low, high, _ in API_TABLE)
     return _table(["API", "key", "versions"], rows)
 
 
