@@ -38,6 +38,7 @@ __all__ = [
     "parse_header",
     "patch_base_offset",
     "patch_log_append_time",
+    "patch_producer",
     "verify_batch",
     "walk_batches",
 ]
@@ -161,6 +162,15 @@ def patch_log_append_time(buffer: bytearray | memoryview, position: int, header:
     """Stamp the batch with the broker's time (`message.timestamp.type=LogAppendTime`) and renew its CRC."""
     struct.pack_into(">h", buffer, position + 21, header.attributes | _TIMESTAMP_TYPE_BIT)
     struct.pack_into(">q", buffer, position + 35, now_ms)
+    checked = memoryview(buffer)[position + _CHECKED_POSITION : position + header.size]
+    struct.pack_into(">I", buffer, position + _CRC_POSITION, crc32c(checked))
+
+
+def patch_producer(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, producer_id: int, epoch: int, sequence: int
+) -> None:
+    """Say which producer sends the batch and its first record's sequence number, and renew the CRC (KIP-98)."""
+    struct.pack_into(">qhi", buffer, position + 43, producer_id, epoch, sequence)
     checked = memoryview(buffer)[position + _CHECKED_POSITION : position + header.size]
     struct.pack_into(">I", buffer, position + _CRC_POSITION, crc32c(checked))
 
