@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+import pyarrow as pa
+
+from broker.errors import ConfigError
+from broker.records.builder import DEFAULT_BATCH_BYTES
 from broker.records.column_sections import DecodeOptions
 from broker.records.column_types import HEADERS_TYPE, NO_LIMIT, TIMESTAMP_TYPE, Columns
 from broker.records.columns_decode import decode
-from broker.records.compression import DECOMPRESSION_LIMIT
+from broker.records.columns_encode import EncodeOptions, encode
+from broker.records.compression import DECOMPRESSION_LIMIT, Codec
 
-__all__ = ["HEADERS_TYPE", "TIMESTAMP_TYPE", "Columns", "decode_columns"]
+__all__ = ["HEADERS_TYPE", "TIMESTAMP_TYPE", "Columns", "decode_columns", "encode_columns"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -57,3 +62,51 @@ def decode_columns(
         batch_limit=batch_limit,
     )
     return decode(chunk, options)
+
+
+def encode_columns(
+    key: pa.Array | None,
+    value: pa.Array,
+    timestamp: pa.Array | int,
+    headers: pa.Array | None = None,
+    *,
+    codec: int = Codec.NONE,
+    max_bytes: int = DEFAULT_BATCH_BYTES,
+    base_offset: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+    transactional: bool = False,
+) -> list[bytes]:
+    """Record batches of the rows in order, each at most `max_bytes` before compression, or of one row.
+
+    key: binary, or None for no keys at all. value: binary.
+    timestamp: int64 in ms without nulls, or one number for all rows.
+    headers: HEADERS_TYPE; null and empty lists both mean none.
+    codec: a `Codec`.
+    base_offset: of the first batch; brokers assign their own.
+    producer_id, producer_epoch, base_sequence, transactional: of an idempotent or transactional
+        producer; the sequence goes on from batch to batch.
+
+    Raises ConfigError for columns of other types or lengths, BrokerError (message_too_large) for a
+    row of more than 1 GiB.
+    """
+    if isinstance(timestamp, int):
+        timestamp = pa.repeat(pa.scalar(timestamp, pa.int64()), len(value))
+    expected = {
+        "key": (key, pa.binary()),
+        "value": (value, pa.binary()),
+        "timestamp": (timestamp, pa.int64()),
+        "headers": (headers, HEADERS_TYPE),
+    }
+    for name, (column, kind) in expected.items():
+        if column is None:
+            continue
+        if column.type != kind:
+            raise ConfigError(f"column {name} is {column.type}: cast it to {kind}")
+        if len(column) != len(value):
+            raise ConfigError(f"column {name} has {len(column)} rows, column value {len(value)}")
+    if timestamp.null_count:
+        raise ConfigError("column timestamp has nulls: fill them, with the time of now for example")
+    options = EncodeOptions(codec, max_bytes, base_offset, producer_id, producer_epoch, base_sequence, transactional)
+    return encode(key, value, timestamp, headers, options)

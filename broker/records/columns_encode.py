@@ -1,0 +1,198 @@
+"""Arrow columns to record batches with numpy and pyarrow, no Python object per record.
+
+Called by columns.py only. An upper bound of every record's size decides where each batch begins;
+numpy writes the varints between the fields; one `binary_join_element_wise` lays prefix, key,
+prefix, value and headers of all rows behind each other, which is all the copying there is. A batch
+is then a slice of the joined bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.records.batch import HEADER_SIZE, build_batch
+from broker.records.compression import compress
+from broker.records.varint_arrays import Int64s, PrefixBuilder, binary_array, varint_size, zigzag
+
+__all__ = ["EncodeOptions", "encode"]
+
+_MOST_BYTES: Final = 64 << 20
+"""More is written in two halves, to bound the memory in use and Arrow's 32-bit offsets."""
+
+_LARGEST_RECORD: Final = 1 << 30
+
+_ZERO: Final = pa.scalar(b"\0", pa.binary())
+_NOTHING: Final = pa.scalar(b"", pa.binary())
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeOptions:
+    """The arguments of `columns.encode_columns`, described there."""
+
+    codec: int
+    max_bytes: int
+    base_offset: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    transactional: bool
+
+    def sequence_of(self, row: int) -> int:
+        """Sequences wrap at 2**31 - 1, as Kafka's do; -1 stays: no sequence."""
+        return self.base_sequence if self.base_sequence < 0 else (self.base_sequence + row) & 0x7FFFFFFF
+
+    def behind(self, rows: int) -> EncodeOptions:
+        """The options of what follows after `rows` records."""
+        return replace(self, base_offset=self.base_offset + rows, base_sequence=self.sequence_of(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _HeaderParts:
+    """What stands in each record for its headers: arrays (or one scalar) to be joined, and their size."""
+
+    parts: list[pa.Array | pa.Scalar]
+    size: Int64s | int
+
+
+def encode(
+    key: pa.Array | None, value: pa.Array, timestamp: pa.Array, headers: pa.Array | None, options: EncodeOptions
+) -> list[bytes]:
+    """See `columns.encode_columns`; the columns are of equal length and the types given there."""
+    rows = len(value)
+
+    def part(begin: int, size: int) -> list[bytes]:
+        keys, pairs = (None if c is None else c.slice(begin, size) for c in (key, headers))
+        values, times = value.slice(begin, size), timestamp.slice(begin, size)
+        return encode(keys, values, times, pairs, options.behind(begin))
+
+    if rows > 1 and sum(column.nbytes for column in (key, value, headers) if column is not None) > _MOST_BYTES:
+        half = rows // 2
+        return part(0, half) + part(half, rows - half)
+    return _encode(key, value, timestamp.to_numpy(), _header_parts(headers), options) if rows else []
+
+
+def _encode(
+    key: pa.Array | None, value: pa.Array, timestamp: Int64s, headers: _HeaderParts, options: EncodeOptions
+) -> list[bytes]:
+    key_size = np.full(len(value), -1, np.int64) if key is None else _sizes(key)
+    value_size = _sizes(value)
+    key_number, value_number = zigzag(key_size), zigzag(value_size)
+    # What does not depend on the batch: attributes, key, value, headers.
+    fixed = 1 + varint_size(key_number) + np.maximum(key_size, 0)
+    fixed += varint_size(value_number) + np.maximum(value_size, 0) + headers.size
+    starts = _batch_starts(fixed, timestamp, options.max_bytes - HEADER_SIZE)
+    counts = np.diff(starts)
+    first_row = np.repeat(starts[:-1], counts)
+    time_number = zigzag(timestamp - timestamp[first_row])
+    offset_number = zigzag(np.arange(len(value)) - first_row)
+
+    prefix = PrefixBuilder()
+    prefix.varints(zigzag(fixed + varint_size(time_number) + varint_size(offset_number)))
+    prefix.zeros(len(value))
+    prefix.varints(time_number)
+    prefix.varints(offset_number)
+    prefix.varints(key_number)
+    if key is None:
+        prefix.varints(value_number)
+        parts = [prefix.build(), value]
+    else:
+        value_prefix = PrefixBuilder()
+        value_prefix.varints(value_number)
+        parts = [prefix.build(), key, value_prefix.build(), value]
+    return _frame(_join([*parts, *headers.parts]), starts, timestamp, options)
+
+
+def _batch_starts(fixed: Int64s, timestamp: Int64s, room: int) -> Int64s:
+    """The first row of each batch, and the number of rows. A record larger than `room` gets a batch alone.
+
+    How long a record's deltas are depends on where its batch begins, so the longest that can occur are taken.
+    """
+    span = int(timestamp.max()) - int(timestamp.min())
+    if span >= 1 << 62:
+        raise ConfigError(f"timestamps {timestamp.min()} and {timestamp.max()} are too far apart for one batch")
+    deltas = varint_size(zigzag(np.array([span, len(fixed)], np.int64))).sum()
+    largest = fixed + deltas
+    largest += varint_size(zigzag(largest))
+    if largest.max() > _LARGEST_RECORD:
+        raise BrokerError(ErrorCode.message_too_large, f"a record of {largest.max()} bytes")
+    edges = np.concatenate(([0], np.cumsum(largest)))
+    starts = [0]
+    while starts[-1] < len(fixed):
+        fits = int(np.searchsorted(edges, edges[starts[-1]] + room, "right")) - 1
+        starts.append(max(fits, starts[-1] + 1))
+    return np.array(starts, np.int64)
+
+
+def _frame(joined: pa.Array, starts: Int64s, timestamp: Int64s, options: EncodeOptions) -> list[bytes]:
+    """Cut the joined records at `starts`, compress each piece and put a batch header before it."""
+    edges = _offsets(joined)[starts].tolist()
+    records = memoryview(joined.buffers()[2])
+    base_timestamps = timestamp[starts[:-1]].tolist()
+    max_timestamps = np.maximum.reduceat(timestamp, starts[:-1]).tolist()
+    rows = starts.tolist()
+    batches: list[bytes] = []
+    for index, count in enumerate(np.diff(starts).tolist()):
+        batches.append(
+            build_batch(
+                compress(options.codec, records[edges[index] : edges[index + 1]]),
+                count,
+                base_offset=options.base_offset + rows[index],
+                codec=options.codec,
+                base_timestamp=base_timestamps[index],
+                max_timestamp=max_timestamps[index],
+                producer_id=options.producer_id,
+                producer_epoch=options.producer_epoch,
+                base_sequence=options.sequence_of(rows[index]),
+                transactional=options.transactional,
+            )
+        )
+    return batches
+
+
+def _header_parts(headers: pa.Array | None) -> _HeaderParts:
+    """Count, then per header key and value.
+
+    The headers of a row lie side by side, so they are joined header by header; laying the rows'
+    edges over the result makes one element per row.
+    """
+    pairs = None if headers is None else headers.flatten()
+    if headers is None or pairs is None or len(pairs) == 0:
+        return _HeaderParts([_ZERO], 1)
+    key, value = pairs.flatten()
+    if key.null_count:
+        raise ConfigError("column headers has a header without a key")
+    key = key.cast(pa.binary())
+    key_prefix, value_prefix, count_prefix = PrefixBuilder(), PrefixBuilder(), PrefixBuilder()
+    key_prefix.varints(zigzag(_sizes(key)))
+    value_prefix.varints(zigzag(_sizes(value)))
+    joined = _join([key_prefix.build(), key, value_prefix.build(), value])
+    count = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
+    count_number = zigzag(count)
+    count_prefix.varints(count_number)
+    edges = _offsets(joined)[np.concatenate(([0], np.cumsum(count)))]
+    size = varint_size(count_number) + np.diff(edges)
+    return _HeaderParts([count_prefix.build(), binary_array(edges, joined.buffers()[2])], size)
+
+
+def _join(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
+    """The parts of each row behind each other; null is nothing."""
+    return pc.binary_join_element_wise(*parts, _NOTHING, null_handling="replace", null_replacement=b"")
+
+
+def _offsets(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """Where each element of a binary array begins in its data, and where the last ends."""
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+
+
+def _sizes(column: pa.Array) -> Int64s:
+    """Bytes of each element of a binary array, -1 for null."""
+    sizes = np.diff(_offsets(column)).astype(np.int64)
+    if column.null_count:
+        sizes[column.is_null().to_numpy(zero_copy_only=False)] = -1
+    return sizes
