@@ -60,6 +60,10 @@ class Storage:
         """Whether `rename` is atomic here; `load` needs it."""
         return isinstance(self._fs, HdfsFileSystem)
 
+    def below(self, path: str) -> Storage:
+        """The directory `path` as a storage of its own."""
+        return type(self)(self._fs, self._full(path), self.url_of(path))
+
     def url_of(self, path: str) -> str:
         """What Spark is given to reach `path`."""
         return f"{self.url}/{path}"
