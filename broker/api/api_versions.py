@@ -1,0 +1,35 @@
+"""ApiVersions: what this broker answers, read off the route table itself (KIP-35, KIP-511).
+
+A client that asks in a version we do not have gets UNSUPPORTED_VERSION in version 0 with the list, so
+that it can ask again. Produce is advertised from version 0, though served from 3: librdkafka otherwise
+takes the broker for one that knows no record batches (Apache Kafka 4 does the same).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from broker.errors import ErrorCode
+from broker.net.router import Client, Handler, Route
+from broker.protocol.messages import Request
+
+__all__ = ["make_handler"]
+
+
+def make_handler(routes: Sequence[Route]) -> Handler:
+    """The handler that answers from `routes` (filled by the time a request comes)."""
+
+    def handle(request: Request, client: Client) -> Mapping[str, Any]:
+        error = ErrorCode.none if request.body is not None else ErrorCode.unsupported_version
+        keys = [
+            {
+                "api_key": int(route.api),
+                "min_version": route.low if route.advertised_low is None else route.advertised_low,
+                "max_version": route.high,
+            }
+            for route in routes
+        ]
+        return {"error_code": error, "api_keys": keys, "finalized_features_epoch": -1}
+
+    return handle

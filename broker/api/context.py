@@ -1,0 +1,29 @@
+"""What every handler may reach: handed in once, so that a handler is a plain function.
+
+A handler is `handle(context, request, client)` and gives the response body as a mapping in kio's field
+names (see protocol/messages.py), or an awaitable of it. It never sees sockets or versions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from broker.clock import Clock
+from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.topics import Topics
+from broker.config import BrokerConfig
+from broker.coordinator.group_coordinator import GroupCoordinator
+
+__all__ = ["ApiContext"]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ApiContext:
+    """The parts of a running broker that requests act on."""
+
+    config: BrokerConfig
+    clock: Clock
+    broker_id: int
+    topics: Topics
+    groups: GroupCoordinator
+    producer_ids: ProducerIds

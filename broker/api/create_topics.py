@@ -1,0 +1,78 @@
+"""CreateTopics: topics with a partition count or a manual assignment, and their settings.
+
+Behaviour: each topic succeeds or fails alone; -1 for the counts takes the broker's defaults (KIP-464); with
+validate_only nothing is created. Version notes: 5 answers with the settings in force, 7 with the topic id.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.config_entries import topic_entries
+from broker.api.context import ApiContext
+from broker.cluster.topics import NewTopic
+from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request
+
+__all__ = ["handle"]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Create each topic; a name that stands twice in the request is refused."""
+    names = Counter(topic.name for topic in request.body.topics)
+    results = []
+    for topic in request.body.topics:
+        if names[topic.name] > 1:
+            error = BrokerError(ErrorCode.invalid_request, f"topic {topic.name} stands in the request more than once")
+            results.append(_failed(topic.name, error))
+        else:
+            results.append(await _create(context, topic, request.body.validate_only))
+    return {"topics": results}
+
+
+async def _create(context: ApiContext, asked: Any, validate_only: bool) -> Mapping[str, Any]:
+    new = NewTopic(
+        asked.name,
+        asked.num_partitions,
+        asked.replication_factor,
+        {a.partition_index: tuple(a.broker_ids) for a in asked.assignments},
+        {c.name: c.value for c in asked.configs if c.value is not None},
+    )
+    try:
+        record = await context.topics.create(new, validate_only=validate_only)
+    except BrokerError as error:
+        return _failed(asked.name, error)
+    except ConfigError as error:
+        return _failed(asked.name, BrokerError(ErrorCode.invalid_config, str(error)))
+    entries = topic_entries(context.config, record.config)
+    return {
+        "name": asked.name,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "topic_id": record.topic_id,
+        "num_partitions": len(record.assignment),
+        "replication_factor": len(record.assignment[0]),
+        "configs": [
+            {
+                "name": e.name,
+                "value": e.value,
+                "read_only": False,
+                "config_source": int(e.source),
+                "is_sensitive": False,
+            }
+            for e in entries
+        ],
+    }
+
+
+def _failed(name: str, error: BrokerError) -> Mapping[str, Any]:
+    return {
+        "name": name,
+        "error_code": error.code,
+        "error_message": error.message or None,
+        "num_partitions": -1,
+        "replication_factor": -1,
+    }

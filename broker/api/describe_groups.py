@@ -1,0 +1,43 @@
+"""DescribeGroups: state and members of groups. From version 6 an unknown group is an error (KIP-1043)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.errors import ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request
+
+__all__ = ["handle"]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Describe each named group."""
+    return {"groups": [await _describe(context, group_id, request.version) for group_id in request.body.groups]}
+
+
+async def _describe(context: ApiContext, group_id: str, version: int) -> Mapping[str, Any]:
+    found = await context.groups.describe(group_id)
+    absent = found.error is ErrorCode.none and found.state == "Dead" and version >= 6
+    return {
+        "error_code": ErrorCode.group_id_not_found if absent else found.error,
+        "error_message": f"Group {group_id} not found." if absent else None,
+        "group_id": group_id,
+        "group_state": found.state,
+        "protocol_type": found.protocol_type,
+        "protocol_data": found.protocol_name,
+        "authorized_operations": -(2**31),
+        "members": [
+            {
+                "member_id": m.member_id,
+                "group_instance_id": m.group_instance_id,
+                "client_id": m.client_id,
+                "client_host": m.client_host,
+                "member_metadata": m.metadata,
+                "member_assignment": m.assignment,
+            }
+            for m in found.members
+        ],
+    }

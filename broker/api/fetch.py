@@ -1,0 +1,106 @@
+"""Fetch: record batches from an offset on, as file ranges for sendfile.
+
+Behaviour: up to the high watermark; at least one batch even when it is larger than what was asked for
+(KIP-74), the rest within max bytes, partitions in the order asked. With less than min bytes at hand the
+answer waits, at most max wait, and any error answers at once. Fetch sessions (KIP-227) are declined:
+session id 0 makes a client name its partitions each time.
+Version notes: topic names up to 12, ids from 13.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Sequence
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.cluster.delayed import DelayedFetch
+from broker.cluster.partition import Partition
+from broker.errors import BrokerError, ErrorCode
+from broker.log.segment_file import FileSlice
+from broker.net.response import Part
+from broker.net.router import Client
+from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_fetch_response
+from broker.protocol.messages import Request, field, to_ms
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["handle"]
+
+_FETCH_SESSION_ID_NOT_FOUND = int(ErrorCode.fetch_session_id_not_found)
+
+
+@dataclasses.dataclass(slots=True)
+class _Read:
+    """What one pass over the asked partitions found."""
+
+    topics: list[TopicAnswer] = dataclasses.field(default_factory=list)
+    partitions: list[Partition] = dataclasses.field(default_factory=list)
+    size: int = 0
+    failed: bool = False
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Part] | Awaitable[Sequence[Part]]:
+    """Answer at once when there is enough to read, else wait for it."""
+    body = request.body
+    if field(body, "session_id", 0):
+        return encode_fetch_response(request.version, request.correlation_id, (), error=_FETCH_SESSION_ID_NOT_FOUND)
+    read = _read(context, body)
+    wait_ms = to_ms(body.max_wait)
+    if read.failed or read.size >= body.min_bytes or wait_ms <= 0 or not read.partitions:
+        return encode_fetch_response(request.version, request.correlation_id, read.topics)
+    delayed = DelayedFetch(read.partitions, body.min_bytes - read.size)
+    return _wait(context, request, delayed, wait_ms / 1000)
+
+
+async def _wait(context: ApiContext, request: Request, delayed: DelayedFetch, seconds: float) -> Sequence[Part]:
+    await delayed.wait(seconds)
+    read = _read(context, request.body)
+    return encode_fetch_response(request.version, request.correlation_id, read.topics)
+
+
+def _read(context: ApiContext, body: Any) -> _Read:
+    read = _Read()
+    budget = min(body.max_bytes, context.config.fetch_max_bytes)
+    for asked in body.topics:
+        topic_id = field(asked, "topic_id")
+        name = field(asked, "topic")
+        if name is None:
+            topic = context.topics.metadata.topic_by_id(topic_id) if topic_id else None
+            name = topic.name if topic else None
+        answers = [_read_partition(context, body, name, partition, budget, read) for partition in asked.partitions]
+        read.topics.append(TopicAnswer(name or "", topic_id, answers))
+    return read
+
+
+def _read_partition(
+    context: ApiContext, body: Any, topic: str | None, asked: Any, budget: int, read: _Read
+) -> PartitionAnswer:
+    try:
+        if topic is None:
+            raise BrokerError(ErrorCode.unknown_topic_id)
+        partition = context.topics.partition(TopicPartition(topic, asked.partition))
+        partition.check_epoch(field(asked, "current_leader_epoch", -1))
+        found = _take(partition, asked, budget - read.size, first=read.size == 0)
+    except BrokerError as error:
+        read.failed = True
+        return PartitionAnswer(asked.partition, int(error.code), -1, -1, -1, None, None)
+    read.partitions.append(partition)
+    read.size += found.length if found else 0
+    return PartitionAnswer(
+        asked.partition,
+        0,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log.log_start_offset,
+        () if body.isolation_level == 1 else None,
+        found,
+    )
+
+
+def _take(partition: Partition, asked: Any, budget: int, *, first: bool) -> FileSlice | None:
+    """Only the first partition with records may exceed what was asked for."""
+    limit = min(asked.partition_max_bytes, budget)
+    found = partition.read(asked.fetch_offset, max(limit, 0))
+    if found is not None and found.length > limit and not first:
+        return None
+    return found

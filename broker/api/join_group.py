@@ -1,0 +1,50 @@
+"""JoinGroup: enter a group's next generation; answered when the rebalance is complete.
+
+Version notes: 1 — a rebalance time-out of its own; 4 — a dynamic member is first given an id (KIP-394);
+5 — static members; 9 — a returning static leader may skip the assignment (KIP-814).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.coordinator.group_messages import JoinRequest
+from broker.net.router import Client
+from broker.protocol.messages import Request, field, to_ms
+
+__all__ = ["handle"]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Wait for the group to form and say which generation it is."""
+    body = request.body
+    reply = await context.groups.join(
+        JoinRequest(
+            group_id=body.group_id,
+            member_id=body.member_id,
+            client_id=request.client_id or "",
+            client_host=f"/{client.host}",
+            protocol_type=body.protocol_type,
+            protocols=tuple((p.name, p.metadata) for p in body.protocols),
+            session_timeout_ms=to_ms(body.session_timeout),
+            rebalance_timeout_ms=to_ms(field(body, "rebalance_timeout", -1)),
+            group_instance_id=field(body, "group_instance_id"),
+            require_known_member_id=request.version >= 4,
+            can_skip_assignment=request.version >= 9,
+        )
+    )
+    return {
+        "error_code": reply.error,
+        "generation_id": reply.generation_id,
+        "protocol_type": reply.protocol_type,
+        "protocol_name": reply.protocol_name if request.version >= 7 else reply.protocol_name or "",
+        "leader": reply.leader,
+        "skip_assignment": reply.skip_assignment,
+        "member_id": reply.member_id,
+        "members": [
+            {"member_id": m.member_id, "group_instance_id": m.group_instance_id, "metadata": m.metadata}
+            for m in reply.members
+        ],
+    }

@@ -1,0 +1,31 @@
+"""LeaveGroup: one member goes, or from version 3 several, also by static instance id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.coordinator.group_messages import LeavingMember
+from broker.errors import ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request, field
+
+__all__ = ["handle"]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Take the members out of the group."""
+    body = request.body
+    asked = field(body, "members")
+    if asked is None:
+        reply = await context.groups.leave(body.group_id, [LeavingMember(body.member_id)])
+        return {"error_code": reply.error if reply.error is not ErrorCode.none else reply.members[0][1]}
+    reply = await context.groups.leave(body.group_id, [LeavingMember(m.member_id, m.group_instance_id) for m in asked])
+    return {
+        "error_code": reply.error,
+        "members": [
+            {"member_id": m.member_id, "group_instance_id": m.group_instance_id, "error_code": error}
+            for m, error in reply.members
+        ],
+    }

@@ -1,0 +1,33 @@
+"""ListGroups: the groups this broker coordinates; from version 4 filtered by state (KIP-518)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.errors import ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request, field
+
+__all__ = ["handle"]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Every group in one of the wanted states; all of ours are of the classic type (version 5)."""
+    types = field(request.body, "types_filter", ())
+    if types and "classic" not in {t.lower() for t in types}:
+        return {"error_code": ErrorCode.none, "groups": ()}
+    error, groups = await context.groups.list_groups(field(request.body, "states_filter", ()))
+    return {
+        "error_code": error,
+        "groups": [
+            {
+                "group_id": g.group_id,
+                "protocol_type": g.protocol_type,
+                "group_state": g.state,
+                "group_type": "classic",
+            }
+            for g in groups
+        ],
+    }

@@ -1,0 +1,70 @@
+"""ListOffsets: the earliest and latest offset, or the first at or after a timestamp.
+
+Timestamps below zero ask for an end of the log: -1 latest, -2 earliest, -3 the record with the largest
+timestamp (KIP-734), -4 earliest local (here: earliest), -5 latest tiered (here: none).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.cluster.partition import Partition
+from broker.errors import BrokerError, ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request, field
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["handle"]
+
+LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """One offset per asked partition, or its error."""
+    committed_only = field(request.body, "isolation_level", 0) == 1
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _partition(context, TopicPartition(topic.name, asked.partition_index), asked, committed_only)
+                    for asked in topic.partitions
+                ],
+            }
+            for topic in request.body.topics
+        ]
+    }
+
+
+def _partition(context: ApiContext, tp: TopicPartition, asked: Any, committed_only: bool) -> Mapping[str, Any]:
+    try:
+        partition = context.topics.partition(tp)
+        partition.check_epoch(field(asked, "current_leader_epoch", -1))
+        offset, timestamp = _find(partition, asked.timestamp, committed_only)
+    except BrokerError as error:
+        return {"partition_index": tp.partition, "error_code": error.code, "timestamp": -1, "offset": -1}
+    return {
+        "partition_index": tp.partition,
+        "error_code": ErrorCode.none,
+        "timestamp": timestamp,
+        "offset": offset,
+        "leader_epoch": partition.leader_epoch if offset >= 0 else -1,
+    }
+
+
+def _find(partition: Partition, timestamp: int, committed_only: bool) -> tuple[int, int]:
+    end = partition.last_stable_offset if committed_only else partition.high_watermark
+    if timestamp == LATEST:
+        return end, -1
+    if timestamp in (EARLIEST, EARLIEST_LOCAL):
+        return partition.log.log_start_offset, -1
+    if timestamp == LATEST_TIERED:
+        return -1, -1
+    if timestamp < MAX_TIMESTAMP:
+        raise BrokerError(ErrorCode.unsupported_version, f"timestamp {timestamp} has no meaning here")
+    found = (
+        partition.log.max_timestamp() if timestamp == MAX_TIMESTAMP else partition.log.offset_for_timestamp(timestamp)
+    )
+    return found if found is not None and found[0] < end else (-1, -1)

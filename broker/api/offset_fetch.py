@@ -1,0 +1,51 @@
+"""OffsetFetch: what groups have committed; from version 8 for several groups at once (KIP-709)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.coordinator.group_messages import FetchReply
+from broker.errors import ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request, field
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["handle"]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """The offsets of the named partitions, or of all when none are named."""
+    groups = field(request.body, "groups")
+    if groups is None:
+        reply = await _fetch(context, request.body.group_id, request.body.topics)
+        return {"error_code": reply.error, "topics": _topics(reply)}
+    answers = []
+    for group in groups:
+        reply = await _fetch(context, group.group_id, group.topics)
+        answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": _topics(reply)})
+    return {"groups": answers}
+
+
+async def _fetch(context: ApiContext, group_id: str, topics: Sequence[Any] | None) -> FetchReply:
+    if topics is None:
+        return await context.groups.fetch_offsets(group_id, None)
+    wanted = [TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes]
+    return await context.groups.fetch_offsets(group_id, wanted)
+
+
+def _topics(reply: FetchReply) -> list[Mapping[str, Any]]:
+    by_topic: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for tp, found in reply.offsets.items():
+        by_topic[tp.topic].append(
+            {
+                "partition_index": tp.partition,
+                "committed_offset": found.offset,
+                "committed_leader_epoch": found.leader_epoch,
+                "metadata": found.metadata,
+                "error_code": ErrorCode.none,
+            }
+        )
+    return [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()]

@@ -1,0 +1,37 @@
+"""OffsetForLeaderEpoch: where a leader epoch ended, so that a client finds out about truncation (KIP-320)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.errors import BrokerError, ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["handle"]
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """The end offset of each asked epoch."""
+    return {
+        "topics": [
+            {
+                "topic": topic.topic,
+                "partitions": [_partition(context, topic.topic, asked) for asked in topic.partitions],
+            }
+            for topic in request.body.topics
+        ]
+    }
+
+
+def _partition(context: ApiContext, topic: str, asked: Any) -> Mapping[str, Any]:
+    try:
+        partition = context.topics.partition(TopicPartition(topic, asked.partition))
+        partition.check_epoch(asked.current_leader_epoch)
+    except BrokerError as error:
+        return {"error_code": error.code, "partition": asked.partition, "leader_epoch": -1, "end_offset": -1}
+    epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    return {"error_code": ErrorCode.none, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end}

@@ -1,0 +1,35 @@
+"""SyncGroup: the leader hands in everyone's assignment, every member gets its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.coordinator.group_messages import SyncRequest
+from broker.net.router import Client
+from broker.protocol.messages import Request, field
+
+__all__ = ["handle"]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Wait for the leader's assignment and give this member its part."""
+    body = request.body
+    reply = await context.groups.sync(
+        SyncRequest(
+            group_id=body.group_id,
+            generation_id=body.generation_id,
+            member_id=body.member_id,
+            assignments={a.member_id: a.assignment for a in body.assignments},
+            group_instance_id=field(body, "group_instance_id"),
+            protocol_type=field(body, "protocol_type"),
+            protocol_name=field(body, "protocol_name"),
+        )
+    )
+    return {
+        "error_code": reply.error,
+        "protocol_type": reply.protocol_type,
+        "protocol_name": reply.protocol_name,
+        "assignment": reply.assignment,
+    }

@@ -1,0 +1,84 @@
+"""The whole API on one page: key, versions served, handler.
+
+The router serves from this table and ApiVersions answers from it, so what is advertised is what is
+handled. Adding an API is a file beside this one and a line here.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from broker.api import (
+    alter_configs,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_groups,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_groups,
+    fetch,
+    find_coordinator,
+    heartbeat,
+    incremental_alter_configs,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_offsets,
+    metadata,
+    offset_commit,
+    offset_fetch,
+    offset_for_leader_epoch,
+    produce,
+    sync_group,
+)
+from broker.api.context import ApiContext
+from broker.net.router import Route
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.fetch_response import FETCH_VERSIONS
+
+__all__ = ["API_TABLE", "make_routes"]
+
+API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
+    (ApiKey.PRODUCE, 3, 12, produce.handle),
+    (ApiKey.FETCH, *FETCH_VERSIONS, fetch.handle),
+    (ApiKey.LIST_OFFSETS, 1, 10, list_offsets.handle),
+    (ApiKey.METADATA, 0, 13, metadata.handle),
+    (ApiKey.OFFSET_COMMIT, 2, 9, offset_commit.handle),
+    (ApiKey.OFFSET_FETCH, 1, 9, offset_fetch.handle),
+    (ApiKey.FIND_COORDINATOR, 0, 6, find_coordinator.handle),
+    (ApiKey.JOIN_GROUP, 0, 9, join_group.handle),
+    (ApiKey.HEARTBEAT, 0, 4, heartbeat.handle),
+    (ApiKey.LEAVE_GROUP, 0, 5, leave_group.handle),
+    (ApiKey.SYNC_GROUP, 0, 5, sync_group.handle),
+    (ApiKey.DESCRIBE_GROUPS, 0, 6, describe_groups.handle),
+    (ApiKey.LIST_GROUPS, 0, 5, list_groups.handle),
+    (ApiKey.API_VERSIONS, 0, 4, api_versions.make_handler),
+    (ApiKey.CREATE_TOPICS, 2, 7, create_topics.handle),
+    (ApiKey.DELETE_TOPICS, 1, 6, delete_topics.handle),
+    (ApiKey.INIT_PRODUCER_ID, 0, 5, init_producer_id.handle),
+    (ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, offset_for_leader_epoch.handle),
+    (ApiKey.DESCRIBE_CONFIGS, 1, 4, describe_configs.handle),
+    (ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
+    (ApiKey.CREATE_PARTITIONS, 0, 3, create_partitions.handle),
+    (ApiKey.DELETE_GROUPS, 0, 2, delete_groups.handle),
+    (ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle),
+    (ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
+)
+"""(key, lowest version, highest version, handler)."""
+
+
+def make_routes(context: ApiContext) -> list[Route]:
+    """The table bound to a running broker."""
+    routes: list[Route] = []
+    for api, low, high, handler in API_TABLE:
+        if api is ApiKey.API_VERSIONS:
+            bound = handler(routes)
+        else:
+            bound = functools.partial(handler, context)
+        routes.append(Route(api, low, high, bound, 0 if api is ApiKey.PRODUCE else None))
+    return routes

@@ -1,0 +1,196 @@
+"""A whole broker: its parts, put together and taken apart in the right order.
+
+`pykafka broker start` runs one in the foreground. Start: bind the listeners, reach ZooKeeper (or start
+our own), recover the logs, register, load the groups, serve. Stop is the same backwards, and leaves
+the mark of a clean shutdown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.api.table import make_routes
+from broker.clock import Clock, SystemClock
+from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
+from broker.cluster.membership import Membership
+from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.registry import Registry
+from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC
+from broker.cluster.topics import Topics
+from broker.cluster.zk import ZooKeeper
+from broker.cluster.znodes import BrokerInfo, Endpoint
+from broker.config import BrokerConfig, Listener
+from broker.coordinator.group_config import GroupConfig
+from broker.coordinator.group_coordinator import GroupCoordinator
+from broker.coordinator.log_group_store import LogGroupStore
+from broker.errors import PykafkaError
+from broker.log.log_config import LogConfig
+from broker.log.manager import LogManager
+from broker.meta_properties import check_meta_properties
+from broker.net.listener import ListenerSet
+from broker.net.router import Router
+
+__all__ = ["BrokerServer"]
+
+logger = logging.getLogger(__name__)
+
+ZOOKEEPER_DIRECTORY = "zookeeper"
+SESSION_FILE = "zookeeper.session"
+
+
+class BrokerServer:
+    """One broker process. `start` returns when it serves; `stop` may be called at any time after."""
+
+    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+        self.config = config
+        self._clock = clock or SystemClock()
+        self._listeners = ListenerSet(config)
+        self._directories = [Path(text) for text in config.log_dirs]
+        self._logs = LogManager(self._directories, self._clock)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._undo: list[Callable[[], object]] = []
+        self._topics: Topics
+        self._groups: GroupCoordinator | None = None
+
+    async def start(self) -> list[Listener]:
+        """Bring everything up; gives the bound listeners. Raises PykafkaError with nothing left running."""
+        try:
+            return await self._start()
+        except BaseException:
+            await self.stop(clean=False)
+            raise
+
+    async def _start(self) -> list[Listener]:
+        bound = self._listeners.bind()
+        registry, membership = await asyncio.to_thread(self._reach_zookeeper, bound)
+        self._undo.append(membership.stop)
+        metadata = await asyncio.to_thread(registry.load_metadata)
+        self._topics = Topics(self.config, registry, self._logs, metadata)
+        self._groups = await self._start_groups()
+        ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
+        context = ApiContext(self.config, self._clock, self.config.broker_id, self._topics, self._groups, ids)
+        self._watch(registry)
+        await self._listeners.serve(Router(make_routes(context)))
+        self._begin(self._tick_forever())
+        return bound
+
+    def _reach_zookeeper(self, bound: list[Listener]) -> tuple[Registry, Membership]:
+        """In a worker thread: ZooKeeper, then the logs (topic settings come from there), then the registration."""
+        connect = self.config.zookeeper_connect
+        for directory in self._directories:
+            directory.mkdir(parents=True, exist_ok=True)
+        self._logs.lock()
+        self._undo.append(self._logs.unlock)
+        if not connect:
+            embedded = EmbeddedZooKeeper(self._directories[0] / ZOOKEEPER_DIRECTORY)
+            self._undo.append(embedded.stop)
+            connect = embedded.start()
+            logger.info("started a ZooKeeper of our own at %s", connect)
+        zookeeper = ZooKeeper(connect, self.config.zookeeper_session_timeout_ms)
+        self._undo.append(zookeeper.close)
+        zookeeper.start()
+        registry = Registry(zookeeper, self._clock)
+        registry.ensure_paths()
+        check_meta_properties(self._directories, self.config.broker_id, registry.cluster_id())
+        self._load_logs(registry)
+        membership = Membership(
+            zookeeper, registry, self._info(bound), session_file=self._directories[0] / SESSION_FILE
+        )
+        membership.start()
+        registry.elect_controller(self.config.broker_id)
+        return registry, membership
+
+    def _load_logs(self, registry: Registry) -> None:
+        defaults = LogConfig.from_properties(self.config.topic_defaults())
+        settings = {name: record.config for name, record in registry.topics().items()}
+        self._logs.load(lambda topic: LogConfig.from_properties(settings.get(topic, {}), defaults))
+        for tp in self._logs.logs():
+            if tp.topic not in settings:
+                logger.warning("%s lies in log.dirs but ZooKeeper knows no such topic; it is left alone", tp)
+
+    def _info(self, bound: list[Listener]) -> BrokerInfo:
+        advertised = [Listener.parse(text) for text in self.config.advertised_listeners] or bound
+        endpoints = tuple(Endpoint(a.protocol, _reachable(a.host), a.port) for a in advertised)
+        return BrokerInfo(self.config.broker_id, endpoints, timestamp_ms=self._clock.now_ms())
+
+    async def _start_groups(self) -> GroupCoordinator:
+        config = self.config
+        held = self._topics.metadata.topics.get(GROUP_OFFSETS_TOPIC)
+        groups = GroupCoordinator(
+            LogGroupStore(self._topics, self._clock),
+            self._clock,
+            GroupConfig(
+                group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+                group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+                group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+                group_max_size=config.group_max_size,
+                offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+                offsets_retention_minutes=config.offsets_retention_minutes,
+            ),
+            len(held.partitions) if held else config.offsets_topic_num_partitions,
+        )
+        self._topics.tell_deleted(groups.forget_partitions)
+        await self._topics.tell_led(GROUP_OFFSETS_TOPIC, groups.load)
+        return groups
+
+    # --- while it runs
+
+    def _watch(self, registry: Registry) -> None:
+        """Changes that others make in ZooKeeper: the callbacks come from kazoo's thread."""
+        loop = asyncio.get_running_loop()
+
+        def changed(_: object) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(lambda: self._begin(self._refresh()))
+
+        self._undo += [registry.watch_topics(changed).cancel, registry.watch_brokers(changed).cancel]
+
+    async def _refresh(self) -> None:
+        try:
+            await self._topics.refresh()
+        except PykafkaError as error:
+            logger.warning("cannot read the cluster's metadata: %s", error)
+
+    async def _tick_forever(self) -> None:
+        seconds = self.config.log_flush_scheduler_interval_ms / 1000
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                await self._logs.tick()
+                self._listeners.close_idle()
+            except Exception:
+                logger.exception("periodic work on the logs failed")
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- the end
+
+    async def stop(self, *, clean: bool = True) -> None:
+        """Close connections, flush and mark the logs, leave ZooKeeper, end our own."""
+        await self._listeners.close()
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._groups is not None:
+            await self._groups.close()
+        if clean:
+            await asyncio.to_thread(self._logs.close)
+        while self._undo:
+            undo = self._undo.pop()
+            try:
+                await asyncio.to_thread(undo)
+            except Exception:
+                logger.exception("stopping: %r failed", undo)
+
+
+def _reachable(host: str) -> str:
+    """What clients are told when we listen everywhere."""
+    return "localhost" if host in ("", "0.0.0.0", "::") else host

@@ -1,0 +1,91 @@
+"""`pykafka broker`: run a broker in the foreground.
+
+SIGINT or SIGTERM stops it cleanly. One line on standard output tells where it listens; everything else
+goes to the log on standard error, or where `--logging FILE` (Python's logging configuration) says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import logging.config
+import signal
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker.config import BrokerConfig
+from broker.errors import ConfigError
+from broker.server import BrokerServer
+
+__all__ = ["app", "start"]
+
+app = typer.Typer(help="Run a broker.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """Run a broker."""
+
+
+@app.command()
+def start(
+    properties: Annotated[Path | None, typer.Argument(help="Settings, such as conf/server.properties.")] = None,
+    override: Annotated[
+        list[str] | None, typer.Option(help="key=value over the file; may be given often.", metavar="KEY=VALUE")
+    ] = None,
+    logging_config: Annotated[
+        Path | None, typer.Option("--logging", help="Logging configuration file, such as conf/logging.ini.")
+    ] = None,
+) -> None:
+    """Start a broker in the foreground; stop it with Ctrl-C or SIGTERM."""
+    _configure_logging(logging_config)
+    config = BrokerConfig.load(properties, _parse_overrides(override or ()))
+    asyncio.run(_run(config))
+
+
+def _parse_overrides(texts: Iterable[str]) -> dict[str, str]:
+    overrides = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise ConfigError(f"--override {text}: expected key=value")
+        overrides[key.strip()] = value.strip()
+    return overrides
+
+
+async def _run(config: BrokerConfig) -> None:
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopped.set)
+    server = BrokerServer(config)
+    starting = asyncio.ensure_future(server.start())
+    waiting = asyncio.ensure_future(stopped.wait())
+    await asyncio.wait({starting, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await starting
+        return
+    bound = starting.result()
+    # What start-up made lives as long as the broker: let the collector never walk it again.
+    gc.collect()
+    gc.freeze()
+    where = ", ".join(f"{listener.host}:{listener.port}" for listener in bound)
+    print(f"pykafka broker {config.broker_id} listening on {where}", flush=True)
+    await waiting
+    await server.stop()
+
+
+def _configure_logging(path: Path | None) -> None:
+    if path is None:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        return
+    if not path.is_file():
+        raise ConfigError(f"--logging {path}: there is no such file")
+    logging.config.fileConfig(path, disable_existing_loggers=False)
