@@ -56,7 +56,7 @@ def fail(message: str) -> None:
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """The command tree, with the implementation of the one command that `arguments` name and the help of the others."""
+    """The command tree: the one command that `arguments` name, or the help of all."""
     app = typer.Typer(
         help="A log broker that speaks Apache Kafka's protocol, and its tools.",
         no_args_is_help=True,
@@ -65,11 +65,12 @@ def build(arguments: Sequence[str]) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_global_options)
+    known = commands()
     named = next((argument for argument in arguments if not argument.startswith("-")), None)
-    for name, target in commands().items():
-        if name == named:
-            _attach(app, name, _load(name, target))
-        else:
+    if named in known:
+        _attach(app, named, _load(named, known[named]))
+    else:
+        for name, target in known.items():
             app.command(name, help=summary(target))(_placeholder)
     return app
 
@@ -81,7 +82,10 @@ def commands() -> dict[str, str]:
 
 
 def summary(target: str) -> str:
-    """The first line of the command's docstring, read from the source: nothing is imported."""
+    """One line on the command, read from its source: nothing is imported.
+
+    The first line of a function's docstring; of a group of sub-commands the text in `app = typer.Typer(help="…")`.
+    """
     module, _, attribute = target.partition(":")
     try:
         spec = importlib.util.find_spec(module)
@@ -89,10 +93,13 @@ def summary(target: str) -> str:
         spec = None
     if spec is None or spec.origin is None:
         return f"(not available: there is no module {module})"
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
-    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == attribute)
-    documented = ast.get_docstring(next(functions, tree)) or ""
-    return documented.partition("\n")[0]
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name) if name == attribute:
+                return (ast.get_docstring(node) or "").partition("\n")[0]
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(keywords=keywords)) if name == attribute:
+                return "".join(ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg == "help")
+    return ""
 
 
 def _load(name: str, target: str) -> Any:

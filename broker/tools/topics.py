@@ -26,7 +26,7 @@ from broker.tools.client_options import (
 
 __all__ = ["app"]
 
-app = typer.Typer(help=(__doc__ or "").partition("\n")[0], no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
 TopicName = Annotated[str, typer.Option("--topic", help="Name of the topic.", metavar="NAME")]
 AnyTopicName = Annotated[str | None, typer.Option("--topic", help="Only this topic.", metavar="NAME")]
