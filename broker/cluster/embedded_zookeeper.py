@@ -1,10 +1,10 @@
 """A real ZooKeeper server as a child process, from the jars that PySpark ships.
 
 Started by the broker when `zookeeper.connect` is empty, by `pykafka zookeeper start` and by the tests. Promises: it
-listens on loopback unless told otherwise, answers when `start()` returns, and ends with its parent, however that ends: a small
-shell beside it waits for the end of a pipe whose other end only the parent holds, and then kills it (no signal on
-the parent's death is portable, and Linux' fires at the death of a thread). That is safe: ZooKeeper writes its
-transaction log through to the disk before it answers. Blocking; not thread-safe.
+listens on loopback unless told otherwise, answers when `start()` returns, and ends with its parent, however that
+ends. For the last, a small shell beside it waits for the end of a pipe whose other end only the parent holds, and
+then kills it (a signal on the parent's death is Linux only, and fires already at the death of a thread). A kill is
+safe: ZooKeeper writes its transaction log through to the disk before it answers. Blocking; not thread-safe.
 """
 
 from __future__ import annotations
