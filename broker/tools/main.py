@@ -18,7 +18,7 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -49,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         fail(str(error))
 
 
-def fail(message: str) -> None:
+def fail(message: str) -> NoReturn:
     """One red line on standard error, then exit status 1."""
     typer.secho(f"pykafka: {message}", fg=typer.colors.RED, err=True)
     raise SystemExit(1)
@@ -107,7 +107,7 @@ def _load(name: str, target: str) -> Any:
     try:
         return getattr(importlib.import_module(module), attribute)
     except ImportError as error:
-        return fail(f"the command {name!r} cannot be loaded: {error}")
+        fail(f"the command {name!r} cannot be loaded: {error}")
 
 
 def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:

@@ -1,0 +1,85 @@
+"""The console's frame: finding commands, errors as one line, starting quickly."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from broker.errors import ConfigError
+from broker.tools import main as console
+from tests.support.source_tree import ROOT
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "broker.tools.main", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_help_lists_every_command_with_a_line_about_it() -> None:
+    done = run("--help")
+    assert done.returncode == 0
+    for name in console.commands():
+        assert name in done.stdout
+    assert "not available" not in done.stdout
+
+
+def test_help_imports_no_command(tmp_path: Path) -> None:
+    """The weight of the client, the server or Spark is not paid for by `pykafka --help`."""
+    program = (
+        "import sys, broker.tools.main as console\n"
+        "try: console.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(*(name for name in sys.modules if name.split('.')[0] in {'kio', 'kazoo', 'numpy', 'pyarrow', 'pyspark'}"
+        " or name in {'broker.client', 'broker.server', 'asyncio'}), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr.split() == []
+
+
+def test_an_error_is_one_line_and_status_1() -> None:
+    done = run("topics", "create", "--topic", "t", "--config", "nonsense")
+    assert done.returncode == 1
+    assert done.stderr == "pykafka: --config nonsense: expected KEY=VALUE\n"
+    assert done.stdout == ""
+
+
+def test_debug_shows_the_traceback() -> None:
+    done = run("--debug", "topics", "create", "--topic", "t", "--config", "nonsense")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "ConfigError" in done.stderr
+
+
+def test_wrong_usage_is_status_2() -> None:
+    done = run("topics", "create")
+    assert done.returncode == 2
+    assert "--topic" in done.stderr
+
+
+def test_an_unknown_command_is_wrong_usage() -> None:
+    done = run("nonsense")
+    assert done.returncode == 2
+    assert "No such command 'nonsense'" in done.stderr
+
+
+def test_a_command_of_another_package_is_found_and_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "commands", lambda: {"greet": "tests.tools.greeting:greet"})
+    with pytest.raises(ConfigError, match="a greeting needs a name"):
+        console.build(["greet"])(["greet"], standalone_mode=False)
+    assert console.summary("tests.tools.greeting:greet") == "Greet nobody."
+
+
+def test_a_command_whose_library_is_missing_breaks_only_itself(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "commands", lambda: {"broken": "tests.tools.no_such_module:run"})
+    with pytest.raises(SystemExit) as ended:
+        console.main(["broken"])
+    assert ended.value.code == 1
+    assert (
+        "the command 'broken' cannot be loaded: No module named 'tests.tools.no_such_module'" in capsys.readouterr().err
+    )
+    assert console.summary("tests.tools.no_such_module:run").startswith("(not available")
