@@ -67,6 +67,7 @@ IMPURE = ("asyncio", "kazoo", "time", "datetime", "socket", "threading", "random
 # (file, imported module): why this import waits until the function is called.
 IMPORT_IN_FUNCTION = {
     ("broker/records/crc32c.py", "crc32c"): "optional: the hardware checksum, where it has a wheel",
+    ("broker/records/compression.py", "pyarrow"): "heavy: 40 MB and 0.15 s that a broker has no use for",
 }
 
 MAX_FILE_LINES = 400

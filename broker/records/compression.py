@@ -6,6 +6,7 @@ come from any client. Reading is bounded: a section that would grow beyond `limi
 CorruptBatch before the memory is taken, as does every malformed one.
 
 pyarrow's codecs do the work, except where the standard library (gzip) or python-snappy is faster.
+pyarrow is loaded with the first use, for a broker has none and should not carry its 40 MB.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from __future__ import annotations
 import struct
 import zlib
 from enum import IntEnum
+from types import ModuleType
 from typing import Final
 
-import pyarrow as pa
 import snappy
 
 from broker.errors import ConfigError, CorruptBatch
@@ -74,7 +75,7 @@ def compress(codec: int, data: Buffer) -> Buffer:
         case Codec.LZ4:
             return _lz4_frame(data)
         case Codec.ZSTD:
-            return _arrow_compress(pa.Codec("zstd", _ZSTD_LEVEL), data)
+            return _arrow_compress("zstd", data, _ZSTD_LEVEL)
         case _:
             raise ConfigError(f"compression codec {codec} is not known: use 0 to {max(Codec)}")
 
@@ -93,13 +94,20 @@ def decompress(codec: int, data: Buffer, limit: int = DECOMPRESSION_LIMIT) -> Bu
                 return _read_stream(data, "lz4", limit)
             case Codec.ZSTD:
                 return _read_stream(data, "zstd", limit)
-    except (pa.ArrowException, OSError, zlib.error, snappy.UncompressError, struct.error) as error:
+    except (ValueError, OSError, zlib.error, snappy.UncompressError, struct.error) as error:
         raise CorruptBatch(f"{Codec(codec).name.lower()} data cannot be decompressed: {error}") from error
     raise CorruptBatch(f"compression codec {codec} is not known")
 
 
-def _arrow_compress(codec: pa.Codec, data: Buffer) -> bytes:
-    compressed: bytes = codec.compress(data, asbytes=True)
+def _pyarrow() -> ModuleType:
+    import pyarrow
+
+    module: ModuleType = pyarrow
+    return module
+
+
+def _arrow_compress(codec: str, data: Buffer, level: int | None = None) -> bytes:
+    compressed: bytes = _pyarrow().Codec(codec, level).compress(data, asbytes=True)
     return compressed
 
 
@@ -109,7 +117,8 @@ def _too_large(limit: int) -> CorruptBatch:
 
 def _read_stream(data: Buffer, codec: str, limit: int) -> bytes:
     """Frames do not tell their plain size for sure, so they are read piece by piece."""
-    stream = pa.CompressedInputStream(pa.BufferReader(data), codec)
+    pyarrow = _pyarrow()
+    stream = pyarrow.CompressedInputStream(pyarrow.BufferReader(data), codec)
     pieces: list[bytes] = []
     total, step = 0, max(_READ_SIZE, 4 * len(data))
     while piece := stream.read(min(step, limit + 1 - total)):
@@ -179,11 +188,10 @@ def _lz4_frame(data: Buffer) -> bytes:
     Kafka's Java client reads no others, and pyarrow's own frames link their blocks beyond 64 KiB.
     """
     view = memoryview(data)
-    codec = pa.Codec("lz4_raw")
     parts = [_LZ4_HEADER]
     for start in range(0, len(view), _LZ4_BLOCK):
         plain = view[start : start + _LZ4_BLOCK]
-        block = _arrow_compress(codec, plain)
+        block = _arrow_compress("lz4_raw", plain)
         if len(block) < len(plain):
             parts += (struct.pack("<I", len(block)), block)
         else:
