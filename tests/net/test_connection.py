@@ -1,0 +1,255 @@
+"""Connections over real sockets: order, pipelining, large frames, sendfile, limits, and what closes a connection."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+import struct
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.net.listener import ListenerSet
+from broker.net.router import Client, Route, Router
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import Request, decode_response, encode_request
+
+Body = Callable[[Request, Client], Any]
+
+
+class Slice(NamedTuple):
+    """A file range, as the log hands out."""
+
+    file: Any
+    position: int
+    length: int
+
+
+@contextlib.asynccontextmanager
+async def serving(handler: Body, **settings: Any) -> AsyncIterator[tuple[str, int, ListenerSet]]:
+    listeners = ListenerSet(BrokerConfig(listeners=("PLAINTEXT://127.0.0.1:0",), **settings))
+    (bound,) = listeners.bind()
+    await listeners.serve(Router([Route(ApiKey.METADATA, 0, 12, handler), Route(ApiKey.API_VERSIONS, 0, 4, handler)]))
+    try:
+        yield bound.host, bound.port, listeners
+    finally:
+        await listeners.close()
+
+
+def request(correlation_id: int, client_id: str = "t") -> bytes:
+    return encode_request(ApiKey.METADATA, 4, correlation_id, client_id, {"topics": []})
+
+
+async def read_frame(reader: asyncio.StreamReader) -> bytes:
+    (length,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(length)
+
+
+def answer_with(name: str) -> dict[str, Any]:
+    return {"cluster_id": name, "topics": []}
+
+
+def test_pipelined_requests_are_answered_in_order_even_when_one_has_to_wait() -> None:
+    async def main() -> list[int]:
+        gate = asyncio.Event()
+
+        def handle(request: Request, client: Client) -> Any:
+            async def slow() -> dict[str, Any]:
+                await gate.wait()
+                return answer_with("slow")
+
+            return slow() if request.correlation_id == 2 else answer_with("fast")
+
+        async with serving(handle) as (host, port, _):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(b"".join(request(i) for i in range(1, 40)))
+            first = await read_frame(reader)
+            gate.set()
+            frames = [first] + [await read_frame(reader) for _ in range(38)]
+            writer.close()
+            return [decode_response(ApiKey.METADATA, 4, frame)[0] for frame in frames]
+
+    assert asyncio.run(main()) == list(range(1, 40))
+
+
+@pytest.mark.parametrize("size", [10, 250_000, 300_000, 3_000_000])
+def test_a_request_of_any_size_arrives_whole_however_it_is_cut(size: int) -> None:
+    async def main() -> tuple[int, int]:
+        seen = []
+
+        def handle(request: Request, client: Client) -> Any:
+            seen.append(sum(len(topic.name) for topic in request.body.topics))
+            return answer_with("x")
+
+        async with serving(handle) as (host, port, _):
+            reader, writer = await asyncio.open_connection(host, port)
+            names = [{"name": "n" * 1000} for _ in range(size // 1000 + 1)]
+            frame = encode_request(ApiKey.METADATA, 4, 1, "t", {"topics": names}) + request(2)
+            for cut in range(0, len(frame), 77_777):
+                writer.write(frame[cut : cut + 77_777])
+                await writer.drain()
+            await read_frame(reader)
+            await read_frame(reader)
+            writer.close()
+            return seen[0], len(names) * 1000
+
+    got, sent = asyncio.run(main())
+    assert got == sent
+
+
+def test_file_ranges_are_sent_between_bytes_to_a_reader_that_is_slow(tmp_path: Path) -> None:
+    data = os.urandom(9_000_000)
+    (tmp_path / "segment").write_bytes(data)
+
+    async def main() -> bytes:
+        with (tmp_path / "segment").open("rb", buffering=0) as file:
+
+            def handle(request: Request, client: Client) -> Any:
+                return [struct.pack(">i", len(data) + 6) + b"abc", Slice(file, 0, len(data)), b"xyz"]
+
+            async with serving(handle) as (host, port, _):
+                reader, writer = await asyncio.open_connection(host, port, limit=4096)
+                writer.write(request(1) + request(2))
+                frames = [await read_frame(reader), await read_frame(reader)]
+                writer.close()
+                assert frames[0] == frames[1]
+                return frames[0]
+
+    assert asyncio.run(main()) == b"abc" + data + b"xyz"
+
+
+async def closed_by_peer(reader: asyncio.StreamReader) -> bool:
+    with contextlib.suppress(ConnectionError):
+        return await asyncio.wait_for(reader.read(1), 5) == b""
+    return True
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        struct.pack(">i", -1),
+        struct.pack(">i", 0),
+        struct.pack(">i", 10_001) + b"x" * 100,
+        struct.pack(">i", 4) + b"abcd",
+        struct.pack(">ihhi", 8, 999, 0, 1),
+        struct.pack(">ihhi", 8, 3, 99, 1),
+        struct.pack(">ihhi", 10, 3, 4, 1) + b"\xff\x00",
+    ],
+    ids=["negative", "empty", "too-large", "no-header", "unknown-api", "unknown-version", "malformed"],
+)
+def test_a_malformed_frame_closes_its_connection_only(frame: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> tuple[bool, int]:
+        async with serving(lambda r, c: answer_with("x"), socket_request_max_bytes=10_000) as (host, port, _):
+            good_reader, good = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(frame)
+            closed = await closed_by_peer(reader)
+            writer.close()
+            good.write(request(5))
+            correlation_id, _ = decode_response(ApiKey.METADATA, 4, await read_frame(good_reader))
+            good.close()
+            return closed, correlation_id
+
+    assert asyncio.run(main()) == (True, 5)
+    assert "closing the connection of 127.0.0.1" in caplog.text
+
+
+def test_a_failing_handler_closes_the_connection_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> bool:
+        def handle(request: Request, client: Client) -> Any:
+            raise RuntimeError("boom")
+
+        async with serving(handle) as (host, port, _):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(request(1))
+            closed = await closed_by_peer(reader)
+            writer.close()
+            return closed
+
+    assert asyncio.run(main())
+    assert "boom" in caplog.text
+
+
+def test_a_client_that_leaves_cancels_what_it_waited_for() -> None:
+    async def main() -> bool:
+        cancelled = asyncio.Event()
+
+        async def wait() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+        def handle(request: Request, client: Client) -> Awaitable[None]:
+            return wait()
+
+        async with serving(handle) as (host, port, listeners):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.write(request(1))
+            await writer.drain()
+            while not any(c.waiting for c in listeners._connections):
+                await asyncio.sleep(0)
+            writer.close()
+            await asyncio.wait_for(cancelled.wait(), 5)
+            while listeners.connection_count:
+                await asyncio.sleep(0)
+            return cancelled.is_set()
+
+    assert asyncio.run(main())
+
+
+def test_no_more_connections_than_allowed_from_one_address() -> None:
+    async def main() -> tuple[bool, int]:
+        async with serving(lambda r, c: answer_with("x"), max_connections_per_ip=1) as (host, port, listeners):
+            first_reader, first = await asyncio.open_connection(host, port)
+            first.write(request(1))
+            await read_frame(first_reader)
+            reader, second = await asyncio.open_connection(host, port)
+            refused = await closed_by_peer(reader)
+            count = listeners.connection_count
+            first.close()
+            second.close()
+            return refused, count
+
+    assert asyncio.run(main()) == (True, 1)
+
+
+def test_silent_connections_are_closed_but_waiting_ones_are_not() -> None:
+    async def main() -> tuple[int, bool]:
+        gate = asyncio.Event()
+
+        async def wait() -> dict[str, Any]:
+            await gate.wait()
+            return answer_with("x")
+
+        async with serving(lambda r, c: wait(), connections_max_idle_ms=1) as (host, port, listeners):
+            idle_reader, idle = await asyncio.open_connection(host, port)
+            reader, waiting = await asyncio.open_connection(host, port)
+            waiting.write(request(1))
+            while not any(c.waiting for c in listeners._connections):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.005)  # longer than the idle limit; nothing is waited for
+            closed = listeners.close_idle()
+            assert await closed_by_peer(idle_reader)
+            gate.set()
+            await read_frame(reader)
+            idle.close()
+            waiting.close()
+            return closed, True
+
+    assert asyncio.run(main()) == (1, True)
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        listeners = ListenerSet(BrokerConfig(listeners=(f"PLAINTEXT://127.0.0.1:{port}",)))
+        with pytest.raises(Exception, match=f"listeners=PLAINTEXT://127.0.0.1:{port}.*in use"):
+            listeners.bind()
