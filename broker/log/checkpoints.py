@@ -1,0 +1,139 @@
+"""The small text files beside the logs, in Kafka's formats, each replaced whole.
+
+Used by manager.py (one file per data directory for all its partitions) and log.py (one per partition):
+
+    recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint
+        version (0), number of lines, then `topic partition offset`
+    leader-epoch-checkpoint
+        version (0), number of lines, then `epoch start-offset`
+    partition.metadata
+        `version: 0`, `topic_id: <UUID, 16 bytes in URL-safe base64>`
+
+A file that cannot be parsed raises ConfigError naming it; a missing one is empty.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = [
+    "LEADER_EPOCHS",
+    "LOG_START_OFFSETS",
+    "PARTITION_METADATA",
+    "RECOVERY_POINTS",
+    "REPLICATION_OFFSETS",
+    "read_epochs",
+    "read_offsets",
+    "read_topic_id",
+    "sync_directory",
+    "write_atomically",
+    "write_epochs",
+    "write_offsets",
+    "write_topic_id",
+]
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+REPLICATION_OFFSETS = "replication-offset-checkpoint"
+LEADER_EPOCHS = "leader-epoch-checkpoint"
+PARTITION_METADATA = "partition.metadata"
+
+_VERSION = 0
+
+
+def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Replace a file: readers, and a start after a crash, see the old or the new one whole. Raises OSError."""
+    temporary = path.with_name(path.name + ".tmp")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+        if sync:
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+    temporary.replace(path)
+    if sync:
+        sync_directory(path.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make creations, renames and deletions in it durable. Raises OSError."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    _write_lines(path, (f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())), sync=True)
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """Raises ConfigError."""
+    result = {}
+    for line in _read_lines(path):
+        topic, _, numbers = line.partition(" ")
+        partition, offset = _two_integers(path, numbers)
+        result[TopicPartition(topic, partition)] = offset
+    return result
+
+
+def write_epochs(path: Path, epochs: Iterable[tuple[int, int]]) -> None:
+    """(epoch, start offset) pairs. Not synced: recovery finds the epochs in the batches, too."""
+    _write_lines(path, (f"{epoch} {start}" for epoch, start in epochs), sync=False)
+
+
+def read_epochs(path: Path) -> list[tuple[int, int]]:
+    """Raises ConfigError."""
+    return [_two_integers(path, line) for line in _read_lines(path)]
+
+
+def write_topic_id(path: Path, topic_id: uuid.UUID) -> None:
+    encoded = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+    write_atomically(path, f"version: {_VERSION}\ntopic_id: {encoded}\n".encode(), sync=False)
+
+
+def read_topic_id(path: Path) -> uuid.UUID | None:
+    """None without a file. Raises ConfigError."""
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return None
+    values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    try:
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(values["topic_id"] + "=="))
+    except (KeyError, ValueError):
+        raise ConfigError(f"{path} names no topic_id") from None
+
+
+def _write_lines(path: Path, lines: Iterable[str], *, sync: bool) -> None:
+    body = list(lines)
+    write_atomically(path, "\n".join([str(_VERSION), str(len(body)), *body, ""]).encode(), sync=sync)
+
+
+def _read_lines(path: Path) -> list[str]:
+    try:
+        lines = path.read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    if len(lines) < 2 or lines[0] != str(_VERSION) or lines[1] != str(len(lines) - 2):
+        raise ConfigError(f"{path} is not a checkpoint of version {_VERSION}, or it is cut; delete it to start without")
+    return lines[2:]
+
+
+def _two_integers(path: Path, text: str) -> tuple[int, int]:
+    try:
+        first, second = text.split()
+        return int(first), int(second)
+    except ValueError:
+        raise ConfigError(f"{path}: cannot read the line {text!r}") from None

@@ -1,0 +1,66 @@
+"""How far a log is on disk, and when to bring it further: flush.messages, flush.ms, rolled segments.
+
+Owned by log.py. `flush` is the one thing about a log that another thread may do while the owner appends,
+rolls, deletes and truncates: it works on a snapshot of the segments, with descriptors of its own.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.clock import Clock
+from broker.log.checkpoints import sync_directory
+from broker.log.log_config import LogConfig
+from broker.log.segment import Segment
+
+__all__ = ["Flusher"]
+
+
+class Flusher:
+    """The recovery point: records before this offset have been fsynced."""
+
+    def __init__(self, directory: Path, recovery_point: int, clock: Clock) -> None:
+        self.recovery_point = recovery_point
+        self._directory = directory
+        self._clock = clock
+        self._flushed_ms = clock.now_ms()
+        self._synced_directory_for = -1  # the newest segment whose file name is known to be on disk
+        # `flush` raises the point, from whatever thread; a truncation lowers it and must not be overtaken.
+        self._lock = threading.Lock()
+        self._truncations = 0
+
+    def due(self, config: LogConfig, end: int, active_base: int) -> bool:
+        """Whether records before `end` should be fsynced now; what was rolled (before `active_base`) always."""
+        waiting = end - self.recovery_point
+        if waiting <= 0:
+            return False
+        if waiting >= config.flush_messages or self.recovery_point < active_base:
+            return True
+        return self._clock.now_ms() - self._flushed_ms >= config.flush_ms
+
+    def flush(self, segments: Sequence[Segment], end: int) -> None:
+        """fsync `segments`, which hold all up to `end`. Raises OSError; what was deleted meanwhile is left out."""
+        with self._lock:
+            point, truncations = self.recovery_point, self._truncations
+        for number, segment in enumerate(segments):
+            if number + 1 == len(segments) or segments[number + 1].base_offset > point:
+                segment.sync()
+        if segments[-1].base_offset != self._synced_directory_for:
+            try:
+                sync_directory(self._directory)
+                sync_directory(self._directory.parent)
+            except FileNotFoundError:
+                return
+            self._synced_directory_for = segments[-1].base_offset
+        with self._lock:
+            self._flushed_ms = self._clock.now_ms()
+            if truncations == self._truncations:
+                self.recovery_point = max(self.recovery_point, end)
+
+    def truncate(self, end: int) -> None:
+        """The log ends at `end` now."""
+        with self._lock:
+            self._truncations += 1
+            self.recovery_point = min(self.recovery_point, end)

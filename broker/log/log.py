@@ -1,0 +1,398 @@
+"""One partition: an append-only run of segments, and the rules of appending, reading and cutting it.
+
+Called by cluster/partition.py and manager.py. Batches are opaque: offsets and leader epoch are patched into
+their headers and the bytes written as they came. Whatever raises leaves the log as it was. One thread, the
+event loop's, owns a log; only `flush` may run in another while it goes on. Idea: Kafka's `UnifiedLog`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from bisect import bisect_right
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.clock import Clock
+from broker.errors import BrokerError, ErrorCode
+from broker.log import retention, timestamps
+from broker.log.append_checks import Batches, assign_offsets, check_batches, stamp_append_time, writable
+from broker.log.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
+from broker.log.deleted_files import DeletedFiles
+from broker.log.flushing import Flusher
+from broker.log.log_config import LogConfig
+from broker.log.open_segments import OpenSegments
+from broker.log.producer_snapshot import drop_snapshots, save_snapshot
+from broker.log.producer_state import ProducerStates
+from broker.log.recovery import LoadedLog, load_log, new_segment, rebuild_producers
+from broker.log.rolling import is_aged, must_roll
+from broker.log.segment import Segment
+from broker.log.segment_file import FileSlice
+from broker.log.storage_errors import storage_error, storage_errors
+
+__all__ = ["DELETED_DIRECTORY_SUFFIX", "AppendResult", "Log"]
+
+DELETED_DIRECTORY_SUFFIX = "-delete"
+
+NO_TIMESTAMP = -1
+
+
+class AppendResult(NamedTuple):
+    """Where an append landed. `log_append_time` (ms) is -1 unless the broker stamps batches; `duplicate`
+    means that the batch was in the log already, at these offsets, and nothing was written."""
+
+    base_offset: int
+    last_offset: int
+    log_append_time: int
+    log_start_offset: int
+    duplicate: bool
+
+
+class Log:
+    """The log of one partition. Made by `Log.open`."""
+
+    def __init__(
+        self, directory: Path, config: LogConfig, clock: Clock, opened: OpenSegments, loaded: LoadedLog
+    ) -> None:
+        self.directory = directory
+        self._config = config
+        self._clock = clock
+        self._opened = opened
+        self._segments = loaded.segments
+        self._bases = [segment.base_offset for segment in loaded.segments]
+        self._producers = loaded.producers
+        self.epochs = loaded.epochs
+        self._start = loaded.log_start_offset
+        self._end = loaded.log_end_offset
+        self._topic_id = read_topic_id(directory / PARTITION_METADATA)
+        self._deleted = DeletedFiles()
+        self._failure = ""
+        self._is_sealed = loaded.is_sealed
+        self._flusher = Flusher(directory, loaded.recovery_point, clock)
+
+    @classmethod
+    def open(
+        cls,
+        directory: Path,
+        config: LogConfig,
+        clock: Clock,
+        *,
+        clean: bool,
+        recovery_point: int = 0,
+        log_start_offset: int = 0,
+        opened: OpenSegments | None = None,
+    ) -> Log:
+        """Open a partition directory, or create it. Unless `clean`, what lies past `recovery_point` is verified.
+
+        `opened` bounds descriptors over many logs. Raises BrokerError `kafka_storage_error`, ConfigError.
+        """
+        opened = opened or OpenSegments()
+        with storage_errors("open", directory):
+            directory.mkdir(parents=True, exist_ok=True)
+            loaded = load_log(
+                directory,
+                config,
+                clock,
+                opened,
+                clean=clean,
+                recovery_point=recovery_point,
+                log_start_offset=log_start_offset,
+            )
+            return cls(directory, config, clock, opened, loaded)
+
+    # --- what it holds
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._start
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record gets."""
+        return self._end
+
+    @property
+    def recovery_point(self) -> int:
+        """Records before this offset have been fsynced."""
+        return self._flusher.recovery_point
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Oldest first; the last is the active one."""
+        return tuple(self._segments)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def producers(self) -> ProducerStates:
+        return self._producers
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        return self._topic_id
+
+    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Write the topic's id beside the segments. Raises BrokerError `kafka_storage_error`."""
+        if topic_id == self._topic_id:
+            return
+        with storage_errors("write the topic id of", self.directory):
+            write_topic_id(self.directory / PARTITION_METADATA, topic_id)
+        self._topic_id = topic_id
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest leader epoch up to `epoch`; (-1, -1) when unknown (KIP-101)."""
+        return self.epochs.end_offset(epoch, self._end)
+
+    # --- appending
+
+    def append(self, records: bytes | bytearray | memoryview, *, leader_epoch: int) -> AppendResult:
+        """Append the batches of one produce. A writable buffer is patched in place, another is copied.
+
+        Raises BrokerError: `corrupt_message`, `message_too_large`, `record_list_too_large`, `invalid_record`,
+        `invalid_timestamp`, `out_of_order_sequence_number`, `invalid_producer_epoch`, `kafka_storage_error`.
+        """
+        buffer = writable(records)
+        now = self._clock.now_ms()
+        batches = check_batches(buffer, self._config, now)
+        first = batches[0][1]
+        append_time = now if self._config.stamps_append_time else NO_TIMESTAMP
+        if first.producer_id >= 0:
+            known = self._producers.check(first)
+            if known is not None:
+                stamped = known.timestamp if self._config.stamps_append_time else NO_TIMESTAMP
+                return AppendResult(known.base_offset, known.last_offset, stamped, self._start, True)
+        base_offset = self._end
+        if append_time >= 0:
+            batches = stamp_append_time(buffer, batches, now)
+        end = assign_offsets(buffer, batches, base_offset, leader_epoch)
+        self._write(buffer, batches, base_offset, end, leader_epoch, now)
+        if first.producer_id >= 0:
+            self._producers.record(first if append_time < 0 else batches[0][1], base_offset, now)
+        return AppendResult(base_offset, end - 1, append_time, self._start, False)
+
+    def _write(
+        self,
+        buffer: bytearray | memoryview,
+        batches: Batches,
+        base_offset: int,
+        end: int,
+        leader_epoch: int,
+        now: int,
+    ) -> None:
+        if self._failure:
+            raise BrokerError(ErrorCode.kafka_storage_error, self._failure)
+        try:
+            if leader_epoch > self.epochs.latest:
+                self.epochs.assign(leader_epoch, base_offset)
+            active = self._segments[-1]
+            newest = (
+                max(header.max_timestamp for _, header in batches) if len(batches) > 1 else batches[0][1].max_timestamp
+            )
+            if must_roll(active, self._config, len(buffer), newest, end - 1, now):
+                self._roll()
+                active = self._segments[-1]
+            active.append(buffer, batches, base_offset)
+        except OSError as error:
+            raise storage_error("append to", self.directory, error) from error
+        self._end = end
+        self._is_sealed = False
+
+    # --- reading
+
+    def read(self, offset: int, max_bytes: int, *, up_to: int | None = None) -> FileSlice | None:
+        """Whole batches from the one that holds `offset`, all below offset `up_to`; None when there is none.
+
+        About `max_bytes`, but at least one batch; never past the end of a segment. Costs the same whatever
+        the log's size. Raises BrokerError `offset_out_of_range`, `kafka_storage_error`.
+        """
+        end = self._end
+        if not self._start <= offset <= end:
+            raise BrokerError(
+                ErrorCode.offset_out_of_range,
+                f"offset {offset} is not in [{self._start}, {end}] of {self.directory.name}",
+            )
+        if up_to is None or up_to > end:
+            up_to = end
+        if offset >= up_to:
+            return None
+        number = len(self._bases) - 1
+        if offset < self._bases[number]:
+            number = bisect_right(self._bases, offset) - 1
+        try:
+            while number < len(self._bases):
+                last = number + 1 == len(self._bases)
+                segment_end = end if last else self._bases[number + 1]
+                found = self._segments[number].read(offset, max_bytes, up_to if up_to < segment_end else None)
+                if found is not None or up_to <= segment_end:
+                    return found
+                number += 1  # compaction took the segment's last records
+        except OSError as error:
+            raise storage_error("read", self.directory, error) from error
+        return None
+
+    def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record as new as `ms`; None when there is none."""
+        try:
+            return timestamps.first_since(self._segments, ms, self._start)
+        except OSError as error:
+            raise storage_error("read", self.directory, error) from error
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        """(offset, timestamp) of the first record with the newest timestamp; None without timestamps."""
+        try:
+            return timestamps.newest(self._segments, self._start)
+        except OSError as error:
+            raise storage_error("read", self.directory, error) from error
+
+    # --- flushing
+
+    def flush_due(self) -> bool:
+        """Whether flush.messages or flush.ms ask for a `flush`, or a segment was rolled and not yet synced."""
+        return self._flusher.due(self._config, self._end, self._bases[-1])
+
+    def flush(self) -> None:
+        """fsync all that was appended so far. The only method another thread may call while the owner goes on.
+
+        Raises BrokerError `kafka_storage_error`; after that the log takes no more appends, for the kernel may
+        have dropped what it could not write.
+        """
+        end = self._end
+        try:
+            self._flusher.flush(list(self._segments), end)
+        except OSError as error:
+            self._failure = f"{self.directory}: fsync failed ({error.strerror}); restart the broker to recover"
+            raise storage_error("flush", self.directory, error) from error
+
+    # --- rolling, retention, truncation
+
+    def roll(self) -> None:
+        """Close the active segment and begin a new one, unless it is empty."""
+        with storage_errors("roll", self.directory):
+            self._roll()
+
+    def roll_if_aged(self) -> None:
+        """Roll a segment that has waited segment.ms without an append to do it."""
+        if is_aged(self._segments[-1], self._config, self._clock.now_ms()):
+            self.roll()
+
+    def _roll(self) -> None:
+        active = self._segments[-1]
+        if not active.size:
+            return
+        active.seal()
+        save_snapshot(self.directory, self._end, self._producers)
+        self._segments.append(new_segment(self.directory, self._end, self._config, self._clock, self._opened))
+        self._bases.append(self._end)
+
+    def apply_retention(self) -> int:
+        """Delete the segments that retention.ms and retention.bytes no longer want; returns how many.
+
+        Their files stay, renamed, for file.delete.delay.ms: see `take_deleted`.
+        """
+        with storage_errors("apply retention to", self.directory):
+            count = retention.expired_segments(self._segments, self._config, self._clock.now_ms(), self._start)
+            if count == len(self._segments):
+                self._roll()
+                count = len(self._segments) - 1
+            self._delete_oldest(count)
+        return count
+
+    def delete_records(self, before: int) -> int:
+        """Let the log start at offset `before`; returns the new start. Raises BrokerError `offset_out_of_range`."""
+        if before > self._end:
+            raise BrokerError(
+                ErrorCode.offset_out_of_range, f"cannot delete before {before}: the log ends at {self._end}"
+            )
+        self._start = max(self._start, before)
+        with storage_errors("delete records of", self.directory):
+            self.epochs.truncate_from_start(self._start)
+            self._delete_oldest(bisect_right(self._bases, self._start) - 1)
+        return self._start
+
+    def _delete_oldest(self, count: int) -> None:
+        if not count:
+            return
+        gone = self._segments[:count]
+        del self._segments[:count], self._bases[:count]
+        due = self._clock.now_ms() + self._config.file_delete_delay_ms
+        for segment in gone:
+            self._deleted.add(due, segment.mark_deleted())
+        self._start = max(self._start, self._bases[0])
+        self.epochs.truncate_from_start(self._start)
+        drop_snapshots(self.directory, low=self._bases[0])
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the batch that holds `offset` and all after it, as a follower does that went astray.
+
+        Raises BrokerError `offset_out_of_range` below the log's start, `kafka_storage_error`.
+        """
+        if offset >= self._end:
+            return
+        if offset < self._start:
+            raise BrokerError(ErrorCode.offset_out_of_range, f"cannot cut at {offset}: the log starts at {self._start}")
+        self._flusher.truncate(offset)
+        with storage_errors("truncate", self.directory):
+            keep = bisect_right(self._bases, offset)
+            for segment in self._segments[keep:]:
+                for path in segment.mark_deleted():
+                    path.unlink()
+            del self._segments[keep:], self._bases[keep:]
+            active = self._segments[-1]
+            found = active.locate(offset)
+            if found is not None:
+                active.cut(found[0])
+            self._end = active.next_offset()
+            self._is_sealed = False
+            drop_snapshots(self.directory, high=self._end)
+            self.epochs.truncate_from_end(self._end)
+            self._flusher.truncate(self._end)
+            self._producers = rebuild_producers(self.directory, self._segments, self._end, self._clock.now_ms())
+
+    def expire_producers(self, expiration_ms: int) -> int:
+        """Forget producers that appended nothing for so long; returns how many."""
+        return self._producers.expire(self._clock.now_ms(), expiration_ms)
+
+    def update_config(self, config: LogConfig) -> None:
+        """Take new settings; they hold from the next append, roll or retention on."""
+        self._config = config
+        self._segments[-1].set_index_interval(config.index_interval_bytes)
+
+    # --- ending
+
+    def close(self) -> None:
+        """Leave the log as a clean start wants it: synced, indexes whole, producer state written down."""
+        with storage_errors("close", self.directory):
+            if not self._is_sealed:
+                self._segments[-1].seal()
+                save_snapshot(self.directory, self._end, self._producers)
+                self.flush()
+                self._is_sealed = True
+            self.release()
+        self._failure = self._failure or f"{self.directory} is closed"
+
+    def release(self) -> None:
+        """Let go of every descriptor and loaded index; they come back when needed."""
+        for segment in self._segments:
+            segment.close()
+
+    def delete(self) -> Path:
+        """Rename the directory out of sight, to `<name>.<unique>-delete`; returns it, for the caller to remove.
+
+        Slices that are being sent keep their files. Raises BrokerError `kafka_storage_error`.
+        """
+        self._failure = f"{self.directory} is deleted"
+        doomed = self.directory.with_name(f"{self.directory.name[:200]}.{uuid.uuid4().hex}{DELETED_DIRECTORY_SUFFIX}")
+        with storage_errors("delete", self.directory):
+            self.release()
+            return self.directory.rename(doomed)
+
+    def take_deleted(self) -> list[Path]:
+        """Files of deleted segments whose file.delete.delay.ms is over, for the caller to unlink."""
+        return self._deleted.take(self._clock.now_ms())

@@ -1,0 +1,100 @@
+"""One data directory: its lock, its mark of a clean stop, its checkpoints and the partitions in it.
+
+Used by manager.py only. Files, all with Kafka's names: `.lock`, `.kafka_cleanshutdown`, the recovery-point and
+log-start checkpoints, and a directory `topic-partition` per log.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from broker.errors import ConfigError
+from broker.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets, write_atomically, write_offsets
+from broker.log.log import DELETED_DIRECTORY_SUFFIX
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["CLEAN_MARK", "LogDirectory"]
+
+logger = logging.getLogger(__name__)
+
+CLEAN_MARK = ".kafka_cleanshutdown"
+_LOCK = ".lock"
+_PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
+
+
+class LogDirectory:
+    """A directory this process owns from `lock` to `unlock`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock_fd = -1
+        self._written: dict[str, dict[TopicPartition, int]] = {}
+
+    def lock(self) -> None:
+        """Create the directory if need be and take it. Raises ConfigError, also when another broker has it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock_fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise ConfigError(f"log.dirs: cannot use {self.path}: {error.strerror}") from error
+        try:
+            fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self.unlock()
+            raise ConfigError(
+                f"log.dirs: {self.path} is in use by another broker; stop it, or name another directory"
+            ) from error
+
+    def unlock(self) -> None:
+        """Let others take the directory."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1
+
+    def __del__(self) -> None:
+        self.unlock()
+
+    def take_clean_mark(self) -> bool:
+        """Whether the last owner stopped cleanly; the mark is gone then, so that a crash counts as one."""
+        mark = self.path / CLEAN_MARK
+        clean = mark.exists()
+        mark.unlink(missing_ok=True)
+        return clean
+
+    def write_clean_mark(self) -> None:
+        write_atomically(self.path / CLEAN_MARK, b'{"version":0}')
+
+    def partitions(self) -> tuple[dict[TopicPartition, Path], list[Path]]:
+        """The partition directories, and those of deleted partitions that wait to be removed."""
+        found: dict[TopicPartition, Path] = {}
+        deleted = []
+        for path in sorted(self.path.iterdir()):
+            if not path.is_dir():
+                continue
+            if path.name.endswith(DELETED_DIRECTORY_SUFFIX):
+                deleted.append(path)
+                continue
+            name = _PARTITION_NAME.fullmatch(path.name)
+            if name is None:
+                logger.warning("%s is no partition directory and is left alone", path)
+            else:
+                found[TopicPartition(name[1], int(name[2]))] = path
+        return found, deleted
+
+    def read_checkpoints(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
+        """(recovery points, log start offsets). Raises ConfigError."""
+        return read_offsets(self.path / RECOVERY_POINTS), read_offsets(self.path / LOG_START_OFFSETS)
+
+    def write_checkpoints(
+        self, recovery_points: Mapping[TopicPartition, int], log_starts: Mapping[TopicPartition, int]
+    ) -> None:
+        """Write what changed since the last time. Raises OSError."""
+        for name, offsets in ((RECOVERY_POINTS, recovery_points), (LOG_START_OFFSETS, log_starts)):
+            if self._written.get(name) != offsets:
+                write_offsets(self.path / name, offsets)
+                self._written[name] = dict(offsets)

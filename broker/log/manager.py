@@ -1,0 +1,182 @@
+"""All logs of a broker: found at start, created and deleted, looked after in the background, closed at the end.
+
+Called by the server (load, tick, close) and by cluster/ (get, create, delete, update_config). The event loop's
+thread owns it; the blocking part of `tick` can be handed to a worker thread. Idea: Kafka's `LogManager`.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import shutil
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from broker.clock import Clock
+from broker.errors import BrokerError
+from broker.log.log import Log
+from broker.log.log_config import LogConfig
+from broker.log.log_directory import LogDirectory
+from broker.log.maintenance import Maintenance, Run, run_now
+from broker.log.open_segments import OpenSegments
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["LogManager"]
+
+logger = logging.getLogger(__name__)
+
+MOST_OPEN_SEGMENTS = 4096
+
+
+class LogManager:
+    """The logs in one or more data directories. Nothing is locked or read before `load`."""
+
+    def __init__(
+        self,
+        directories: Sequence[Path],
+        clock: Clock,
+        *,
+        retention_check_interval_ms: int = 300_000,
+        checkpoint_interval_ms: int = 60_000,
+        producer_expiration_ms: int = 86_400_000,
+        max_open_segments: int | None = None,
+    ) -> None:
+        """`max_open_segments` bounds descriptors; by default half of what the process may open."""
+        self._directories = [LogDirectory(path) for path in dict.fromkeys(directories)]
+        self._clock = clock
+        self._opened = OpenSegments(max_open_segments or _half_of_the_descriptors())
+        self._logs: dict[TopicPartition, Log] = {}
+        self._loaded = False
+        self._maintenance = Maintenance(
+            self._directories,
+            self._logs,
+            clock,
+            retention_check_interval_ms=retention_check_interval_ms,
+            checkpoint_interval_ms=checkpoint_interval_ms,
+            producer_expiration_ms=producer_expiration_ms,
+        )
+
+    def load(self, config_of: Callable[[str], LogConfig]) -> None:
+        """Lock the directories and open every log in them, recovering those that were not closed cleanly.
+
+        `config_of(topic)` gives a topic's settings. Raises ConfigError (a directory in use, or no directory;
+        a broken checkpoint) and BrokerError `kafka_storage_error`; the locks are free again then.
+        """
+        try:
+            for directory in self._directories:
+                directory.lock()
+            for directory in self._directories:
+                self._load_directory(directory, config_of)
+        except BaseException:
+            self._unlock()
+            raise
+        self._loaded = True
+
+    def _load_directory(self, directory: LogDirectory, config_of: Callable[[str], LogConfig]) -> None:
+        partitions, deleted = directory.partitions()
+        for path in deleted:
+            shutil.rmtree(path, ignore_errors=True)
+        points, starts = directory.read_checkpoints()
+        clean = directory.take_clean_mark()
+        if partitions and not clean:
+            logger.info("%s was not closed cleanly: recovering %d logs", directory.path, len(partitions))
+        for tp, path in partitions.items():
+            if tp in self._logs:
+                logger.error("%s is left alone: %s holds the same partition", path, self._logs[tp].directory)
+                continue
+            self._logs[tp] = Log.open(
+                path,
+                config_of(tp.topic),
+                self._clock,
+                clean=clean,
+                recovery_point=points.get(tp, 0),
+                log_start_offset=starts.get(tp, 0),
+                opened=self._opened,
+            )
+
+    @property
+    def directories(self) -> list[Path]:
+        return [directory.path for directory in self._directories]
+
+    def get(self, tp: TopicPartition) -> Log | None:
+        return self._logs.get(tp)
+
+    def logs(self) -> Mapping[TopicPartition, Log]:
+        """A live view of every log."""
+        return MappingProxyType(self._logs)
+
+    def create(self, tp: TopicPartition, config: LogConfig, topic_id: uuid.UUID | None = None) -> Log:
+        """The log of a new partition, in the directory with the fewest; the one there is, if there is one.
+
+        Raises BrokerError `kafka_storage_error`.
+        """
+        log = self._logs.get(tp)
+        if log is None:
+            counts = {directory.path: 0 for directory in self._directories}
+            for other in self._logs.values():
+                counts[other.directory.parent] += 1
+            home = min(counts, key=counts.__getitem__)
+            log = Log.open(home / str(tp), config, self._clock, clean=True, opened=self._opened)
+            self._logs[tp] = log
+        if topic_id is not None:
+            log.assign_topic_id(topic_id)
+        return log
+
+    def delete(self, tp: TopicPartition) -> None:
+        """Take a partition away; its files are unlinked file.delete.delay.ms later. Nothing to do for an unknown one.
+
+        Raises BrokerError `kafka_storage_error`.
+        """
+        log = self._logs.get(tp)
+        if log is not None:
+            path = log.delete()
+            del self._logs[tp]
+            self._maintenance.remove_later([path], log.config.file_delete_delay_ms)
+
+    def update_config(self, topic: str, config: LogConfig) -> None:
+        """Give new settings to every log of a topic."""
+        for tp, log in self._logs.items():
+            if tp.topic == topic:
+                log.update_config(config)
+
+    def tick(self, run: Run = run_now) -> None:
+        """Do what time asks for; to be called about every second.
+
+        Rolls, retention and forgetting of producers happen here and are quick. fsyncs, unlinks and checkpoints
+        block: they go into one job that is given to `run`, which may pass it on to a worker thread. While a job
+        runs no other is given out.
+        """
+        self._maintenance.tick(run)
+
+    def close(self) -> None:
+        """Flush and close every log, and mark each directory whose logs all closed well as clean."""
+        if not self._loaded:
+            return
+        self._loaded = False
+        unclean = set()
+        for tp, log in self._logs.items():
+            try:
+                log.close()
+            except BrokerError as error:
+                logger.error("%s is not closed cleanly: %s", tp, error)
+                unclean.add(log.directory.parent)
+        for directory in self._directories:
+            try:
+                self._maintenance.write_checkpoints(directory)
+                if directory.path not in unclean:
+                    directory.write_clean_mark()
+            except OSError as error:
+                logger.error("%s is not marked as closed cleanly: %s", directory.path, error)
+        self._unlock()
+
+    def _unlock(self) -> None:
+        for directory in self._directories:
+            directory.unlock()
+
+
+def _half_of_the_descriptors() -> int:
+    """The other half is for connections."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return MOST_OPEN_SEGMENTS if soft == resource.RLIM_INFINITY else min(max(soft // 2, 16), MOST_OPEN_SEGMENTS)

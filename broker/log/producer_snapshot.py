@@ -1,0 +1,118 @@
+"""Producer state on disk: `<20-digit offset>.snapshot`, in Kafka's format.
+
+Written by log.py when a segment is rolled and on a clean close, read by recovery.py; it holds the state
+of all records before its offset. Kafka's `ProducerStateManager` schema, big-endian:
+
+    version (int16, 1), crc (uint32, CRC-32C of all that follows), number of entries (int32), per entry:
+    producer id (int64), epoch (int16), last sequence (int32), last offset (int64), offset delta (int32),
+    timestamp (int64), coordinator epoch (int32), first offset of the open transaction (int64, -1 none)
+
+Kafka keeps one batch per producer here. We write one entry for each of the last five, the newest last, so
+that a retry after a restart still finds its duplicate; Kafka's reader lets the last entry win.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterable
+from pathlib import Path
+
+from broker.log.checkpoints import write_atomically
+from broker.log.producer_state import AppendedBatch, ProducerEntry, ProducerStates
+from broker.log.segment import segment_path
+from broker.records.crc32c import crc32c
+
+__all__ = [
+    "SNAPSHOT_SUFFIX",
+    "decode_snapshot",
+    "encode_snapshot",
+    "load_snapshot",
+    "save_snapshot",
+    "snapshot_offsets",
+]
+
+logger = logging.getLogger(__name__)
+
+SNAPSHOT_SUFFIX = ".snapshot"
+
+_VERSION = 1
+_HEAD = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+_NO_BATCH = AppendedBatch(-1, -1, 0, -1)
+
+
+def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
+    rows = [
+        _ENTRY.pack(
+            entry.producer_id,
+            entry.epoch,
+            batch.last_sequence,
+            batch.last_offset,
+            batch.offset_delta,
+            batch.timestamp,
+            entry.coordinator_epoch,
+            entry.transaction_first_offset,
+        )
+        for entry in entries
+        for batch in entry.batches or (_NO_BATCH,)
+    ]
+    checked = _COUNT.pack(len(rows)) + b"".join(rows)
+    return _HEAD.pack(_VERSION, crc32c(checked)) + checked
+
+
+def decode_snapshot(data: bytes, now_ms: int) -> ProducerStates:
+    """The state in a snapshot; its producers count as seen at `now_ms`. Raises ValueError."""
+    if len(data) < _HEAD.size + _COUNT.size:
+        raise ValueError("too short")
+    version, crc = _HEAD.unpack_from(data)
+    checked = memoryview(data)[_HEAD.size :]
+    if version != _VERSION:
+        raise ValueError(f"version {version} is not {_VERSION}")
+    if crc32c(checked) != crc:
+        raise ValueError("its CRC does not match")
+    (count,) = _COUNT.unpack_from(checked)
+    if len(checked) != _COUNT.size + count * _ENTRY.size:
+        raise ValueError(f"{count} entries do not fill it")
+    entries: dict[int, ProducerEntry] = {}
+    for producer_id, epoch, sequence, offset, delta, timestamp, coordinator, first in _ENTRY.iter_unpack(
+        checked[_COUNT.size :]
+    ):
+        entry = entries.setdefault(producer_id, ProducerEntry(producer_id, epoch))
+        entry.epoch, entry.coordinator_epoch, entry.transaction_first_offset = epoch, coordinator, first
+        entry.last_seen_ms = now_ms
+        if offset >= 0:
+            entry.batches.append(AppendedBatch(sequence, offset, delta, timestamp))
+    return ProducerStates(entries.values())
+
+
+def save_snapshot(directory: Path, offset: int, states: ProducerStates) -> None:
+    """Write the state of all records before `offset`. Raises OSError."""
+    write_atomically(segment_path(directory, offset, SNAPSHOT_SUFFIX), encode_snapshot(states), sync=False)
+
+
+def load_snapshot(directory: Path, offset: int, now_ms: int) -> ProducerStates | None:
+    """The snapshot at `offset`; None, and no file any more, when it cannot be trusted."""
+    path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
+    try:
+        return decode_snapshot(path.read_bytes(), now_ms)
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        logger.warning("producer snapshot %s is dropped: %s", path, error)
+        path.unlink(missing_ok=True)
+        return None
+
+
+def snapshot_offsets(directory: Path) -> list[int]:
+    """Offsets of the snapshots in a directory, ascending."""
+    stems = (path.name.removesuffix(SNAPSHOT_SUFFIX) for path in directory.glob("*" + SNAPSHOT_SUFFIX))
+    return sorted(int(stem) for stem in stems if stem.isdigit())
+
+
+def drop_snapshots(directory: Path, *, low: int = 0, high: int | None = None) -> None:
+    """Delete the snapshots below offset `low` and above `high`. Raises OSError."""
+    for offset in snapshot_offsets(directory):
+        if offset < low or (high is not None and offset > high):
+            segment_path(directory, offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)

@@ -1,0 +1,303 @@
+"""One file of record batches and its two indexes.
+
+Called by log.py, recovery.py and timestamps.py. Offsets in a segment only grow; reads never see bytes
+past `size`; what a failed write left behind is cut off at once. File and indexes are opened when first
+used and released under the limits of `OpenSegments`. Not thread-safe, except `sync`.
+Idea: Kafka's `LogSegment`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from broker.errors import CorruptBatch
+from broker.log.index import OffsetIndex
+from broker.log.open_segments import OpenSegments
+from broker.log.scan import boundary_before, find_batch, scan_headers
+from broker.log.segment_file import FileSlice, SegmentFile
+from broker.log.segment_indexes import SegmentIndexes
+from broker.records.batch import BatchHeader
+
+__all__ = ["DELETED_SUFFIX", "MAX_RELATIVE_OFFSET", "Segment", "segment_path"]
+
+logger = logging.getLogger(__name__)
+
+DELETED_SUFFIX = ".deleted"
+MAX_RELATIVE_OFFSET = 2**31 - 1
+
+
+def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
+    """`00000000000000000042.log`: padded so that names sort as offsets do."""
+    return directory / f"{base_offset:020d}{suffix}"
+
+
+class Segment:
+    """Batches from `base_offset` on. `size` is the end of the last whole batch, in bytes."""
+
+    __slots__ = (
+        "_directory",
+        "_file",
+        "_first_timestamp",
+        "_indexes",
+        "_opened",
+        "_preallocated",
+        "base_offset",
+        "created_ms",
+        "size",
+    )
+
+    def __init__(
+        self,
+        directory: Path,
+        base_offset: int,
+        opened: OpenSegments,
+        *,
+        size: int = 0,
+        created_ms: int = 0,
+        index_interval: int = 4096,
+    ) -> None:
+        """`created_ms` is when it was begun or, after a restart, opened."""
+        self.base_offset = base_offset
+        self.size = size
+        self.created_ms = created_ms
+        self._directory = directory
+        self._opened = opened
+        self._file: SegmentFile | None = None
+        self._indexes = SegmentIndexes(str(self.path("")), base_offset, index_interval, empty=not size)
+        self._first_timestamp: int | None = None
+        self._preallocated = False
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        base_offset: int,
+        opened: OpenSegments,
+        *,
+        created_ms: int,
+        index_interval: int,
+        reserve: int,
+    ) -> Segment:
+        """A new, empty segment on disk, with `reserve` bytes set aside when positive. Raises OSError."""
+        segment = cls(directory, base_offset, opened, created_ms=created_ms, index_interval=index_interval)
+        file = SegmentFile(segment.path(), create=True)
+        os.ftruncate(file.fileno(), 0)
+        if reserve > 0:
+            try:
+                os.posix_fallocate(file.fileno(), 0, reserve)
+            except OSError:
+                segment.path().unlink()
+                raise
+            segment._preallocated = True
+        segment._indexes.begin()
+        segment._adopt(file)
+        return segment
+
+    def path(self, suffix: str = ".log") -> Path:
+        return segment_path(self._directory, self.base_offset, suffix)
+
+    # --- writing
+
+    def append(
+        self, buffer: bytes | bytearray | memoryview, batches: Sequence[tuple[int, BatchHeader]], offset: int
+    ) -> None:
+        """Write `buffer`, whose (position, header) are `batches` and whose first offset is `offset`.
+
+        Raises OSError with nothing of it left in the file.
+        """
+        file = self._file or self._open()
+        if self._indexes.load_times() is None:
+            self.rebuild()
+        try:
+            written = os.pwrite(file.fileno(), buffer, self.size)
+            while written < len(buffer):
+                written += os.pwrite(file.fileno(), memoryview(buffer)[written:], self.size + written)
+        except OSError:
+            os.ftruncate(file.fileno(), self.size)
+            raise
+        for _, header in batches:
+            offset += header.last_offset_delta
+            self.note(header, offset)
+            offset += 1
+        self._opened.touch(self)
+
+    def note(self, header: BatchHeader, last_offset: int) -> None:
+        """Take a batch that stands at `size` into account; appends, rebuilds and recovery all end here."""
+        size = header.size
+        self._indexes.note(self.size, size, last_offset, header.max_timestamp)
+        self.size += size
+
+    def cut(self, size: int) -> None:
+        """Make `size`, the end of a batch, the end of the file. Raises OSError."""
+        os.ftruncate(self.file().fileno(), size)
+        self._preallocated = False
+        self.size = size
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Make the indexes anew from the log. Raises CorruptBatch where its batches do not follow each other."""
+        file = self.begin_rebuild()
+        size, self.size = self.size, 0
+        try:
+            for _, header in scan_headers(file, 0, size):
+                self.note(header, header.last_offset)
+        finally:
+            self.size = size
+        self._indexes.seal()
+
+    def begin_rebuild(self) -> SegmentFile:
+        """Empty the indexes; the caller then sets `size` and notes every batch of the file returned."""
+        self._indexes.begin()
+        self._first_timestamp = None
+        return self._file or self._adopt(SegmentFile(self.path()))
+
+    def seal(self) -> None:
+        """Write down all there is to know: the segment is rolled or the log is closed."""
+        if self.size:
+            self.file()
+            self.newest  # noqa: B018 - a missing index is made before it is sealed
+        if self._preallocated:
+            os.ftruncate(self.file().fileno(), self.size)
+            self._preallocated = False
+        self._indexes.seal()
+
+    def sync(self) -> None:
+        """fsync the log file, from any thread; a segment deleted meanwhile needs none. Raises OSError."""
+        try:
+            file = SegmentFile(self.path())
+        except FileNotFoundError:
+            return
+        os.fsync(file.fileno())
+
+    def mark_deleted(self) -> list[Path]:
+        """Rename the files out of the log's sight; returns what is to be unlinked later. Raises OSError."""
+        self._indexes.drop()
+        self.close()
+        renamed = []
+        for suffix in (".log", ".index", ".timeindex"):
+            old = self.path(suffix)
+            new = old.with_name(old.name + DELETED_SUFFIX)
+            try:
+                old.rename(new)
+            except FileNotFoundError:
+                continue
+            renamed.append(new)
+        return renamed
+
+    # --- reading
+
+    def read(self, offset: int, max_bytes: int, up_to: int | None) -> FileSlice | None:
+        """Whole batches from the one that holds `offset`, none that reaches `up_to`; None when there is none."""
+        found = self.locate(offset)
+        if found is None:
+            return None
+        start, first_size = found
+        file, end = self.file(), self.size
+        if start + max_bytes < end:
+            known = self._offsets().boundary_before(start + max_bytes)
+            end = max(start + first_size, boundary_before(file, known, end, start + max_bytes))
+        if up_to is not None:
+            limit = self.locate(up_to)
+            if limit is not None and limit[0] < end:
+                end = limit[0]
+        return FileSlice(file, start, end - start) if end > start else None
+
+    def locate(self, offset: int) -> tuple[int, int] | None:
+        """(position, size) of the first batch whose last offset is `offset` or above; None past the end."""
+        file = self.file()
+        self._opened.touch(self)
+        position = self._offsets().position_of(offset - self.base_offset) if offset > self.base_offset else 0
+        try:
+            return find_batch(file, position, self.size, offset)
+        except CorruptBatch as error:
+            if not position:
+                raise
+            logger.warning("%s: %s; rebuilding the index", self.path(), error.message)
+            self.rebuild()
+            return find_batch(file, 0, self.size, offset)
+
+    def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        """(position, header) of every batch from `position`, the start of one. Raises CorruptBatch."""
+        return scan_headers(self.file(), position, self.size)
+
+    def next_offset(self) -> int:
+        """The offset after the last record, from the file. Raises CorruptBatch when its tail is not whole."""
+        file, offsets, end = self.file(), self._offsets(), self.base_offset
+        for _, header in scan_headers(file, offsets.positions[-1] if len(offsets) else 0, self.size):
+            end = header.next_offset
+        return end
+
+    @property
+    def newest(self) -> tuple[int, int]:
+        """The newest timestamp (ms) and the last offset of the batch that has it; -1 without timestamps."""
+        if self._indexes.newest is None and self._indexes.load_times() is None:
+            self.rebuild()
+        return self._indexes.newest or (-1, self.base_offset)
+
+    @property
+    def first_timestamp(self) -> int:
+        """Newest timestamp (ms) of the first batch, from which time to roll is counted; -1 without records."""
+        if self._first_timestamp is None and self.size:
+            _, header = next(self.batches())
+            self._first_timestamp = header.max_timestamp
+        return -1 if self._first_timestamp is None else self._first_timestamp
+
+    def modified_ms(self) -> int:
+        """When the log file was last written, ms since the epoch."""
+        return self.path().stat().st_mtime_ns // 1_000_000
+
+    def position_for_timestamp(self, timestamp: int) -> int:
+        """A batch boundary before which no record is as new as `timestamp`."""
+        self.file()
+        times = self._indexes.load_times()
+        if times is None:
+            self.rebuild()
+            times = self._indexes.load_times()
+        return self._offsets().position_of(times.offset_before(timestamp)) if times is not None else 0
+
+    # --- opening and releasing
+
+    def file(self) -> SegmentFile:
+        return self._file or self._open()
+
+    def set_index_interval(self, interval: int) -> None:
+        self._indexes.interval = interval
+
+    def indexes_full(self, limit: int) -> bool:
+        """Whether another entry would take an index file past `limit` bytes."""
+        return self._indexes.is_full(limit)
+
+    def index_bytes(self) -> int:
+        return self._indexes.memory()
+
+    def release(self) -> None:
+        """Save the indexes and forget file and indexes; the next use opens them again."""
+        self._indexes.save()
+        self._indexes.drop()
+        self._file = None
+
+    def close(self) -> None:
+        """Release, and leave the set of open segments."""
+        self.release()
+        self._opened.discard(self)
+
+    def _offsets(self) -> OffsetIndex:
+        """The offset index of a segment whose file is open."""
+        offsets = self._indexes.offsets
+        assert offsets is not None
+        return offsets
+
+    def _open(self) -> SegmentFile:
+        file = SegmentFile(self.path())
+        if self._indexes.offsets is None and self._indexes.load_offsets(self.size) is None:
+            self._file = file
+            self.rebuild()
+        return self._adopt(file)
+
+    def _adopt(self, file: SegmentFile) -> SegmentFile:
+        self._file = file
+        self._opened.add(self)
+        return file

@@ -1,0 +1,41 @@
+"""Find records by time, over the segments of one log.
+
+Called by log.py for ListOffsets. Indexes narrow the search to one batch; only that one is decoded.
+Timestamps need not grow along the log: the answer is the first record, in offset order, that is new enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.log.segment import Segment
+from broker.records.batch import BatchHeader
+from broker.records.record import decode_batch
+
+__all__ = ["first_since", "newest"]
+
+
+def first_since(segments: Sequence[Segment], timestamp: int, log_start_offset: int) -> tuple[int, int] | None:
+    """(offset, timestamp ms) of the first record from `log_start_offset` on that is as new as `timestamp`."""
+    for segment in segments:
+        if segment.newest[0] < timestamp:
+            continue
+        for position, header in segment.batches(segment.position_for_timestamp(timestamp)):
+            if header.max_timestamp >= timestamp and header.last_offset >= log_start_offset:
+                for offset, at in _record_times(segment, position, header):
+                    if at >= timestamp and offset >= log_start_offset:
+                        return offset, at
+    return None
+
+
+def newest(segments: Sequence[Segment], log_start_offset: int) -> tuple[int, int] | None:
+    """(offset, timestamp ms) of the first record with the newest timestamp; None without timestamps."""
+    latest = max((segment.newest[0] for segment in segments), default=-1)
+    return first_since(segments, latest, log_start_offset) if latest >= 0 else None
+
+
+def _record_times(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
+    if header.is_log_append_time or header.record_count == 1:
+        return [(header.base_offset, header.max_timestamp)]
+    batch = segment.file().pread(header.size, position)
+    return [(record.offset, record.timestamp) for record in decode_batch(batch, 0, header)]
