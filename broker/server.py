@@ -51,7 +51,12 @@ class BrokerServer:
         self._clock = clock or SystemClock()
         self._listeners = ListenerSet(config)
         self._directories = [Path(text) for text in config.log_dirs]
-        self._logs = LogManager(self._directories, self._clock)
+        self._logs = LogManager(
+            self._directories,
+            self._clock,
+            retention_check_interval_ms=config.log_retention_check_interval_ms,
+            producer_expiration_ms=config.producer_id_expiration_ms,
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._undo: list[Callable[[], object]] = []
         self._topics: Topics
@@ -62,7 +67,7 @@ class BrokerServer:
         try:
             return await self._start()
         except BaseException:
-            await self.stop(clean=False)
+            await self.stop()
             raise
 
     async def _start(self) -> list[Listener]:
@@ -84,8 +89,6 @@ class BrokerServer:
         connect = self.config.zookeeper_connect
         for directory in self._directories:
             directory.mkdir(parents=True, exist_ok=True)
-        self._logs.lock()
-        self._undo.append(self._logs.unlock)
         if not connect:
             embedded = EmbeddedZooKeeper(self._directories[0] / ZOOKEEPER_DIRECTORY)
             self._undo.append(embedded.stop)
@@ -158,10 +161,11 @@ class BrokerServer:
 
     async def _tick_forever(self) -> None:
         seconds = self.config.log_flush_scheduler_interval_ms / 1000
+        loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(seconds)
             try:
-                await self._logs.tick()
+                self._logs.tick(lambda job: loop.run_in_executor(None, job))
                 self._listeners.close_idle()
             except Exception:
                 logger.exception("periodic work on the logs failed")
@@ -173,7 +177,7 @@ class BrokerServer:
 
     # --- the end
 
-    async def stop(self, *, clean: bool = True) -> None:
+    async def stop(self) -> None:
         """Close connections, flush and mark the logs, leave ZooKeeper, end our own."""
         await self._listeners.close()
         for task in list(self._tasks):
@@ -181,8 +185,7 @@ class BrokerServer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._groups is not None:
             await self._groups.close()
-        if clean:
-            await asyncio.to_thread(self._logs.close)
+        await asyncio.to_thread(self._logs.close)
         while self._undo:
             undo = self._undo.pop()
             try:

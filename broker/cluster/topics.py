@@ -56,6 +56,7 @@ class Topics:
         self._defaults = LogConfig.from_properties(config.topic_defaults())
         self._partitions: dict[TopicPartition, Partition] = {}
         self._lock = asyncio.Lock()
+        self._changing = asyncio.Lock()
         self._on_led: dict[str, OnLed] = {}
         self._on_deleted: list[OnDeleted] = []
         self.metadata = metadata
@@ -81,6 +82,10 @@ class Topics:
 
     async def create(self, new: NewTopic, *, validate_only: bool = False) -> TopicRecord:
         """Create a topic. Raises BrokerError or ConfigError; nothing is left of one that failed."""
+        async with self._changing:
+            return await self._create(new, validate_only)
+
+    async def _create(self, new: NewTopic, validate_only: bool) -> TopicRecord:
         check_topic_name(new.name)
         self.log_config(new.config)
         assignment = self._assignment(new)
@@ -89,8 +94,12 @@ class Topics:
             raise BrokerError(ErrorCode.topic_already_exists, f"topic {new.name} exists already")
         if validate_only:
             return record
-        await asyncio.to_thread(self._registry.create_topic, new.name, assignment, dict(new.config), record.topic_id)
-        await self.refresh(())
+        try:
+            await asyncio.to_thread(
+                self._registry.create_topic, new.name, assignment, dict(new.config), record.topic_id
+            )
+        finally:
+            await self.refresh(())  # another broker may have been faster: then it is known from here on
         logger.info("created topic %s with %d partitions", new.name, len(assignment))
         return record
 
