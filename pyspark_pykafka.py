@@ -1,0 +1,36 @@
+"""Makes `format("pykafka")` known to Spark: it imports every `pyspark_*` module and registers its `DefaultSource`.
+
+One module whose import fails silently disables all such sources of a session, so this one imports
+nothing but pyspark; the connector, and what it needs, comes in with the first use of the format, where a
+missing package is an error that says so.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import cast
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+__all__ = ["DefaultSource"]
+
+
+class DefaultSource(DataSource):
+    """Stands for `spark_connector.source.PykafkaSource`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pykafka"
+
+    def schema(self) -> StructType | str:
+        return self._source().schema()
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return self._source().reader(schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return self._source().streamReader(schema)
+
+    def _source(self) -> DataSource:
+        return cast(DataSource, importlib.import_module("spark_connector.source").PykafkaSource(self.options))

@@ -1,0 +1,78 @@
+"""Connections that outlive a task: one cluster view and a pool of idle fetchers per Python worker.
+
+Spark reuses its Python workers and their module globals, so a micro-batch finds the metadata and the
+connection of the one before and costs no handshake (Spark's own source pools consumers for the same
+reason, 64 of them). Used by fetch.py only; a worker runs one task at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from broker.client.cluster import Cluster
+from broker.client.fetcher import Fetcher
+from broker.client.settings import ClientSettings
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["WorkerClients", "worker_clients"]
+
+_MAX_IDLE_FETCHERS = 64
+_MAX_CLUSTERS = 4
+
+
+class WorkerClients:
+    """What one worker process keeps open between tasks, the least used closed first."""
+
+    def __init__(self) -> None:
+        self._clusters: OrderedDict[ClientSettings, Cluster] = OrderedDict()
+        self._idle: OrderedDict[tuple[ClientSettings, TopicPartition], Fetcher] = OrderedDict()
+
+    def cluster(self, settings: ClientSettings) -> Cluster:
+        """The worker's view of the cluster that `settings` name."""
+        cluster = self._clusters.get(settings)
+        if cluster is None:
+            cluster = self._clusters[settings] = Cluster(properties=settings, create_topics=False)
+        self._clusters.move_to_end(settings)
+        if len(self._clusters) > _MAX_CLUSTERS:
+            oldest, unused = self._clusters.popitem(last=False)
+            for key in [key for key in self._idle if key[0] == oldest]:
+                self._idle.pop(key).close()
+            unused.close()
+        return cluster
+
+    @contextmanager
+    def fetcher(self, settings: ClientSettings, tp: TopicPartition) -> Iterator[Fetcher]:
+        """A fetcher of `tp` for this block alone: kept for the next task, or closed when the block is left early."""
+        cluster = self.cluster(settings)
+        fetcher = self._idle.pop((settings, tp), None) or Fetcher(cluster, tp)
+        try:
+            yield fetcher
+        except BaseException:
+            fetcher.close()
+            raise
+        self._idle[settings, tp] = fetcher
+        if len(self._idle) > _MAX_IDLE_FETCHERS:
+            self._idle.popitem(last=False)[1].close()
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        for fetcher in self._idle.values():
+            fetcher.close()
+        for cluster in self._clusters.values():
+            cluster.close()
+        self._idle.clear()
+        self._clusters.clear()
+
+
+_clients: tuple[int, WorkerClients] | None = None
+
+
+def worker_clients() -> WorkerClients:
+    """This process's clients; a forked child gets its own, sockets cannot be shared."""
+    global _clients
+    if _clients is None or _clients[0] != os.getpid():
+        _clients = (os.getpid(), WorkerClients())
+    return _clients[1]
