@@ -33,7 +33,7 @@ def sync(group: ClassicGroup, request: SyncRequest, waiter: Waiter, now: Now) ->
         group.waiters.reply(waiter, SyncReply(error))
         return group.drain()
     member = group.roster.members[request.member_id]
-    group.sync_received(member.member_id)
+    group.pending_sync.discard(member.member_id)
     if group.state is GroupState.STABLE:
         group.waiters.reply(waiter, group.assignment_of(member))
         group.touch(member, now)

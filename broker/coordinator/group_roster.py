@@ -7,10 +7,11 @@ time-outs or replies.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from broker.coordinator.group_member import Member
+from broker.coordinator.records import MemberMetadata
 from broker.errors import ErrorCode
 
 __all__ = ["Roster"]
@@ -105,6 +106,15 @@ class Roster:
     def rebalance_timeout_ms(self) -> int:
         """How long a rebalance waits: as long as its most patient member."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    def records(self, protocol_name: str | None, assignments: Mapping[str, bytes] | None) -> tuple[MemberMetadata, ...]:
+        """The members as they are stored: with the assignments they have, or with new ones."""
+        return tuple(
+            member.record(
+                protocol_name, member.assignment if assignments is None else assignments.get(member.member_id, b"")
+            )
+            for member in self.members.values()
+        )
 
     def _withdraw_votes(self, member: Member) -> None:
         self._supporters.subtract(member.protocols.keys())

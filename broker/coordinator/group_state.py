@@ -32,7 +32,7 @@ __all__ = ["ClassicGroup"]
 
 # A member in its first JoinGroup has no id to send heartbeats with: this is how long it may wait (s).
 NEW_MEMBER_JOIN_TIMEOUT = 300.0
-# A rebalance in which nobody came back looks again after this time at the earliest.
+# A rebalance to which nobody came back looks again after this time at the earliest.
 LEAST_WAIT_MS = 1_000
 
 
@@ -74,16 +74,10 @@ class ClassicGroup:
 
     def snapshot(self, now: Now, assignments: Mapping[str, bytes] | None = None) -> GroupMetadata:
         """This generation as it is stored; members without an entry in `assignments` get nothing to do."""
-        members = tuple(
-            member.record(
-                self.protocol_name,
-                member.assignment if assignments is None else assignments.get(member.member_id, b""),
-            )
-            for member in self.roster.members.values()
-        )
-        protocol_type = self.roster.protocol_type or ""
-        leader = self.roster.leader
-        return GroupMetadata(protocol_type, self.generation_id, self.protocol_name, leader, now.wall_ms, members)
+        who = self.roster
+        members = who.records(self.protocol_name, assignments)
+        protocol_type = who.protocol_type or ""
+        return GroupMetadata(protocol_type, self.generation_id, self.protocol_name, who.leader, now.wall_ms, members)
 
     def install(self, metadata: GroupMetadata, now: Now) -> None:
         """Make a stored generation the current one. Live, its members are here already; on replay they
@@ -154,18 +148,10 @@ class ClassicGroup:
     def replace_static(self, old_member_id: str, new_member_id: str, now: Now) -> Member:
         """A static member is back under a new id; whoever waits under the old one is fenced."""
         self.waiters.dismiss(old_member_id, ErrorCode.fenced_instance_id, old_member_id)
-        if old_member_id in self.pending_sync:
-            self.pending_sync.remove(old_member_id)
-            self.pending_sync.add(new_member_id)
+        self.pending_sync = {new_member_id if m == old_member_id else m for m in self.pending_sync}
         member = self.roster.replace_static(old_member_id, new_member_id)
         self.touch(member, now)
         return member
-
-    def sync_received(self, member_id: str) -> None:
-        """A member has sent the SyncGroup of this generation."""
-        self.pending_sync.discard(member_id)
-        if not self.pending_sync:
-            self._sync_deadline = inf
 
     def _drop(self, member_id: str) -> bool:
         self.waiters.dismiss(member_id, ErrorCode.unknown_member_id)
@@ -187,7 +173,6 @@ class ClassicGroup:
         self._sync_deadline = inf
         self.storing = None
         timeout_ms = self.roster.rebalance_timeout_ms()
-        self._initial_remaining_ms = None
         if self.state is GroupState.EMPTY:
             delay_ms = self.config.group_initial_rebalance_delay_ms
             self._initial_remaining_ms = max(timeout_ms - delay_ms, 0)
@@ -287,7 +272,9 @@ class ClassicGroup:
                 self.remove_member(member.member_id, now)
         if self.state is GroupState.PREPARING_REBALANCE and self._join_deadline <= now.monotonic:
             self._join_deadline_reached(now)
-        if self._sync_deadline <= now.monotonic:
+        if not self.pending_sync:
+            self._sync_deadline = inf
+        elif self._sync_deadline <= now.monotonic:
             for member_id in list(self.pending_sync):
                 self._drop(member_id)
             self.prepare_rebalance(now)

@@ -1,0 +1,185 @@
+"""Rebalances and deadlines of the pure machine: initial delay, time-outs, lost connections, replay."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.coordinator.group_effects import GroupState
+from broker.coordinator.group_state import ClassicGroup
+from broker.errors import ErrorCode
+from tests.support.groups import GroupDriver
+
+
+def test_first_rebalance_waits_the_initial_delay() -> None:
+    driver = GroupDriver(initial_delay_ms=3_000)
+    call = driver.join()
+    driver.advance(2_999)
+    assert call.waits
+    driver.advance(1)
+    assert call.joined.generation_id == 1
+
+
+def test_each_newcomer_prolongs_the_initial_delay() -> None:
+    driver = GroupDriver(initial_delay_ms=3_000)
+    calls = [driver.join()]
+    driver.advance(2_000)
+    calls.append(driver.join())
+    driver.advance(3_999)
+    assert all(call.waits for call in calls)
+    driver.advance(1)
+    assert [call.joined.generation_id for call in calls] == [1, 1]
+
+
+def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
+    driver = GroupDriver(initial_delay_ms=3_000)
+    calls = [driver.join(rebalance_ms=7_000)]
+    for _ in range(6):
+        driver.advance(1_000)
+        calls.append(driver.join(rebalance_ms=7_000))
+    driver.advance(1_000)
+    assert not any(call.waits for call in calls)
+
+
+def test_members_that_do_not_come_back_in_time_are_dropped() -> None:
+    driver = GroupDriver()
+    leader, lost = driver.stable(2, session_ms=100_000)
+    rejoined = driver.join(leader)
+    driver.advance(60_000)
+    assert [member.member_id for member in rejoined.joined.members] == [leader]
+    assert driver.heartbeat(lost) is ErrorCode.unknown_member_id
+
+
+def test_lost_leader_is_replaced_by_one_that_came_back() -> None:
+    driver = GroupDriver()
+    _, follower = driver.stable(2, session_ms=100_000)
+    rejoined = driver.join(follower, protocols=(("range", b"new"),))
+    driver.advance(60_000)
+    assert rejoined.joined.leader == follower
+
+
+def test_silent_member_is_expired_after_its_session() -> None:
+    driver = GroupDriver()
+    leader, silent = driver.stable(2)
+    for _ in range(3):
+        driver.advance(3_000)
+        assert driver.heartbeat(leader) is ErrorCode.none
+    driver.advance(1_000)
+    assert silent not in driver.group.roster.members
+    assert driver.heartbeat(leader) is ErrorCode.rebalance_in_progress
+
+
+def test_when_all_are_silent_the_group_is_empty_and_that_is_stored() -> None:
+    driver = GroupDriver()
+    driver.stable(2)
+    driver.advance(10_000)
+    assert driver.group.state is GroupState.EMPTY
+    assert driver.stored[-1].members == ()
+    assert driver.stored[-1].generation_id == driver.group.generation_id == 3
+    assert driver.stored[-1].protocol_type == "consumer"
+
+
+def test_waiting_for_a_rebalance_is_no_silence() -> None:
+    driver = GroupDriver()
+    leader, other = driver.stable(2, session_ms=10_000)
+    driver.group.roster.members[other].session_timeout_ms = 100_000
+    driver.heartbeat(other)
+    rejoined = driver.join(leader, session_ms=10_000)
+    driver.advance(50_000)
+    assert rejoined.waits
+    assert leader in driver.group.roster.members
+
+
+def test_newcomer_waits_five_minutes_at_most() -> None:
+    driver = GroupDriver()
+    (old,) = driver.stable(1, session_ms=1_000_000, rebalance_ms=1_000_000)
+    newcomer = driver.join()
+    driver.advance(300_000)
+    assert newcomer.error is ErrorCode.unknown_member_id
+    assert driver.join(old).joined.generation_id == 2
+
+
+def test_members_that_do_not_sync_in_time_are_dropped() -> None:
+    driver = GroupDriver()
+    first = driver.join(session_ms=100_000).joined.member_id
+    second = driver.join(session_ms=100_000)
+    driver.join(first, session_ms=100_000)
+    waiting = driver.sync(second.joined.member_id)
+    driver.advance(60_000)
+    assert waiting.error is ErrorCode.rebalance_in_progress
+    assert list(driver.group.roster.members) == [second.joined.member_id]
+
+
+def test_a_follower_that_never_syncs_is_dropped_from_a_stable_group() -> None:
+    driver = GroupDriver()
+    first = driver.join(session_ms=100_000).joined.member_id
+    second = driver.join(session_ms=100_000)
+    driver.join(first, session_ms=100_000)
+    driver.sync(first, {})
+    assert driver.group.state is GroupState.STABLE
+    driver.advance(60_000)
+    assert second.joined.member_id not in driver.group.roster.members
+
+
+@pytest.mark.parametrize("can_return", [True, False])
+def test_lost_connection_of_a_waiting_newcomer(can_return: bool) -> None:
+    driver = GroupDriver()
+    (old,) = driver.stable(1, session_ms=100_000)
+    newcomer = driver.join(session_ms=10_000)
+    driver.abandon(newcomer, can_return=can_return)
+    rejoined = driver.join(old, session_ms=100_000)
+    assert rejoined.waits is can_return
+    driver.advance(10_000)
+    assert len(rejoined.joined.members) == 1
+    assert newcomer.waits
+
+
+def test_lost_connection_of_a_waiting_leader_does_not_hold_the_group_up() -> None:
+    driver = GroupDriver()
+    leader, follower = driver.stable(2)
+    lost = driver.join(leader)
+    driver.abandon(lost)
+    rejoined = driver.join(follower)
+    driver.advance(10_000)
+    assert rejoined.joined.leader == follower
+
+
+def test_lost_connection_of_an_answered_call_changes_nothing() -> None:
+    driver = GroupDriver()
+    call = driver.join()
+    driver.abandon(call, can_return=False)
+    assert len(driver.group.roster) == 1
+
+
+def test_replay_gives_the_same_generation_back() -> None:
+    driver = GroupDriver()
+    leader, follower = driver.stable(2)
+    replayed = GroupDriver()
+    replayed.group.install(driver.stored[-1], replayed.now())
+    assert replayed.group.snapshot(driver.now()) == driver.group.snapshot(driver.now())
+    assert replayed.heartbeat(leader, generation=2) is ErrorCode.none
+    assert replayed.sync(follower, generation=2).synced.assignment == follower.encode()
+    assert replayed.join(follower).joined.generation_id == 2
+
+
+def test_replayed_members_that_do_not_show_up_expire() -> None:
+    driver = GroupDriver()
+    driver.stable(2)
+    replayed = GroupDriver()
+    replayed.group.install(driver.stored[-1], replayed.now())
+    replayed.advance(10_000)
+    assert replayed.group.state is GroupState.EMPTY
+    assert replayed.group.generation_id == 3
+
+
+def test_kill_answers_whoever_waits() -> None:
+    driver = GroupDriver()
+    leader, follower = driver.stable(2)
+    joining = driver.join(leader)
+    driver.perform(driver.group.kill(ErrorCode.not_coordinator, driver.now()))
+    assert joining.error is ErrorCode.not_coordinator
+    assert driver.heartbeat(follower) is ErrorCode.coordinator_not_available
+    assert driver.group.wake_at == float("inf")
+
+
+def test_group_without_members_wants_no_waking() -> None:
+    assert ClassicGroup("g", GroupDriver().config, 0).wake_at == float("inf")

@@ -1,0 +1,149 @@
+"""Static members (KIP-345) on the pure machine."""
+
+from __future__ import annotations
+
+from broker.coordinator.group_effects import GroupState
+from broker.errors import ErrorCode
+from tests.support.groups import GroupDriver
+
+BOTH = (("range", b"t"), ("sticky", b"t"))
+
+
+def stable_static(driver: GroupDriver) -> tuple[str, str]:
+    """A stable group of the static members `a` (the leader) and `b`."""
+    leader = driver.join(instance="a").joined.member_id
+    follower = driver.join(instance="b")
+    driver.join(leader, instance="a")
+    members = leader, follower.joined.member_id
+    driver.sync_all(list(members))
+    return members
+
+
+def test_returning_static_member_takes_its_place_without_a_rebalance() -> None:
+    driver = GroupDriver()
+    _, old = stable_static(driver)
+    reply = driver.join(instance="b").joined
+    assert (reply.error, reply.generation_id, reply.members) == (ErrorCode.none, 2, ())
+    assert reply.member_id != old
+    assert driver.group.state is GroupState.STABLE
+    assert driver.sync(reply.member_id, instance="b").synced.assignment == old.encode()
+
+
+def test_its_new_id_is_stored_before_it_is_told() -> None:
+    driver = GroupDriver()
+    stable_static(driver)
+    driver.hold = True
+    call = driver.join(instance="b")
+    assert call.waits
+    driver.release()
+    assert call.joined.member_id in {member.member_id for member in driver.stored[-1].members}
+
+
+def test_failure_to_store_its_new_id_is_told() -> None:
+    driver = GroupDriver()
+    stable_static(driver)
+    driver.hold = True
+    call = driver.join(instance="b")
+    driver.release(ErrorCode.coordinator_not_available)
+    assert call.error is ErrorCode.coordinator_not_available
+
+
+def test_old_id_is_fenced() -> None:
+    driver = GroupDriver()
+    _, old = stable_static(driver)
+    driver.join(instance="b")
+    fenced = ErrorCode.fenced_instance_id
+    assert driver.heartbeat(old, instance="b") is fenced
+    assert driver.join(old, instance="b").error is fenced
+    assert driver.sync(old, instance="b").error is fenced
+    assert driver.check_commit(old, generation=2, instance="b") is fenced
+    assert driver.leave(old, instance="b") is fenced
+    assert driver.heartbeat(old) is ErrorCode.unknown_member_id
+
+
+def test_whoever_waits_under_the_old_id_is_fenced() -> None:
+    driver = GroupDriver()
+    leader, follower = stable_static(driver)
+    driver.join(leader, instance="a")
+    waiting = driver.join(instance="a")
+    assert waiting.waits
+    again = driver.join(instance="a")
+    assert waiting.error is ErrorCode.fenced_instance_id
+    driver.join(follower, instance="b")
+    assert again.joined.generation_id == 3
+
+
+def test_unknown_instance_with_a_member_id_is_refused() -> None:
+    driver = GroupDriver()
+    leader, _ = stable_static(driver)
+    assert driver.join(leader, instance="c").error is ErrorCode.unknown_member_id
+
+
+def test_returning_leader_may_be_told_to_skip_the_assignment() -> None:
+    driver = GroupDriver()
+    stable_static(driver)
+    reply = driver.join(instance="a", can_skip=True).joined
+    assert reply.skip_assignment
+    assert reply.leader == reply.member_id
+    assert len(reply.members) == 2
+
+
+def test_returning_leader_of_an_older_version_does_not_think_it_leads() -> None:
+    driver = GroupDriver()
+    leader, _ = stable_static(driver)
+    reply = driver.join(instance="a").joined
+    assert (reply.leader, reply.members, reply.skip_assignment) == (leader, (), False)
+    assert driver.group.roster.leader == reply.member_id
+
+
+def test_return_that_changes_the_protocol_makes_the_group_rebalance() -> None:
+    driver = GroupDriver()
+    leader = driver.join(instance="a", protocols=BOTH).joined.member_id
+    driver.sync_all([leader])
+    assert driver.group.protocol_name == "range"
+    reply = driver.join(instance="a", protocols=BOTH[::-1]).joined
+    assert (reply.generation_id, reply.protocol_name) == (2, "sticky")
+
+
+def test_return_between_join_and_sync_makes_the_group_rebalance() -> None:
+    driver = GroupDriver()
+    leader = driver.join(instance="a").joined.member_id
+    follower = driver.join(instance="b")
+    driver.join(leader, instance="a")
+    waiting = driver.sync(follower.joined.member_id, instance="b")
+    returned = driver.join(instance="a")
+    assert waiting.error is ErrorCode.rebalance_in_progress
+    driver.join(follower.joined.member_id, instance="b")
+    assert returned.joined.generation_id == 3
+
+
+def test_rebalance_does_not_drop_a_static_member_that_is_late() -> None:
+    driver = GroupDriver()
+    leader, follower = stable_static(driver)
+    driver.group.roster.members[follower].session_timeout_ms = 120_000
+    driver.heartbeat(follower, instance="b")
+    rejoined = driver.join(leader, instance="a", session_ms=120_000)
+    driver.advance(60_000)
+    assert len(rejoined.joined.members) == 2
+
+
+def test_rebalance_to_which_nobody_comes_back_waits_for_the_sessions() -> None:
+    driver = GroupDriver()
+    leader, follower = stable_static(driver)
+    for member in (leader, follower):
+        driver.group.roster.members[member].session_timeout_ms = 100_000
+        driver.heartbeat(member)
+    driver.abandon(driver.join(leader, instance="a", rebalance_ms=0, session_ms=100_000))
+    driver.advance(90_000)
+    assert driver.group.state is GroupState.PREPARING_REBALANCE
+    driver.advance(20_000)
+    assert driver.group.state is GroupState.EMPTY
+
+
+def test_operator_removes_a_static_member_by_its_instance() -> None:
+    driver = GroupDriver()
+    leader, _ = stable_static(driver)
+    assert driver.leave(instance="b") is ErrorCode.none
+    assert driver.leave(instance="nobody") is ErrorCode.unknown_member_id
+    assert driver.leave() is ErrorCode.unknown_member_id
+    assert list(driver.group.roster.members) == [leader]
