@@ -30,7 +30,7 @@ class Sized(Protocol):
 class PartitionAnswer(NamedTuple):
     """One partition's part of the answer. `aborted` is None for read_uncommitted."""
 
-    index: int
+    partition: int
     error: int
     high_watermark: int
     last_stable_offset: int
@@ -84,7 +84,7 @@ def encode_fetch_response(
 
 def _partition(version: int, partition: PartitionAnswer, flexible: bool) -> bytes:
     out = bytearray(
-        struct.pack(">ihqq", partition.index, partition.error, partition.high_watermark, partition.last_stable_offset)
+        struct.pack(">ihqq", partition.partition, partition.error, partition.high_watermark, partition.last_stable_offset)
     )
     if version >= 5:
         out += struct.pack(">q", partition.log_start_offset)

@@ -59,7 +59,7 @@ def test_kio_reads_back_what_was_written(version: int, answer: list[TopicAnswer]
         else:
             assert decoded.topic == given_topic.name
         for got, sent in zip(decoded.partitions, given_topic.partitions, strict=True):
-            assert (got.partition_index, int(got.error_code)) == (sent.index, sent.error)
+            assert (got.partition_index, int(got.error_code)) == (sent.partition, sent.error)
             assert (got.high_watermark, got.last_stable_offset) == (sent.high_watermark, sent.last_stable_offset)
             assert (got.records or b"") == (sent.records.data if isinstance(sent.records, Blob) else b"")
             aborted = got.aborted_transactions

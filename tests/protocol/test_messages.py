@@ -71,9 +71,10 @@ def test_an_api_kio_does_not_know_is_unsupported() -> None:
         encode_request(ApiKey.PRODUCE, 99, 1, None, {})
 
 
-def test_bytes_left_over_are_an_error() -> None:
-    with pytest.raises(ProtocolError, match="left over"):
-        decode_request(encode_request(ApiKey.METADATA, 12, 1, None, {})[4:] + b"x")
+def test_bytes_left_over_are_ignored_in_a_request_and_an_error_in_a_response() -> None:
+    request = decode_request(encode_request(ApiKey.METADATA, 12, 1, None, {})[4:] + b"xyz")
+    with pytest.raises(ProtocolError, match="1 bytes are left over"):
+        decode_response(ApiKey.METADATA, 12, encode_response(request, {})[4:] + b"x")
 
 
 @given(st.binary(max_size=200))
