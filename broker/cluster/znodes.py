@@ -9,9 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
@@ -27,6 +27,8 @@ __all__ = [
     "uuid_from_text",
     "uuid_to_text",
 ]
+
+T = TypeVar("T")
 
 CLUSTER_ID = "/cluster/id"
 BROKER_IDS = "/brokers/ids"
@@ -47,6 +49,9 @@ PERSISTENT_PATHS = (
     *(TOPIC_CONFIGS, BROKER_CONFIGS, "/config/clients", "/config/users", CONFIG_CHANGES),
 )
 """What a broker creates when it first sees a ZooKeeper (KafkaZkClient.createTopLevelPaths)."""
+
+
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)  # what json and int() make of garbage
 
 
 class MalformedNode(PykafkaError):
@@ -168,10 +173,10 @@ class BrokerInfo:
             node = json.loads(data)
             endpoints = tuple(Endpoint.parse(text) for text in node.get("endpoints") or ())
             if not endpoints:  # version 1 had host and port only
-                endpoints = (Endpoint("PLAINTEXT", node["host"], node["port"]),)
+                endpoints = (Endpoint("PLAINTEXT", str(node["host"]), int(node["port"])),)
             protocols = node.get("listener_security_protocol_map") or {e.listener: e.listener for e in endpoints}
             return cls(broker_id, endpoints, protocols, node.get("rack"), int(node.get("timestamp", 0)))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             raise MalformedNode(path, data, error) from error
 
 
@@ -208,7 +213,7 @@ class TopicRecord:
             topic_id = uuid_from_text(node["topic_id"]) if node.get("topic_id") else _NO_UUID
             moves = (_replicas_from_json(node.get(key)) for key in ("adding_replicas", "removing_replicas"))
             return cls(name, topic_id, _replicas_from_json(node["partitions"]), config, *moves)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except _UNREADABLE as error:
             raise MalformedNode(topic_path(name), data, error) from error
 
 
@@ -239,7 +244,7 @@ class PartitionState:
             node = json.loads(data)
             isr = tuple(map(int, node["isr"]))
             return cls(int(node["leader"]), int(node["leader_epoch"]), isr, int(node["controller_epoch"]), version)
-        except (ValueError, KeyError, TypeError) as error:
+        except _UNREADABLE as error:
             raise MalformedNode(state_path(tp), data, error) from error
 
 
@@ -254,7 +259,7 @@ def decode_config(path: str, data: bytes) -> dict[str, str]:
     """An empty node is an empty config, as Kafka has it."""
     try:
         return {str(key): str(value) for key, value in json.loads(data)["config"].items()} if data else {}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except _UNREADABLE as error:
         raise MalformedNode(path, data, error) from error
 
 
@@ -263,7 +268,7 @@ def encode_cluster_id(cluster_id: str) -> bytes:
 
 
 def decode_cluster_id(data: bytes) -> str:
-    return str(_field(CLUSTER_ID, data, "id"))
+    return _field(CLUSTER_ID, data, "id", str)
 
 
 def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
@@ -271,7 +276,7 @@ def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
 
 
 def decode_controller(data: bytes) -> int:
-    return int(_field(CONTROLLER, data, "brokerid"))
+    return _field(CONTROLLER, data, "brokerid", int)
 
 
 def encode_producer_id_block(broker_id: int, first: int, last: int) -> bytes:
@@ -280,7 +285,7 @@ def encode_producer_id_block(broker_id: int, first: int, last: int) -> bytes:
 
 def decode_producer_id_block_end(data: bytes) -> int:
     """Last producer id that has been given out."""
-    return int(_field(PRODUCER_ID_BLOCK, data, "block_end"))
+    return _field(PRODUCER_ID_BLOCK, data, "block_end", int)
 
 
 def encode_config_change(entity_path: str) -> bytes:
@@ -288,7 +293,7 @@ def encode_config_change(entity_path: str) -> bytes:
 
 
 def decode_config_change(path: str, data: bytes) -> str:
-    return str(_field(path, data, "entity_path"))
+    return _field(path, data, "entity_path", str)
 
 
 def encode_isr_change(partitions: Iterable[TopicPartition]) -> bytes:
@@ -299,7 +304,7 @@ def encode_isr_change(partitions: Iterable[TopicPartition]) -> bytes:
 def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
     try:
         return [TopicPartition(one["topic"], int(one["partition"])) for one in json.loads(data)["partitions"]]
-    except (ValueError, KeyError, TypeError) as error:
+    except _UNREADABLE as error:
         raise MalformedNode(path, data, error) from error
 
 
@@ -333,10 +338,10 @@ def _replicas_from_json(node: Mapping[str, Sequence[int]] | None) -> dict[int, t
     return {int(partition): tuple(map(int, replicas)) for partition, replicas in (node or {}).items()}
 
 
-def _field(path: str, data: bytes, name: str) -> Any:
+def _field(path: str, data: bytes, name: str, type_: Callable[[Any], T]) -> T:
     try:
-        return json.loads(data)[name]
-    except (ValueError, KeyError, TypeError) as error:
+        return type_(json.loads(data)[name])
+    except _UNREADABLE as error:
         raise MalformedNode(path, data, error) from error
 
 

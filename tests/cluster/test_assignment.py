@@ -1,0 +1,84 @@
+"""Placement of replicas."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.cluster.assignment import assign_replicas, check_assignment
+from broker.errors import BrokerError, ErrorCode
+
+
+def test_partition_i_begins_on_broker_i_and_its_replicas_follow() -> None:
+    assert assign_replicas([3, 1, 2], 4, 2) == {0: (1, 2), 1: (2, 3), 2: (3, 1), 3: (1, 2)}
+
+
+def test_the_start_shifts_everything() -> None:
+    assert assign_replicas([1, 2, 3], 2, 2, start=2) == {0: (3, 1), 1: (1, 2)}
+
+
+def test_added_partitions_go_on_where_the_topic_ended() -> None:
+    whole = assign_replicas([1, 2, 3], 5, 2, start=1)
+    added = assign_replicas([1, 2, 3], 2, 2, start=1, first_partition=3)
+    assert added == {partition: whole[partition] for partition in (3, 4)}
+
+
+@given(
+    brokers=st.sets(st.integers(0, 1000), min_size=1, max_size=8),
+    partitions=st.integers(1, 40),
+    factor=st.integers(1, 8),
+    start=st.integers(-(2**63), 2**63),
+)
+def test_replicas_are_distinct_and_load_is_even(brokers: set[int], partitions: int, factor: int, start: int) -> None:
+    factor = min(factor, len(brokers))
+    assignment = assign_replicas(brokers, partitions, factor, start=start)
+    assert list(assignment) == list(range(partitions))
+    assert all(len(set(replicas)) == factor and set(replicas) <= brokers for replicas in assignment.values())
+    leaders = Counter(replicas[0] for replicas in assignment.values())
+    held = Counter(replica for replicas in assignment.values() for replica in replicas)
+    assert max(leaders.values()) - min(leaders[broker] for broker in brokers) <= 1
+    assert max(held.values()) - min(held[broker] for broker in brokers) <= factor
+    assert check_assignment(assignment, brokers) == assignment
+
+
+@pytest.mark.parametrize(
+    ("brokers", "partitions", "factor", "code", "complaint"),
+    [
+        ([1], 0, 1, ErrorCode.invalid_partitions, "0 partitions asked for"),
+        ([1], 1, 0, ErrorCode.invalid_replication_factor, "replication factor 0"),
+        ([1, 2], 1, 3, ErrorCode.invalid_replication_factor, "3 is larger than the number of available brokers, 2"),
+        ([], 1, 1, ErrorCode.broker_not_available, "no broker is registered"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(
+    brokers: list[int], partitions: int, factor: int, code: ErrorCode, complaint: str
+) -> None:
+    with pytest.raises(BrokerError, match=complaint) as refusal:
+        assign_replicas(brokers, partitions, factor)
+    assert refusal.value.code is code
+
+
+def test_a_possible_manual_assignment_is_kept() -> None:
+    assert check_assignment({1: [2, 1], 0: [1, 3]}, [1, 2, 3]) == {0: (1, 3), 1: (2, 1)}
+    assert check_assignment({2: [1]}, [1], first_partition=2) == {2: (1,)}
+
+
+@pytest.mark.parametrize(
+    ("assignment", "complaint"),
+    [
+        ({}, "not consecutive from 0"),
+        ({1: [1]}, "not consecutive from 0"),
+        ({0: [1], 2: [1]}, "not consecutive from 0"),
+        ({0: []}, "partition 0 has no replica"),
+        ({0: [1, 1]}, "names a broker twice"),
+        ({0: [1, 2], 1: [1]}, "partition 1 has 1 replicas, partition 0 2"),
+        ({0: [1, 9]}, r"names brokers that are not registered: \[9\]"),
+    ],
+)
+def test_an_impossible_manual_assignment_is_refused(assignment: dict[int, list[int]], complaint: str) -> None:
+    with pytest.raises(BrokerError, match=complaint) as refusal:
+        check_assignment(assignment, [1, 2])
+    assert refusal.value.code is ErrorCode.invalid_replica_assignment
