@@ -16,7 +16,7 @@ import pyarrow as pa
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 
-__all__ = ["MAX_BYTES", "MAX_ROWS", "arrow_schema", "spark_ddl", "to_record_batches"]
+__all__ = ["MAX_BYTES", "MAX_ROWS", "arrow_schema", "to_record_batches"]
 
 MAX_ROWS = 10_000
 """Most rows of one record batch."""
@@ -27,7 +27,7 @@ MAX_BYTES = 4 << 20
 
 @functools.cache
 def arrow_schema(include_headers: bool) -> pa.Schema:
-    """The schema as Arrow; every field nullable, as Spark's own source has it."""
+    """The schema of `source.spark_schema` as Arrow; every field nullable, as Spark's own source has it."""
     fields = [
         ("key", pa.binary()),
         ("value", pa.binary()),
@@ -38,14 +38,6 @@ def arrow_schema(include_headers: bool) -> pa.Schema:
         ("timestampType", pa.int32()),
     ]
     return pa.schema([*fields, ("headers", HEADERS_TYPE)] if include_headers else fields)
-
-
-def spark_ddl(include_headers: bool) -> str:
-    """The same schema as Spark writes it."""
-    columns = (
-        "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
-    )
-    return f"{columns}, headers ARRAY<STRUCT<key: STRING, value: BINARY>>" if include_headers else columns
 
 
 def to_record_batches(columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:

@@ -8,17 +8,40 @@ when Spark asks for a reader for the rest; no broker is asked before a query run
 from __future__ import annotations
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from broker.errors import ConfigError
-from spark_connector.arrow import spark_ddl
 from spark_connector.batch_reader import KafkaBatchReader
 from spark_connector.options import Mode, parse_options
 from spark_connector.stream_reader import KafkaStreamReader
 
-__all__ = ["FORMAT", "PykafkaSource"]
+__all__ = ["FORMAT", "PykafkaSource", "spark_schema"]
 
 FORMAT = "pykafka"
+
+
+def spark_schema(include_headers: bool) -> StructType:
+    """The schema of Spark's own Kafka source: every field nullable, `headers` NULL for a record that has none."""
+    header = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+    fields = [
+        StructField("key", BinaryType()),
+        StructField("value", BinaryType()),
+        StructField("topic", StringType()),
+        StructField("partition", IntegerType()),
+        StructField("offset", LongType()),
+        StructField("timestamp", TimestampType()),
+        StructField("timestampType", IntegerType()),
+    ]
+    return StructType([*fields, StructField("headers", ArrayType(header))] if include_headers else fields)
 
 
 class PykafkaSource(DataSource):
@@ -28,9 +51,9 @@ class PykafkaSource(DataSource):
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
+    def schema(self) -> StructType:
         """Spark's Kafka schema. Raises ConfigError for options that no kind of query takes."""
-        return spark_ddl(parse_options(self.options, Mode.ANY).include_headers)
+        return spark_schema(parse_options(self.options, Mode.ANY).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader. Raises ConfigError, ConnectorError."""
@@ -46,9 +69,9 @@ class PykafkaSource(DataSource):
 
 
 def _refuse_other_schema(schema: StructType, include_headers: bool) -> None:
-    ours = spark_ddl(include_headers)
-    if schema != StructType.fromDDL(ours):
+    ours = spark_schema(include_headers)
+    if schema != ours:
         raise ConfigError(
             "Kafka source has a fixed schema and cannot be set with a custom one: leave out .schema(…); it is "
-            f"{ours}. Given: {schema.simpleString()}"
+            f"{ours.simpleString()}, given was {schema.simpleString()}"
         )

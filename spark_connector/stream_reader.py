@@ -57,7 +57,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Called before any offset is known; the target is set at the first `latestOffset` (SPARK-53560)."""
         self._driver().freeze()
 
-    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # type: ignore[override]  # noqa: N802
+    def latestOffset(self, start: Document, limit: ReadLimit) -> Document:  # noqa: N802
         """The end of the next batch, never None; `start` itself when there is none.
 
         `ReadAllAvailable` overrules the options (`Trigger.Once`); any other limit means them, with the cap Spark says.
@@ -72,7 +72,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What the brokers had at the last look: `sources[].latestOffset` in the progress, to compute lag from."""
         return self._driver().latest_known()
 
-    def partitions(self, start: Document, end: Document) -> list[InputPartition]:  # type: ignore[override]
+    def partitions(self, start: Document, end: Document) -> list[InputPartition]:
         """The tasks of the batch from `start` to `end`; asks no broker."""
         plan = self._driver().plan(start, end)
         return [KafkaInputPartition(r, plan.topic_ids.get(r.tp.topic)) for r in plan.ranges]
@@ -81,7 +81,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The records of one task, in order of offset."""
         return read_partition(self._options, partition)
 
-    def commit(self, end: Document) -> None:  # type: ignore[override]
+    def commit(self, end: Document) -> None:
         """Spark has finished all that lies before `end`: tell the offset store, if there is one."""
         self._driver().committed(end)
 
