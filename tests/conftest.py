@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 # Spark's Python workers run this interpreter, not whatever `python3` is on the PATH.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 
-LOG_TAIL = 8_000  # characters of a broker's log shown with a failed test
+LOG_TAIL = 4_000  # characters of a broker's log shown with a failed test
 
 # Defaults but for what would only make tests wait.
 SESSION_SETTINGS = {"group.initial.rebalance.delay.ms": "50", "offsets.topic.num.partitions": "4"}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -27,8 +28,18 @@ async def until(condition: Callable[[], bool]) -> None:
     await asyncio.to_thread(eventually, condition, TIMEOUT)
 
 
+@asynccontextmanager
+async def admin_of(broker: BrokerProcess) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    await admin.start()
+    try:
+        yield admin
+    finally:
+        await admin.close()
+
+
 async def create(broker: BrokerProcess, topic: str, partitions: int = 1, **configs: str) -> None:
-    async with AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+    async with admin_of(broker) as admin:
         wanted = {key.replace("_", "."): value for key, value in configs.items()}
         await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=wanted)])
 
@@ -147,7 +158,7 @@ async def test_auto_commit_stores_the_position_on_close(broker: BrokerProcess, t
     await produce(broker, topic, WRITABLE)
     async with consumer_of(broker, topic, group=group, enable_auto_commit=True) as consumer:
         await take(consumer, len(WRITABLE))
-    async with AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+    async with admin_of(broker) as admin:
         offsets = await admin.list_consumer_group_offsets(group)
     assert offsets[TopicPartition(topic, 0)].offset == len(WRITABLE)
 
@@ -165,7 +176,7 @@ async def test_a_pattern_subscription_finds_its_topics(broker: BrokerProcess, to
 
 async def test_admin_creates_alters_and_deletes_topics(broker: BrokerProcess, topic: str) -> None:
     await create(broker, topic, partitions=2)
-    async with AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap) as admin:
+    async with admin_of(broker) as admin:
         duplicate = await admin.create_topics([NewTopic(topic, 1, 1)])
         assert duplicate.topic_errors[0][1] == TopicAlreadyExistsError.errno
         await admin.create_partitions({topic: NewPartitions(4)})
