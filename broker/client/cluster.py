@@ -21,7 +21,7 @@ from broker.client.connection import Connection
 from broker.client.metadata import Metadata, Node, PartitionMetadata, TopicMetadata, UnknownTopic, parse_metadata
 from broker.client.node_pool import NodePool
 from broker.client.settings import ClientSettings, parse_bootstrap
-from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, raise_for
+from broker.errors import BrokerError, ErrorCode, PykafkaError, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
@@ -38,19 +38,16 @@ class Cluster:
 
     def __init__(
         self,
-        bootstrap: str | Iterable[str] = (),
-        properties: Mapping[str, Any] | ClientSettings | None = None,
+        bootstrap: str | Iterable[str] | Mapping[str, Any] | ClientSettings,
+        properties: Mapping[str, Any] | None = None,
         *,
         create_topics: bool | None = None,
     ) -> None:
-        """`bootstrap`: "host:port,…" or a list; empty takes `bootstrap.servers` of `properties`.
+        """`bootstrap`: "host:port,…", a list, or properties or settings that hold `bootstrap.servers`.
 
         `create_topics` (producers: True) overrides `allow.auto.create.topics`. Raises ConfigError.
         """
-        settings = properties if isinstance(properties, ClientSettings) else _settings_of(bootstrap, properties or {})
-        if not settings.bootstrap_servers:
-            raise ConfigError("bootstrap.servers is missing: name at least one broker as host:port")
-        self.settings = settings
+        self.settings = settings = ClientSettings.of(bootstrap, properties)
         self._create_topics = settings.allow_auto_create_topics if create_topics is None else create_topics
         self._pool = NodePool(parse_bootstrap(settings.bootstrap_servers), settings)
         self._lock = threading.RLock()
@@ -120,6 +117,18 @@ class Cluster:
         """The broker that coordinates the consumer group, remembered until `forget_coordinator`."""
         return self.retrying(lambda: self._find_coordinator(group))
 
+    def known_leader(self, tp: TopicPartition) -> Node | None:
+        """The leader by the metadata at hand; asks nobody, for threads that must not wait."""
+        metadata = self._metadata
+        topic = metadata.topics.get(tp.topic)
+        partition = topic.partitions.get(tp.partition) if topic else None
+        return metadata.brokers.get(partition.leader) if partition else None
+
+    def known_partitions(self, topic: str) -> int:
+        """How many partitions by the metadata at hand; 0 when it does not say."""
+        found = self._metadata.topics.get(topic)
+        return len(found.partitions) if found else 0
+
     # --- how to reach it -----------------------------------------------------------------------
 
     def connection(self, node: Node) -> Connection:
@@ -148,6 +157,15 @@ class Cluster:
         """Have the next question ask the cluster: something did not agree with the metadata."""
         self._expires = 0.0
 
+    @property
+    def stale(self) -> bool:
+        """Whether the next question asks the cluster."""
+        return time.monotonic() >= self._expires
+
+    def renew(self) -> None:
+        """Ask now if the metadata is stale: one attempt, which raises what it fails with."""
+        self.retrying(self._current, timeout_s=0)
+
     def forget_coordinator(self, group: str) -> None:
         """Look for the coordinator anew next time: this one did not answer, or says it is not."""
         self._coordinators.pop(group, None)
@@ -175,7 +193,7 @@ class Cluster:
                     failures += 1
                     if not self._metadata.brokers:
                         limit_s = min(limit_s, settings.socket_connection_setup_timeout_ms / 1000)
-                    wait_s = self._backoff_s(failures)
+                    wait_s = self.backoff_s(failures)
                     out_of_time = time.monotonic() + wait_s - started > limit_s
                     if not error.retriable or out_of_time or failures > settings.retries:
                         raise
@@ -185,8 +203,11 @@ class Cluster:
         finally:
             self._thread.retrying = False
 
-    def _backoff_s(self, failures: int) -> float:
-        """Exponential with a fifth of jitter, so that many clients do not come back in step (KIP-580)."""
+    def backoff_s(self, failures: int) -> float:
+        """How long to wait after so many failures in a row, at least one, in seconds.
+
+        Exponential, with a fifth of jitter so that many clients do not come back in step (KIP-580).
+        """
         settings = self.settings
         wait_ms = min(settings.retry_backoff_ms << min(failures - 1, 30), settings.retry_backoff_max_ms)
         return wait_ms * random.uniform(0.8, 1.2) / 1000
@@ -226,7 +247,7 @@ class Cluster:
         for look in range(_LOOKS_FOR_A_TOPIC):
             if look:
                 self.invalidate()
-                self._closing.wait(self._backoff_s(look))
+                self._closing.wait(self.backoff_s(look))
             metadata = self._current(name)
             found = metadata.topics.get(name)
             if found is not None:
@@ -262,8 +283,3 @@ class Cluster:
             raise_for(answer.error_code, f"no coordinator for group {group!r}")
             node = self._coordinators[group] = Node(int(answer.node_id), answer.host, int(answer.port))
         return node
-
-
-def _settings_of(bootstrap: str | Iterable[str], properties: Mapping[str, Any]) -> ClientSettings:
-    servers = bootstrap if isinstance(bootstrap, str) else ",".join(bootstrap)
-    return ClientSettings.from_properties({**properties, "bootstrap.servers": servers} if servers else properties)

@@ -15,6 +15,7 @@ host:port and are retriable), ProtocolError, UnsupportedVersion.
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import struct
@@ -125,7 +126,7 @@ class Connection:
             return False
         if self._sent or self._lock.locked():
             return True
-        return not _readable(sock, 0)  # an idle broker says nothing: bytes now mean end of stream
+        return not _poll(sock, select.POLLIN, 0)  # an idle broker says nothing: bytes now mean end of stream
 
     def fileno(self) -> int:
         """For selectors. Raises ConnectionFailed when closed."""
@@ -184,7 +185,7 @@ class Connection:
 
     def wait_readable(self, timeout_s: float) -> bool:
         """Whether (part of) a reply is there, waiting up to `timeout_s` for it."""
-        return _readable(self._open_socket(), timeout_s)
+        return _poll(self._open_socket(), select.POLLIN, timeout_s)
 
     def close(self) -> None:
         """Hang up. What was in flight is never answered. May be called again, and from another thread."""
@@ -232,10 +233,13 @@ class Connection:
         return self.receive_reply().payload
 
     def _transmit(self, frame: bytes) -> None:
-        sock = self._open_socket()
-        sock.settimeout(self.timeout_s)
+        sock, rest, deadline = self._open_socket(), memoryview(frame), time.monotonic() + self.timeout_s
         try:
-            sock.sendall(frame)
+            while rest:
+                try:
+                    rest = rest[sock.send(rest) :]
+                except BlockingIOError:
+                    self._wait(sock, select.POLLOUT, deadline)
         except TimeoutError:
             self.close()
             raise RequestTimedOut(f"{self.address} took no more bytes for {self.timeout_s:g} s") from None
@@ -270,17 +274,23 @@ class Connection:
         return payload
 
     def _fill(self, view: memoryview, deadline: float) -> None:
+        """Read until `view` is full. What is there already costs one system call."""
         sock = self._open_socket()
         filled, size = 0, len(view)
         while filled < size:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            sock.settimeout(left)
-            count = sock.recv_into(view[filled:] if filled else view)
+            try:
+                count = sock.recv_into(view[filled:] if filled else view)
+            except BlockingIOError:
+                self._wait(sock, select.POLLIN, deadline)
+                continue
             if not count:
                 raise ConnectionFailed(f"{self.address} closed the connection before it answered")
             filled += count
+
+    def _wait(self, sock: socket.socket, event: int, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        if left <= 0 or not _poll(sock, event, left):
+            raise TimeoutError
 
 
 def _open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
@@ -291,13 +301,14 @@ def _open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
     except (OSError, UnicodeError, OverflowError) as error:  # the last two: a host or port that cannot be one
         raise ConnectionFailed(f"no connection to {host}:{port}: {error}") from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setblocking(False)  # we wait by poll(), and only when there is nothing to move
     return sock
 
 
-def _readable(sock: socket.socket, timeout_s: float) -> bool:
+def _poll(sock: socket.socket, event: int, timeout_s: float) -> bool:
     poller = select.poll()
     try:
-        poller.register(sock, select.POLLIN)
+        poller.register(sock, event)
     except (OSError, ValueError):
-        return True  # closed under our feet: the next read says so
-    return bool(poller.poll(timeout_s * 1000))
+        return True  # closed under our feet: the next read or write says so
+    return bool(poller.poll(math.ceil(timeout_s * 1000)))

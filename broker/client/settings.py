@@ -8,7 +8,7 @@ pickled, so a Spark driver sends them to its executors. Defaults are Kafka's exc
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from broker.errors import ConfigError
@@ -219,6 +219,28 @@ class ClientSettings:
                 raise ConfigError(f"acks={settings.acks}: enable.idempotence=true needs acks=all")
             settings = dataclasses.replace(settings, enable_idempotence=False)
         parse_bootstrap(settings.bootstrap_servers)
+        return settings
+
+    @classmethod
+    def of(
+        cls,
+        source: str | Iterable[str] | Mapping[str, Any] | ClientSettings,
+        properties: Mapping[str, Any] | None = None,
+    ) -> ClientSettings:
+        """From whatever a caller has: "host:port,…", a list of addresses, properties, or settings as they are.
+
+        `properties` go with an address. Raises ConfigError, also when no address is in either.
+        """
+        if isinstance(source, ClientSettings):
+            settings = source
+        elif isinstance(source, Mapping):
+            settings = cls.from_properties({**source, **(properties or {})})
+        else:
+            servers = source if isinstance(source, str) else ",".join(source)
+            given = {"bootstrap.servers": servers} if servers else {}
+            settings = cls.from_properties({**(properties or {}), **given})
+        if not settings.bootstrap_servers:
+            raise ConfigError("bootstrap.servers is missing: name at least one broker as host:port")
         return settings
 
     @property

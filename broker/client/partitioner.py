@@ -1,0 +1,49 @@
+"""Which partition a record goes to: by its key as Kafka's Java client does, else wherever it fills a batch.
+
+Called by producer.py. Records of one key always meet in one partition, and in the same one as if Java
+had written them (KIP-480 and Kafka's `BuiltInPartitioner`).
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+from functools import lru_cache
+
+__all__ = ["murmur2", "next_sticky_partition", "partition_of_key"]
+
+_SEED = 0x9747B28C
+_M = 0x5BD1E995
+_R = 24
+_MASK = 0xFFFFFFFF
+
+
+@lru_cache(maxsize=65536)
+def murmur2(data: bytes) -> int:
+    """The 32-bit murmur2 hash of Kafka's `Utils.murmur2`, unsigned. Keys come again and again: it remembers."""
+    length = len(data)
+    words, tail = divmod(length, 4)
+    h = _SEED ^ length
+    for k in struct.unpack_from(f"<{words}I", data):
+        k = (k * _M) & _MASK
+        k = ((k ^ (k >> _R)) * _M) & _MASK
+        h = ((h * _M) & _MASK) ^ k
+    if tail:
+        h ^= int.from_bytes(data[-tail:], "little")
+        h = (h * _M) & _MASK
+    h ^= h >> 13
+    h = (h * _M) & _MASK
+    return h ^ (h >> 15)
+
+
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """The partition of `key` among `partitions`; an empty key is a key."""
+    return (murmur2(key) & 0x7FFFFFFF) % partitions
+
+
+def next_sticky_partition(current: int, partitions: int) -> int:
+    """Where records without a key go next, at random, but not where they went: one batch each (KIP-480)."""
+    if partitions == 1:
+        return 0
+    other = random.randrange(partitions - 1)
+    return other + 1 if other >= current >= 0 else other

@@ -1,0 +1,63 @@
+"""The Produce request and response, by partition.
+
+Called by sender.py and partition_writer.py. A request carries at most one batch per partition: that is what
+brokers take since version 3.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.messages import field, to_ms
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["Produced", "produce_request", "produced"]
+
+_HINTS: Final = {
+    ErrorCode.message_too_large: "lower batch.size, or raise the topic's max.message.bytes",
+}
+
+
+class Produced(NamedTuple):
+    """What the broker said about one partition's batch; times in ms, -1 for none."""
+
+    error: ErrorCode
+    base_offset: int
+    log_append_time: int
+    message: str
+
+    def failure(self, tp: TopicPartition) -> BrokerError | None:
+        """The error as one to raise; None when there was none."""
+        if self.error is ErrorCode.none:
+            return None
+        said = self.message or _HINTS.get(self.error, "")
+        return BrokerError(self.error, f"producing to {tp}: {said}" if said else f"producing to {tp}")
+
+
+def produce_request(batches: Mapping[TopicPartition, bytes], *, acks: int, timeout_ms: int) -> dict[str, Any]:
+    """The body of a request; the broker waits up to `timeout_ms` for its replicas."""
+    topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for tp, records in batches.items():
+        topics[tp.topic].append({"index": tp.partition, "records": records})
+    return {
+        "transactional_id": None,
+        "acks": acks,
+        "timeout": timeout_ms,
+        "topic_data": [{"name": name, "partition_data": rows} for name, rows in topics.items()],
+    }
+
+
+def produced(answer: Any) -> dict[TopicPartition, Produced]:
+    """A response by partition."""
+    results = {}
+    for topic in answer.responses:
+        for row in topic.partition_responses:
+            message = field(row, "error_message") or "; ".join(
+                error.batch_index_error_message or "" for error in field(row, "record_errors", ())
+            )
+            tp = TopicPartition(str(topic.name), int(row.index))
+            results[tp] = Produced(row.error_code, int(row.base_offset), to_ms(row.log_append_time), message)
+    return results

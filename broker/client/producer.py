@@ -1,0 +1,124 @@
+"""Produce records: `Producer`, Kafka's `KafkaProducer` in small.
+
+Called by the console, tests and whoever has Python objects; columns go through partition_writer.py instead.
+`send` appends to a batch and returns a future; one background thread sends the batches. Any number of
+threads may share a producer. Idempotent unless told otherwise: retries write nothing twice nor out of order.
+
+    with Producer("localhost:9092", {"compression.type": "lz4"}) as producer:
+        future = producer.send("flights", b"value", key=b"N14228")
+    print(future.result().offset)
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from broker.client.accumulator import Accumulator, TopicQueues
+from broker.client.cluster import Cluster
+from broker.client.partitioner import partition_of_key
+from broker.client.producer_batch import RecordFuture, RecordMetadata
+from broker.client.sender import Sender, Waker
+from broker.client.settings import ClientSettings
+from broker.errors import BrokerError, ConfigError, ErrorCode, RequestTimedOut
+from broker.records.record import Header
+
+__all__ = ["Producer", "RecordFuture", "RecordMetadata"]
+
+_BYTES_OR_NONE = (bytes, bytearray, memoryview, type(None))
+
+
+class Producer:
+    """Sends records to a cluster. Close it, or use it as a context manager: what is not sent yet is lost else."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] | Mapping[str, Any] | ClientSettings,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects when first needed."""
+        self.settings = ClientSettings.of(bootstrap, properties)
+        self._cluster = Cluster(self.settings, create_topics=True)
+        self._waker = Waker()
+        self._accumulator = Accumulator(self.settings, self._waker.wake)
+        self._sender = Sender(self._cluster, self._accumulator, self._waker)
+        self._sender.start()
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: Sequence[Header] = (),
+        partition: int | None = None,
+        timestamp: int | None = None,
+        on_delivery: Callable[[RecordFuture], object] | None = None,
+    ) -> RecordFuture:
+        """Append a record; `timestamp` in ms, now by default.
+
+        Without `partition` the key decides (as in Kafka's Java client), without a key the batches go round.
+        Waits up to `max.block.ms` for the topic's metadata and for `buffer.memory`. Raises at once what can
+        be told at once: RequestTimedOut, BrokerError (`message_too_large`, unknown topic or partition), TypeError;
+        the rest is in the future. `on_delivery` is called with it from the sender thread.
+        """
+        _check_bytes("value", value)
+        _check_bytes("key", key)
+        queues = self._accumulator.topics.get(topic) or self._meet(topic)
+        if partition is None:
+            if key is not None:
+                partition = partition_of_key(bytes(key), len(queues.queues))
+        elif not 0 <= partition < len(queues.queues):
+            queues = self._meet(topic, partition)
+        if (len(value) if value else 0) + (len(key) if key else 0) > self.settings.max_request_size:
+            limit = self.settings.max_request_size
+            raise BrokerError(ErrorCode.message_too_large, f"a record for {topic} exceeds max.request.size={limit}")
+        if timestamp is None:
+            timestamp = time.time_ns() // 1_000_000
+        future = self._accumulator.append(queues, partition, timestamp, key, value, headers)
+        if on_delivery is not None:
+            future.add_done_callback(on_delivery)
+        return future
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions `topic` has; it is created when brokers allow that."""
+        return len((self._accumulator.topics.get(topic) or self._meet(topic)).queues)
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every record sent so far is acknowledged or has failed. Raises RequestTimedOut."""
+        if not self._accumulator.flush(timeout_s):
+            raise RequestTimedOut(f"records were still not acknowledged after {timeout_s} s")
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Send what is left, then stop; after `timeout_s` seconds what remains fails. May be called again."""
+        self._accumulator.close()
+        self._sender.join(timeout_s)
+        if self._sender.is_alive():
+            self._sender.abort()
+            self._cluster.close()
+            self._sender.join()
+        self._cluster.close()
+
+    def _meet(self, topic: str, partition: int | None = None) -> TopicQueues:
+        """Learn of a topic, or whether it has grown to have `partition`."""
+        if partition is not None:
+            self._cluster.invalidate()
+        timeout_s = self.settings.max_block_ms / 1000
+        count = len(self._cluster.retrying(lambda: self._cluster.topic(topic), timeout_s=timeout_s).partitions)
+        if partition is not None and not 0 <= partition < count:
+            raise ConfigError(f"topic {topic!r} has {count} partitions, but no {partition}")
+        return self._accumulator.add_topic(topic, count)
+
+
+def _check_bytes(name: str, given: object) -> None:
+    if not isinstance(given, _BYTES_OR_NONE):
+        raise TypeError(f"{name} must be bytes or None, not {type(given).__name__}: encode it first")

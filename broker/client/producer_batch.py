@@ -1,0 +1,154 @@
+"""A batch on its way to the broker, and the future of each record in it.
+
+Made by accumulator.py, settled by sender.py. A batch is filled by the threads that call `Producer.send`
+(under the accumulator's lock), then owned by the sender thread, and settled once: every future of it with it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from broker.client.producer_id import ProducerIdentity
+from broker.errors import RequestTimedOut
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.batch import parse_header, patch_producer
+from broker.records.builder import BatchBuilder
+from broker.records.record import Header
+
+__all__ = ["ProducerBatch", "RecordFuture", "RecordMetadata"]
+
+logger = logging.getLogger(__name__)
+
+_callbacks_lock = threading.Lock()
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record went. `offset` is -1 where the broker does not say (acks=0); `timestamp` in ms."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+
+
+class RecordFuture:
+    """What becomes of one record; Kafka's `FutureRecordMetadata`. Thread-safe."""
+
+    __slots__ = ("_batch", "_index", "_timestamp")
+
+    def __init__(self, batch: ProducerBatch, index: int, timestamp: int) -> None:
+        self._batch = batch
+        self._index = index
+        self._timestamp = timestamp
+
+    def done(self) -> bool:
+        """Whether it is known by now."""
+        return self._batch.settled.is_set()
+
+    def result(self, timeout: float | None = None) -> RecordMetadata:
+        """Wait up to `timeout` seconds; raises what the record failed with, or RequestTimedOut."""
+        error = self.exception(timeout)
+        if error is not None:
+            raise error
+        batch = self._batch
+        offset = batch.base_offset + self._index if batch.base_offset >= 0 else -1
+        timestamp = batch.log_append_time if batch.log_append_time >= 0 else self._timestamp
+        return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, timestamp)
+
+    def exception(self, timeout: float | None = None) -> Exception | None:
+        """The same, with the failure returned instead of raised; None after a success."""
+        if not self._batch.settled.wait(timeout):
+            raise RequestTimedOut(f"a record for {self._batch.tp} was not acknowledged within {timeout} s")
+        return self._batch.error
+
+    def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
+        """Call `callback(self)` when it is known, from the sender thread, or at once when it is known already."""
+        with _callbacks_lock:
+            if not self._batch.settled.is_set():
+                self._batch.callbacks.append((self, callback))
+                return
+        callback(self)
+
+
+class ProducerBatch:
+    """Records of one partition that travel together. Times are monotonic seconds."""
+
+    def __init__(
+        self, tp: TopicPartition, builder: BatchBuilder, *, order: int, created: float, expires: float, reserved: int
+    ) -> None:
+        self.tp = tp
+        self.order = order
+        """Grows from batch to batch; what is sent again goes back to its place by it."""
+        self.created = created
+        self.expires = expires
+        self.reserved = reserved
+        """Bytes of `buffer.memory` held."""
+        self.attempts = 0
+        self.identity: ProducerIdentity | None = None
+        """Whose sequence numbers it bears; None until first sent, and without idempotence."""
+        self.settled = threading.Event()
+        self.base_offset = -1
+        self.log_append_time = -1
+        self.error: Exception | None = None
+        self.callbacks: list[tuple[RecordFuture, Callable[[RecordFuture], object]]] = []
+        self._builder = builder
+        self._count = 0
+        self._payload: bytearray | None = None
+
+    @property
+    def record_count(self) -> int:
+        return self._count
+
+    @property
+    def size(self) -> int:
+        """Bytes on the wire once it is built, else before compression."""
+        return self._builder.size if self._payload is None else len(self._payload)
+
+    def append(
+        self, timestamp: int, key: bytes | None, value: bytes | None, headers: Sequence[Header]
+    ) -> RecordFuture | None:
+        """Add a record, `timestamp` in ms; None when the batch is full."""
+        if not self._builder.append(timestamp, key, value, headers):
+            return None
+        index = self._count
+        self._count = index + 1
+        return RecordFuture(self, index, timestamp)
+
+    def payload(self) -> bytes:
+        """The record batch as sent, compressed when first asked for."""
+        return bytes(self._built())
+
+    def stamp(self, identity: ProducerIdentity, sequence: int) -> None:
+        """Make it a batch of the idempotent producer `identity`; may be done again when that changes."""
+        payload = self._built()
+        patch_producer(payload, 0, parse_header(payload), identity.producer_id, identity.epoch, sequence)
+        self.identity = identity
+
+    def succeed(self, base_offset: int, log_append_time: int = -1) -> None:
+        """Settle: the broker has it, from `base_offset` on."""
+        self.base_offset = base_offset
+        self.log_append_time = log_append_time
+        self._settle()
+
+    def fail(self, error: Exception) -> None:
+        """Settle: it was given up."""
+        self.error = error
+        self._settle()
+
+    def _built(self) -> bytearray:
+        if self._payload is None:
+            self._payload = bytearray(self._builder.build())
+        return self._payload
+
+    def _settle(self) -> None:
+        with _callbacks_lock:
+            self.settled.set()
+            callbacks, self.callbacks = self.callbacks, []
+        for future, callback in callbacks:
+            try:
+                callback(future)
+            except Exception:
+                logger.exception("a delivery callback failed")
