@@ -157,24 +157,24 @@ def _snappy_xerial(data: Buffer) -> bytes:
 def _unsnappy(view: memoryview, limit: int) -> bytes:
     """Xerial framing (Java clients) or one raw block (librdkafka)."""
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _unsnappy_block(view, limit)
+        return _unsnappy_block(view, 0, limit)
     position, parts, total = len(_XERIAL_HEADER), [], 0
     while position < len(view):
         (length,) = struct.unpack_from(">i", view, position)
         position += 4
         if not 0 <= length <= len(view) - position:
             raise CorruptBatch(f"a snappy block of {length} bytes does not fit in {len(view) - position}")
-        block = _unsnappy_block(view[position : position + length], limit - total)
+        block = _unsnappy_block(view[position : position + length], total, limit)
         parts.append(block)
         total += len(block)
         position += length
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _unsnappy_block(block: memoryview, limit: int) -> bytes:
-    """A raw block begins with its plain size: it is checked before anyone allocates it."""
+def _unsnappy_block(block: memoryview, before: int, limit: int) -> bytes:
+    """A raw block; earlier ones gave `before` bytes. What it claims to hold is checked before it is allocated."""
     size, _ = read_unsigned_varint(block, 0)
-    if size > limit:
+    if before + size > limit:
         raise _too_large(limit)
     if size > _SNAPPY_MAX_RATIO * len(block):
         raise CorruptBatch(f"a snappy block of {len(block)} bytes claims to hold {size}")

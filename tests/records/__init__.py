@@ -1,0 +1,1 @@
+"""Tests of broker/records, against Kafka's other Python clients as oracles."""

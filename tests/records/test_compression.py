@@ -1,0 +1,135 @@
+"""broker/records/compression.py"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+
+import lz4.frame
+import pytest
+import snappy
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.codec import snappy_decode, snappy_encode
+
+from broker.errors import ConfigError, CorruptBatch
+from broker.records.compression import Codec, compress, decompress
+
+CODECS = [codec for codec in Codec if codec]
+TEXT = b"".join(b'{"id":%d,"name":"alpha bravo"}' % number for number in range(8000))  # blocks in any codec
+
+plain_bytes = st.one_of(
+    st.binary(max_size=200), st.builds(lambda piece, times: piece * times, st.binary(max_size=30), st.integers(0, 9000))
+)
+
+
+def zstd_without_size(data: bytes) -> bytes:
+    writer = zstandard.ZstdCompressor(write_content_size=False).compressobj()
+    return bytes(writer.compress(data) + writer.flush())
+
+
+# What other clients write: every shape a codec's data may have on the wire.
+FOREIGN = {
+    "gzip of Java, two members": (Codec.GZIP, gzip.compress(TEXT[:999]) + gzip.compress(TEXT[999:])),
+    "snappy block of librdkafka": (Codec.SNAPPY, snappy.compress(TEXT)),
+    "snappy of Java in xerial framing": (Codec.SNAPPY, snappy_encode(TEXT, xerial_compatible=True)),
+    "lz4 linked blocks, with size and checksums": (
+        Codec.LZ4,
+        lz4.frame.compress(TEXT, block_linked=True, content_checksum=True, block_checksum=True),
+    ),
+    "lz4 independent blocks, without size": (Codec.LZ4, lz4.frame.compress(TEXT, block_linked=False, store_size=False)),
+    "zstd with size": (Codec.ZSTD, zstandard.compress(TEXT)),
+    "zstd of Java, without size": (Codec.ZSTD, zstd_without_size(TEXT)),
+}
+
+
+@pytest.mark.parametrize("codec", Codec)
+@given(plain_bytes)
+def test_what_is_compressed_comes_back(codec: Codec, data: bytes) -> None:
+    assert bytes(decompress(codec, compress(codec, memoryview(data)))) == data
+
+
+@pytest.mark.parametrize(("codec", "data"), FOREIGN.values(), ids=FOREIGN)
+def test_other_clients_data_is_read(codec: Codec, data: bytes) -> None:
+    assert decompress(codec, memoryview(data)) == TEXT
+
+
+@pytest.mark.parametrize("data", [b"", b"x", TEXT])
+def test_other_clients_read_ours(data: bytes) -> None:
+    assert gzip.decompress(compress(Codec.GZIP, data)) == data
+    assert lz4.frame.decompress(compress(Codec.LZ4, data)) == data
+    assert zstandard.decompress(compress(Codec.ZSTD, data)) == data
+    if data:
+        assert snappy_decode(bytes(compress(Codec.SNAPPY, data))) == data
+
+
+def test_lz4_blocks_are_independent_as_java_demands() -> None:
+    info = lz4.frame.get_frame_info(compress(Codec.LZ4, TEXT))
+    assert (info["block_linked"], info["block_size"]) == (False, 65536)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_data_that_cannot_be_compressed_does_not_grow_much(codec: Codec) -> None:
+    noise = zstandard.compress(bytes(range(256)) * 3) + zlib.compress(TEXT)
+    assert len(compress(codec, noise)) < len(noise) + 100
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_bomb_is_refused_before_it_explodes(codec: Codec) -> None:
+    bomb = compress(codec, bytes(3_000_000))
+    assert len(bomb) < 200_000
+    assert decompress(codec, bomb, limit=3_000_000) == bytes(3_000_000)
+    with pytest.raises(CorruptBatch, match="beyond 2999999 bytes"):
+        decompress(codec, bomb, limit=2_999_999)
+
+
+def test_a_snappy_block_cannot_claim_more_than_it_could_hold() -> None:
+    with pytest.raises(CorruptBatch, match="claims to hold"):
+        decompress(Codec.SNAPPY, b"\xff\xff\xff\x7f" + bytes(20))
+
+
+def test_a_snappy_frame_cannot_claim_more_than_there_is() -> None:
+    framed = bytes(compress(Codec.SNAPPY, b"x" * 10))
+    for claimed in (-1, 1 << 30):
+        with pytest.raises(CorruptBatch, match="does not fit"):
+            decompress(Codec.SNAPPY, framed[:16] + struct.pack(">i", claimed) + framed[20:])
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@settings(max_examples=150)
+@given(data=st.data())
+def test_cut_data_never_passes_for_whole(codec: Codec, data: st.DataObject) -> None:
+    whole = bytes(compress(codec, TEXT))
+    cut = data.draw(st.integers(0, len(whole) - 1))
+    try:
+        assert len(decompress(codec, whole[:cut])) < len(TEXT)
+    except CorruptBatch:
+        pass
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@settings(max_examples=300)
+@given(data=st.data())
+def test_changed_data_is_corrupt_or_stays_within_the_limit(codec: Codec, data: st.DataObject) -> None:
+    changed = bytearray(compress(codec, TEXT[:5000]))
+    for position in data.draw(st.lists(st.integers(0, len(changed) - 1), min_size=1, max_size=3)):
+        changed[position] = data.draw(st.integers(0, 255))
+    try:
+        assert len(decompress(codec, changed, limit=100_000)) <= 100_000
+    except CorruptBatch:
+        pass
+
+
+def test_an_unknown_codec_is_corrupt() -> None:
+    with pytest.raises(CorruptBatch, match="codec 6"):
+        decompress(6, b"")
+    with pytest.raises(ConfigError, match="codec 6"):
+        compress(6, b"")
+
+
+def test_codecs_have_kafkas_names() -> None:
+    assert [Codec.from_name(name) for name in ("none", "gzip", "snappy", "lz4", " ZSTD")] == list(Codec)
+    with pytest.raises(ConfigError, match="'brotli' is not known: use one of none, gzip, snappy, lz4, zstd"):
+        Codec.from_name("brotli")
