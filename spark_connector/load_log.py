@@ -92,7 +92,7 @@ class FilesLoadLog:
         before = self._store.entry(self._group, number - 1).offsets if number > 1 else {}
         details = {"load": record.without_files().to_json()}
         try:
-            self._store.append(FilesEntry(self._group, number, {**before, **record.ends}, details))
+            self._store.append(FilesEntry(self._group, number, {**before, **record.committed}, details))
         except OffsetConflict:
             winner = self.record(number)
             if winner is None or winner.load_id != record.load_id:

@@ -53,7 +53,7 @@ class ZooKeeperLoadLog:
         node = self._node(record.id.sequence)
         data = record.without_files().to_bytes()
         try:
-            self._store.commit(self._group, record.ends, expected=record.expected, create={node: data})
+            self._store.commit(self._group, record.committed, expected=record.expected, create={node: data})
         except (OffsetConflict, OffsetStoreError):
             # Ours after all: a repair elsewhere has committed it, or the answer was lost on the way.
             winner = self.record(record.id.sequence)

@@ -103,9 +103,12 @@ class LoadRecord:
         return sum(range.rows or 0 for range in self.ranges)
 
     @property
-    def ends(self) -> dict[TopicPartition, int]:
-        """What the commit stores."""
-        return {range.tp: range.end for range in self.ranges}
+    def committed(self) -> dict[TopicPartition, int]:
+        """What the commit stores: the ends. A re-run leaves a group where it is."""
+        return {
+            range.tp: range.end if range.stored is None or self.rerun_of is None else range.stored
+            for range in self.ranges
+        }
 
     @property
     def expected(self) -> dict[TopicPartition, int]:

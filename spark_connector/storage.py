@@ -37,23 +37,25 @@ def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
     scheme = urlsplit(url).scheme
     if scheme in {"", "file", "local"}:
         path = os.path.abspath(urlsplit(url).path if scheme else url)
-        return LocalStorage(fsspec.filesystem("file"), path, f"file://{path}")
+        return LocalStorage(fsspec.filesystem("file"), path, f"file://{path}", {})
     try:
         filesystem, root = fsspec.core.url_to_fs(url, **(options or {}))
     except (ValueError, ImportError, OSError) as error:
         raise ConfigError(f"cannot use '{url}': {error}") from error
     if not root.strip("/"):
         raise ConfigError(f"'{url}' names no directory: give a path below the root")
-    return Storage(filesystem, root.rstrip("/"), url.rstrip("/"))
+    return Storage(filesystem, root.rstrip("/"), url.rstrip("/"), options or {})
 
 
 class Storage:
     """A directory reached through fsspec (HDFS, object stores). The root need not exist."""
 
-    def __init__(self, filesystem: Any, root: str, url: str) -> None:
+    def __init__(self, filesystem: Any, root: str, url: str, options: Mapping[str, str]) -> None:
+        """Made by `open_storage`. `url` and `options` open the same directory in another process."""
         self._fs = filesystem
         self._root = root
         self.url = url
+        self.options = dict(options)
 
     @property
     def renames_directories(self) -> bool:
@@ -62,7 +64,7 @@ class Storage:
 
     def below(self, path: str) -> Storage:
         """The directory `path` as a storage of its own."""
-        return type(self)(self._fs, self._full(path), self.url_of(path))
+        return type(self)(self._fs, self._full(path), self.url_of(path), self.options)
 
     def url_of(self, path: str) -> str:
         """What Spark is given to reach `path`."""

@@ -29,19 +29,13 @@ from spark_connector.storage import Storage, open_storage
 __all__ = ["FilesEntry", "FilesOffsetStore", "open_from_options"]
 
 _VERSION = 1
-_STORAGE_PREFIX = "offsetstore.storage."
 _MAX_RETRIES = 100  # lost races in a row before a commit without `expected` gives up
 
 
 def open_from_options(options: Mapping[str, str]) -> FilesOffsetStore:
-    """`offsetStore.path` is the directory; `offsetStore.storage.*` go to fsspec (Hadoop settings for `hdfs://`)."""
+    """`offsetStore.path` is the directory, any URL; HDFS takes its settings from HADOOP_CONF_DIR."""
     path = required_option(options, "offsetStore.path", "the directory of the 'files' offset store")
-    storage_options = {
-        name[len(_STORAGE_PREFIX) :]: value
-        for name, value in options.items()
-        if name.lower().startswith(_STORAGE_PREFIX)
-    }
-    return FilesOffsetStore(open_storage(path, storage_options))
+    return FilesOffsetStore(open_storage(path))
 
 
 @dataclass(frozen=True)

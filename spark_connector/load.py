@@ -1,0 +1,198 @@
+"""Exactly-once loads: what is new in a topic, into files, each record once, whatever is killed on the way.
+
+    from spark_connector.load import load
+    result = load(spark, bootstrap_servers="localhost:9092", topic="flights", to="/data/flights", group="flights")
+
+A load reads from where the group's last load ended, writes to a hidden place below `to`, and commits data and offsets
+in one act. What was committed is in `<to>/load=<load id>/` and can be read by anything (`spark.read.parquet(to)`); a
+load that was killed is finished or thrown away by the next one. Two loads of one group at once: one wins, the other
+gets OffsetConflict. The protocol is load_commit.py, this module puts the parts together. Works under Spark Connect.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_connector.load_commit import published_directory
+from spark_connector.load_output import read_ranges, write_output
+from spark_connector.load_planner import LoadSite, finished_rerun, open_site, plan_load
+from spark_connector.load_record import LoadError, LoadRange, LoadRecord
+from spark_connector.load_request import LoadRequest, Target
+from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.storage import Storage
+
+__all__ = ["LoadResult", "Phase", "load", "recover"]
+
+Phase = Callable[[str, LoadRecord | None], None]
+"""Told when a load enters a phase: repair, plan, write, commit, done; with the load once there is one."""
+
+_HADOOP_PREFIX = "spark.hadoop."
+_PYTHON_ERROR = re.compile(
+    r"^(?:\w+\.)*(\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut): .+)$", re.MULTILINE
+)
+
+
+@dataclass(frozen=True)
+class LoadResult:
+    """What a load did. `load_id` and `path` are None when there was nothing new.
+
+    `ranges` carry offsets and rows per partition; `recovered` names earlier loads that were killed and have been
+    brought to their end by this call (their rows are not in `rows`).
+    """
+
+    group: str
+    output: str
+    format: str
+    load_id: str | None
+    path: str | None
+    rows: int
+    ranges: tuple[LoadRange, ...]
+    recovered: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def load(
+    spark: SparkSession,
+    *,
+    bootstrap_servers: str,
+    to: str,
+    group: str,
+    topic: str | Sequence[str] | None = None,
+    format: str = "parquet",
+    offsets: str = "files",
+    zookeeper_connect: str | None = None,
+    starting_offsets: str = "earliest",
+    max_records: int | None = None,
+    options: Mapping[str, str] | None = None,
+    write_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    from_load: str | None = None,
+    from_directory: str | None = None,
+    on_phase: Phase | None = None,
+) -> LoadResult:
+    """Load what is new and commit it; see the module.
+
+    `topic`: one, several, or a comma-separated list; instead of it `options` may say `subscribePattern` or `assign`.
+    `to`: a local directory or `hdfs://…`. `format`: parquet, json, orc or avro; keys and values stay bytes (base64 in
+    json). `group` names the sequence of loads; `offsets` says where its offsets are kept: `files` (in `<to>/_offsets`)
+    or `zookeeper` (`zookeeper_connect`). `starting_offsets`: where a partition begins that the group has not loaded
+    yet, earliest or JSON. `max_records`: at most so many offsets in this load.
+    `options`: any of the reader's (`kafka.*`, `includeHeaders`, `minPartitions`, `endingTimestamp`, …);
+    `write_options`: the output format's (`compression`); `storage_options`: fsspec's, for `hdfs://` Hadoop client
+    settings, by default those that the session has under `spark.hadoop.`.
+    `from_load`: load again, into an empty `to`, everything from that load up to where the group stands, and leave the
+    group there; `from_directory`: the directory that load went to (offsets=files only).
+
+    Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
+    """
+    storage_options = _hadoop_settings(spark, to) if storage_options is None else storage_options
+    request = LoadRequest.build(
+        Target(to, group, offsets, zookeeper_connect, storage_options),
+        bootstrap_servers=bootstrap_servers,
+        topic=topic,
+        format=format,
+        starting_offsets=starting_offsets,
+        max_records=max_records,
+        options=options or {},
+        write_options=write_options or {},
+        from_load=from_load,
+        from_directory=from_directory,
+    )
+    return _run(request, functools.partial(read_ranges, spark), on_phase or _ignore)
+
+
+def recover(target: Target) -> list[str]:
+    """Finish loads that were killed, without loading anything new; gives the ids of those brought to their end.
+
+    Needs neither Spark nor a broker. Raises ConfigError, LoadError.
+    """
+    with open_site(target.check()) as site:
+        return site.committer.repair()
+
+
+def _run(
+    request: LoadRequest, read: Callable[[LoadRecord, Mapping[str, str]], DataFrame], on_phase: Phase
+) -> LoadResult:
+    """The whole of a load; `read` makes the frame of a planned load."""
+    with open_site(request.target) as site:
+        on_phase("repair", None)
+        recovered = tuple(site.committer.repair())
+        on_phase("plan", None)
+        done = finished_rerun(request, site) if request.from_load else None
+        if done is not None:
+            return _result(request, site.output, done, tuple(id for id in recovered if id != done.load_id))
+        record = plan_load(request, site)
+        if record is None:
+            return _result(request, site.output, None, recovered)
+        on_phase("write", record)
+        sealed = _write(request, site, record, read)
+        on_phase("commit", sealed)
+        site.committer.commit(sealed)
+        on_phase("done", sealed)
+        return _result(request, site.output, sealed, recovered)
+
+
+def _write(
+    request: LoadRequest,
+    site: LoadSite,
+    record: LoadRecord,
+    read: Callable[[LoadRecord, Mapping[str, str]], DataFrame],
+) -> LoadRecord:
+    """Write, count and seal; what fails leaves nothing behind."""
+    directory = site.committer.stage(record)
+    try:
+        frame = read(record, request.options)
+        sealed = write_output(frame, record, site.output, directory, request.write_options)
+        site.committer.seal(sealed)
+    except Exception as error:
+        overtaken = site.committer.is_overtaken(record)
+        site.committer.discard(record.load_id)
+        if overtaken:  # the winner has removed our staging directory, which shows as any error of Spark's
+            raise OffsetConflict(
+                f"group '{request.target.group}': another load committed number {record.id.sequence} while "
+                f"{record.load_id} was running; nothing of {record.load_id} is kept"
+            ) from error
+        if isinstance(error, PySparkException):
+            raise LoadError(f"load {record.load_id}: Spark failed: {_summary(error)}") from error
+        raise
+    return sealed
+
+
+def _result(request: LoadRequest, output: Storage, record: LoadRecord | None, recovered: tuple[str, ...]) -> LoadResult:
+    return LoadResult(
+        group=request.target.group,
+        output=output.url,
+        format=request.format,
+        load_id=record.load_id if record else None,
+        path=output.url_of(published_directory(record.load_id)) if record else None,
+        rows=record.rows if record else 0,
+        ranges=record.ranges if record else (),
+        recovered=recovered,
+    )
+
+
+def _hadoop_settings(spark: SparkSession, to: str) -> dict[str, str]:
+    if not to.startswith("hdfs://"):
+        return {}
+    settings = spark.conf.getAll.items()
+    return {name[len(_HADOOP_PREFIX) :]: value for name, value in settings if name.startswith(_HADOOP_PREFIX)}
+
+
+def _summary(error: Exception) -> str:
+    """The last Python error in Spark's text, which is a page long; else its first line."""
+    text = str(error)
+    found = _PYTHON_ERROR.findall(text)
+    return found[-1] if found else text.strip().partition("\n")[0]
+
+
+def _ignore(_phase: str, _record: LoadRecord | None) -> None:
+    pass

@@ -1,0 +1,51 @@
+"""The offset store in the cluster itself: OffsetCommit and OffsetFetch of a consumer group.
+
+What lag tools and ordinary consumers read (`kafka-consumer-groups`, dashboards). The broker cannot compare and set, so
+`expected` is checked before the commit but not in the same act: good for reporting progress, not for a load's commit.
+A commit is refused (BrokerError) while the group has members that joined it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.client.cluster import Cluster
+from broker.client.group_offsets import GroupOffsets
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.offset_store.base import check_expected, required_option
+
+__all__ = ["GroupOffsetStore", "open_from_options"]
+
+_PREFIX = "kafka."
+
+
+def open_from_options(options: Mapping[str, str]) -> GroupOffsetStore:
+    """`kafka.bootstrap.servers` and every other `kafka.*` option, as for reading."""
+    required_option(options, "kafka.bootstrap.servers", "the brokers of the 'group' offset store")
+    lower = {name.lower(): value for name, value in options.items()}
+    properties = {name[len(_PREFIX) :]: value for name, value in lower.items() if name.startswith(_PREFIX)}
+    return GroupOffsetStore(Cluster(properties=properties))
+
+
+class GroupOffsetStore:
+    """Offsets of consumer groups. Owns the cluster it is given and closes it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def read(self, group: str) -> dict[TopicPartition, int]:
+        return GroupOffsets(self._cluster, group).fetch()
+
+    def commit(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        expected: Mapping[TopicPartition, int] | None = None,
+    ) -> None:
+        if expected is not None:
+            check_expected(group, self.read(group), expected, offsets)
+        GroupOffsets(self._cluster, group).commit(offsets)
+
+    def close(self) -> None:
+        self._cluster.close()
