@@ -1,8 +1,8 @@
-"""What a broker knows of its cluster at one moment, and the place where the newest such picture hangs.
+"""What a broker knows of its cluster at one moment.
 
 Made by `Registry.load_metadata`; read by every handler. A `ClusterMetadata` is never edited: whoever learns something
-makes a new one (`with_topics`, `without_topics`, …) and hands it to `MetadataCache.replace`; a handler that took
-`cache.current` keeps a consistent picture.
+makes a new one (`with_topics`, `without_topics`, …) and puts it in the old one's place, so that a handler that holds
+one has a consistent picture.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.cluster.znodes import BrokerInfo, PartitionState, TopicRecord
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["NO_LEADER", "ClusterMetadata", "MetadataCache", "PartitionInfo", "Topic"]
+__all__ = ["NO_LEADER", "ClusterMetadata", "PartitionInfo", "Topic"]
 
 NO_LEADER = -1
 
@@ -93,13 +93,3 @@ class ClusterMetadata:
 
     def with_brokers(self, brokers: Mapping[int, BrokerInfo], controller_id: int) -> ClusterMetadata:
         return dataclasses.replace(self, brokers=dict(brokers), controller_id=controller_id)
-
-
-class MetadataCache:
-    """Holds the current picture of the cluster. Replacing it is one assignment: safe from any thread."""
-
-    def __init__(self, metadata: ClusterMetadata) -> None:
-        self.current = metadata
-
-    def replace(self, metadata: ClusterMetadata) -> None:
-        self.current = metadata

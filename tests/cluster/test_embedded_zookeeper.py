@@ -16,6 +16,7 @@ from broker.cluster import embedded_zookeeper
 from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from broker.cluster.zk import ZooKeeper
 from broker.errors import ConfigError, ConnectionFailed
+from broker.settings import read_properties_file
 from tests.support.waiting import eventually
 
 PARENT = """
@@ -165,6 +166,12 @@ def test_a_data_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"the ZooKeeper data directory .* cannot be made"):
         EmbeddedZooKeeper(tmp_path / "file" / "data").start()
+
+
+def test_the_sample_configuration_has_the_same_settings_as_a_server_started_without_one() -> None:
+    sample = read_properties_file(Path(__file__).parents[2] / "conf" / "zookeeper.properties")
+    where = {"dataDir": "data/zookeeper", "clientPort": "2181"}
+    assert sample == {**where, **embedded_zookeeper.DEFAULT_PROPERTIES}
 
 
 def test_properties_are_passed_on(tmp_path: Path) -> None:
