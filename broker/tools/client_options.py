@@ -1,4 +1,4 @@
-"""Options that every command which talks to a broker has, and how they become a `Cluster`.
+"""Options that every command which talks to a broker has, and how they become the client's settings.
 
 Called by the topics, produce and consume commands. Raises ConfigError for text that is not key=value, for a
 property the client does not have, and for a file that cannot be read.
@@ -12,11 +12,11 @@ from typing import Annotated
 
 import typer
 
-from broker.client.cluster import Cluster
+from broker.client.settings import ClientSettings
 from broker.errors import ConfigError
 from broker.settings import read_properties_file
 
-__all__ = ["BootstrapServer", "CommandConfig", "JsonOutput", "client_properties", "open_cluster", "parse_pairs"]
+__all__ = ["BootstrapServer", "CommandConfig", "JsonOutput", "client_settings", "parse_pairs"]
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
@@ -47,15 +47,11 @@ def parse_pairs(pairs: Iterable[str] | None, option: str) -> dict[str, str]:
     return parsed
 
 
-def client_properties(file: Path | None, *overrides: Mapping[str, str]) -> dict[str, str]:
-    """The properties of `file`, then each mapping of `overrides` on top."""
-    properties = read_properties_file(file) if file else {}
+def client_settings(bootstrap: str | None, file: Path | None, *overrides: Mapping[str, str]) -> ClientSettings:
+    """The properties of `file`, then each mapping of `overrides`, then `--bootstrap-server` on top."""
+    properties = {"bootstrap.servers": DEFAULT_BOOTSTRAP, **(read_properties_file(file) if file else {})}
     for mapping in overrides:
         properties.update(mapping)
-    return properties
-
-
-def open_cluster(bootstrap: str | None, properties: Mapping[str, str], *, create_topics: bool = False) -> Cluster:
-    """A cluster client for `--bootstrap-server` and the properties of a file; connects on the first question."""
-    servers = bootstrap or properties.get("bootstrap.servers") or DEFAULT_BOOTSTRAP
-    return Cluster(servers, properties, create_topics=create_topics)
+    if bootstrap:
+        properties["bootstrap.servers"] = bootstrap
+    return ClientSettings.from_properties(properties)

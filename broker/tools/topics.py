@@ -13,14 +13,14 @@ from typing import Annotated, Any
 import typer
 
 from broker.client.admin import Admin, NewTopic, ResourceType
+from broker.client.cluster import Cluster
 from broker.client.metadata import TopicMetadata, UnknownTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.tools.client_options import (
     BootstrapServer,
     CommandConfig,
     JsonOutput,
-    client_properties,
-    open_cluster,
+    client_settings,
     parse_pairs,
 )
 
@@ -48,7 +48,7 @@ def create(
 ) -> None:
     """Create a topic."""
     new = NewTopic(topic, partitions or -1, replication_factor or -1, parse_pairs(config, "--config"))
-    with open_cluster(bootstrap_server, client_properties(command_config)) as cluster:
+    with Cluster(client_settings(bootstrap_server, command_config)) as cluster:
         try:
             Admin(cluster).create_topics([new])
         except BrokerError as error:
@@ -68,7 +68,7 @@ def list_topics(
     command_config: CommandConfig = None,
 ) -> None:
     """List the names of topics."""
-    with open_cluster(bootstrap_server, client_properties(command_config)) as cluster:
+    with Cluster(client_settings(bootstrap_server, command_config)) as cluster:
         names = [name for name in Admin(cluster).list_topics(internal=not exclude_internal) if topic in (None, name)]
     typer.echo(json.dumps(names)) if as_json else _print_lines(names)
 
@@ -83,7 +83,7 @@ def describe(
     command_config: CommandConfig = None,
 ) -> None:
     """Show partitions, leaders, replicas and the settings of topics."""
-    with open_cluster(bootstrap_server, client_properties(command_config)) as cluster:
+    with Cluster(client_settings(bootstrap_server, command_config)) as cluster:
         admin = Admin(cluster)
         try:
             found = admin.describe_topics([topic] if topic else None)
@@ -112,7 +112,7 @@ def alter(
     settings = parse_pairs(config, "--config")
     if partitions is None and not settings and not delete_config:
         raise ConfigError("nothing to alter: give --partitions, --config or --delete-config")
-    with open_cluster(bootstrap_server, client_properties(command_config)) as cluster:
+    with Cluster(client_settings(bootstrap_server, command_config)) as cluster:
         admin = Admin(cluster)
         try:
             admin.describe_topics([topic])
@@ -136,7 +136,7 @@ def delete(
     command_config: CommandConfig = None,
 ) -> None:
     """Delete a topic with all its records."""
-    with open_cluster(bootstrap_server, client_properties(command_config)) as cluster:
+    with Cluster(client_settings(bootstrap_server, command_config)) as cluster:
         try:
             Admin(cluster).delete_topics([topic])
         except BrokerError as error:
