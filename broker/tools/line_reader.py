@@ -16,7 +16,7 @@ from broker.errors import ConfigError
 from broker.records.record import Header
 from broker.settings import parse_properties, setting
 
-__all__ = ["LineReader", "ProducedRecord", "ReaderSettings", "unescape"]
+__all__ = ["LineReader", "ProducedRecord", "ReaderSettings", "separator_of"]
 
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "0": "\0", "\\": "\\"}
@@ -50,10 +50,10 @@ class LineReader:
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         self._settings = settings = parse_properties(ReaderSettings, properties)
-        self._key_separator = unescape("key.separator", settings.key_separator)
-        self._headers_delimiter = unescape("headers.delimiter", settings.headers_delimiter)
-        self._headers_separator = unescape("headers.separator", settings.headers_separator)
-        self._headers_key_separator = unescape("headers.key.separator", settings.headers_key_separator)
+        self._key_separator = separator_of("key.separator", properties, settings.key_separator)
+        self._headers_delimiter = separator_of("headers.delimiter", properties, settings.headers_delimiter)
+        self._headers_separator = separator_of("headers.separator", properties, settings.headers_separator)
+        self._headers_key_separator = separator_of("headers.key.separator", properties, settings.headers_key_separator)
         self._null_marker = settings.null_marker.encode() or None
         self.line_number = 0
 
@@ -97,8 +97,12 @@ class LineReader:
         return None if field is not None and field == self._null_marker else field
 
 
-def unescape(name: str, text: str) -> bytes:
-    r"""A separator as typed in a shell or file, where `\t` is two characters. Raises ConfigError when it is empty."""
+def separator_of(name: str, properties: Mapping[str, str], default: str) -> bytes:
+    r"""A separator as typed in a shell or file, where `\t` is two characters; blanks count, unlike in other settings.
+
+    Raises ConfigError when it is empty.
+    """
+    text = properties.get(name, default)
     if not text:
         raise ConfigError(f"{name} must not be empty")
     return _ESCAPE.sub(lambda match: _ESCAPES[match[1]], text).encode()

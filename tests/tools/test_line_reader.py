@@ -31,6 +31,7 @@ def test_an_empty_line_is_an_empty_value() -> None:
         (b"k:", ":", (b"k", b"")),
         (b"k\tv", "\\t", (b"k", b"v")),
         ("k→v".encode(), "→", (b"k", b"v")),
+        (b"k v", " ", (b"k", b"v")),
         (b"k\\v", "\\\\", (b"k", b"v")),
     ],
 )
