@@ -1,0 +1,34 @@
+"""`python -m tests.bench [broker] [spark] [--scale X]`: measure and print a table in Markdown."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+from collections.abc import Sequence
+
+from tests.bench.measure import Row
+
+SUITES = {"broker": "tests.bench.broker_bench", "spark": "tests.bench.spark_bench"}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("suites", nargs="*", choices=[*SUITES, []], help="default: all")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the messages, for a quick look")
+    options = parser.parse_args()
+    for name in options.suites or SUITES:
+        print_table(importlib.import_module(SUITES[name]).run(options.scale))
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Case, figure, ceiling, ratio."""
+    print("| case | figure | ceiling | ratio |\n| --- | --- | --- | --- |")
+    for row in rows:
+        ceiling = "" if row.ceiling is None else f"{row.ceiling:,.4g} {row.unit}"
+        ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
+        print(f"| {row.case}{' ' + row.note if row.note else ''} | {row.value:,.4g} {row.unit} | {ceiling} | {ratio} |")
+    print(flush=True)
+
+
+if __name__ == "__main__":
+    main()
