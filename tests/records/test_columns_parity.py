@@ -1,0 +1,151 @@
+"""The column codec against its slow reference and other clients' parsers, on random and on hostile batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.errors import CorruptBatch
+from broker.records.batch import HEADER_SIZE, LENGTH_END, parse_header, walk_batches
+from broker.records.columns import Columns, decode_columns, encode_columns
+from broker.records.columns_reference import decode_reference, encode_reference
+from broker.records.compression import Codec
+from broker.records.control import ControlType, end_transaction_marker
+from broker.records.record import Record
+from tests.support.record_batches import NOW, PARSERS, Row, build, columns_of, follow, parse, rows
+
+PRODUCERS = (1, 2)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> bytes:
+    """A stretch of a log: batches of any codec, some transactional, markers between them, gaps."""
+    batches = []
+    for _ in range(draw(st.integers(1, 6))):
+        producer = draw(st.sampled_from([-1, *PRODUCERS]))
+        if producer > 0 and draw(st.booleans()):
+            batches.append(end_transaction_marker(producer, 0, draw(st.sampled_from(ControlType)), 0, NOW))
+        options = {"producer_id": producer, "producer_epoch": 0, "transactional": producer > 0}
+        batches.append(build(draw(rows), codec=draw(st.sampled_from(Codec)), **options))
+    return follow(batches, base_offset=draw(st.sampled_from([0, 1000, 1 << 40])), gap=draw(st.integers(0, 3)))
+
+
+def assert_equal(fast: Columns, slow: Columns) -> None:
+    for name in ("key", "value", "offset", "timestamp", "timestamp_type", "headers"):
+        column, expected = getattr(fast, name), getattr(slow, name)
+        if column is not None:
+            column.validate(full=True)
+        assert column == expected, name
+    assert fast.next_offset == slow.next_offset
+
+
+@settings(max_examples=200)
+@given(logs(), st.booleans(), st.data())
+def test_decoding_equals_the_reference(log: bytes, headers: bool, data: st.DataObject) -> None:
+    offsets = [header.base_offset for _, header in walk_batches(log)]
+    end = max(header.next_offset for _, header in walk_batches(log))
+    low = data.draw(st.just(0) | st.integers(offsets[0], end))
+    high = data.draw(st.just(1 << 62) | st.integers(low, end + 1))
+    aborted = [(producer, data.draw(st.sampled_from(offsets))) for producer in PRODUCERS if data.draw(st.booleans())]
+    cut = len(log) - data.draw(st.integers(0, 100))
+    fast = decode_columns(log[:cut], headers=headers, low=low, high=high, aborted=aborted)
+    assert_equal(fast, decode_reference(log[:cut], headers=headers, low=low, high=high, aborted=aborted))
+
+
+@settings(max_examples=50)
+@given(st.lists(rows, min_size=1, max_size=3), st.integers(40, 120), st.booleans())
+def test_many_batches_in_lock_step_equal_the_reference(some: list[list[Row]], count: int, headers: bool) -> None:
+    batches = [build(rows) for rows in some]
+    log = follow([batches[number % len(batches)] for number in range(count)])
+    assert_equal(decode_columns(log, headers=headers), decode_reference(log, headers=headers))
+
+
+TELLING_BYTES = [b"\0", b"\x01", b"\x0e", b"\x7f", b"\x80", b"\xff"]
+"""Lengths of 0, -1, 7, -64; varints that go on."""
+
+small_rows = st.builds(Row, st.just(NOW), st.none() | st.binary(max_size=3), st.none() | st.binary(max_size=5))
+WITH_HEADERS = build([Row(NOW, None, b"v", (("h", b""),)), Row(NOW, b"k", None, (("g", None), ("h", b"x")))])
+
+
+def change(draw: st.DrawFn, section: bytearray) -> None:
+    """Overwrite, drop or add a few bytes."""
+    for _ in range(draw(st.integers(1, 4))):
+        position = draw(st.integers(0, max(len(section) - 1, 0)))
+        match draw(st.sampled_from(["set", "set", "set", "cut", "insert"])):
+            case "set":
+                section[position : position + 1] = draw(st.sampled_from(TELLING_BYTES))
+            case "cut":
+                del section[position : position + draw(st.integers(1, 5))]
+            case "insert":
+                section[position:position] = draw(st.binary(min_size=1, max_size=11))
+
+
+@st.composite
+def hostile_logs(draw: st.DrawFn) -> bytes:
+    """Batches whose length is right, whatever their records say."""
+    kinds = [WITH_HEADERS, build(draw(st.lists(small_rows, min_size=1, max_size=6)))]
+    batches = [kinds[number % 2] for number in range(draw(st.sampled_from([1, 2, 3, 60])))]
+    for index in {draw(st.integers(0, len(batches) - 1)) for _ in range(2)}:
+        section = bytearray(batches[index][HEADER_SIZE:])
+        change(draw, section)
+        length = HEADER_SIZE - LENGTH_END + len(section)
+        batches[index] = batches[index][:8] + length.to_bytes(4, "big") + batches[index][12:HEADER_SIZE] + section
+    return follow(batches)
+
+
+@settings(max_examples=500)
+@given(hostile_logs())
+def test_hostile_records_are_corrupt_to_both_or_equal(log: bytes) -> None:
+    try:
+        slow = decode_reference(log, headers=True, check_crcs=False)
+    except CorruptBatch:
+        with pytest.raises(CorruptBatch):
+            decode_columns(log, headers=True, check_crcs=False)
+    else:
+        assert_equal(decode_columns(log, headers=True, check_crcs=False), slow)
+
+
+@settings(max_examples=200)
+@given(logs(), st.data())
+def test_hostile_bytes_anywhere_raise_nothing_but_corrupt_batch(log: bytes, data: st.DataObject) -> None:
+    changed = bytearray(log)
+    for _ in range(data.draw(st.integers(1, 4))):
+        changed[data.draw(st.integers(0, len(changed) - 1))] = data.draw(st.integers(0, 255))
+    headers = data.draw(st.booleans())
+    try:
+        columns = decode_columns(changed, headers=headers, check_crcs=False, batch_limit=1 << 20)
+    except CorruptBatch:
+        return
+    for column in (columns.key, columns.value, columns.headers):
+        if column is not None:
+            column.validate(full=True)
+            assert len(column) == columns.num_rows
+
+
+@pytest.mark.parametrize("codec", Codec)
+@settings(max_examples=40)
+@given(rows=rows, limit=st.sampled_from([100, 500, 16384]), sequence=st.sampled_from([-1, 0, 2**31 - 5]))
+def test_encoding_equals_the_builder_byte_for_byte(
+    codec: Codec, rows: Sequence[Row], limit: int, sequence: int
+) -> None:
+    identity: dict[str, Any] = {"producer_id": 9, "producer_epoch": 1, "base_sequence": sequence, "transactional": True}
+    batches = encode_columns(*columns_of(rows), codec=codec, max_bytes=limit, **identity)
+    counts = [parse_header(batch).record_count for batch in batches]
+    records = [Record(0, *row) for row in rows]
+    assert follow(batches) == follow(encode_reference(records, counts, codec=codec, **identity))
+
+
+@settings(max_examples=60)
+@given(rows=rows, limit=st.sampled_from([100, 500, 16384]))
+def test_encoded_columns_come_back_through_every_parser(rows: Sequence[Row], limit: int) -> None:
+    chunk = b"".join(encode_columns(*columns_of(rows), max_bytes=limit, base_offset=77))
+    key, value, timestamp, headers = columns_of(rows)
+    columns = decode_columns(chunk, headers=True)
+    assert (columns.key, columns.value, columns.timestamp, columns.headers) == (key, value, timestamp, headers)
+    assert columns.offset.to_pylist() == list(range(77, 77 + len(rows)))
+    for parser in PARSERS:
+        assert [tuple(record[:5]) for record in parse(parser, chunk)] == [(77 + i, *row) for i, row in enumerate(rows)]
