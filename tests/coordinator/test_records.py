@@ -151,6 +151,6 @@ def test_every_cut_of_a_group_is_refused(group: GroupMetadata, data: st.DataObje
 
 def test_topics_of_a_subscription() -> None:
     encoded = pack(">hi", 1, 2) + b"\x00\x01a" + b"\x00\x01b" + pack(">i", -1)
-    assert subscribed_topics(encoded) == {"a", "b"}
+    assert subscribed_topics(encoded) == frozenset({"a", "b"})
     assert subscribed_topics(b"no subscription") is None
     assert subscribed_topics(b"") is None

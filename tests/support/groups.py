@@ -133,9 +133,7 @@ class GroupDriver:
         protocol_name: str | None = None,
     ) -> Call:
         generation = self.group.generation_id if generation is None else generation
-        request = SyncRequest(
-            "g", generation, member_id, assignments or {}, instance, protocol_type, protocol_name
-        )
+        request = SyncRequest("g", generation, member_id, assignments or {}, instance, protocol_type, protocol_name)
         call = Call()
         self.perform(group_events.sync(self.group, request, call, self.now()))
         return call

@@ -1,0 +1,66 @@
+"""One loop timer for many deadlines."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.clock import ManualClock, SystemClock
+from broker.coordinator.deadline_timer import DeadlineTimer
+
+
+async def test_due_callbacks_run_in_order_and_once() -> None:
+    clock = ManualClock()
+    timer = DeadlineTimer(clock)
+    called: list[int] = []
+    for deadline in (3, 1, 2):
+        timer.at(deadline, lambda deadline=deadline: called.append(deadline))  # type: ignore[misc]
+    clock.advance(2_000)
+    timer.run_due()
+    timer.run_due()
+    assert called == [1, 2]
+    timer.close()
+
+
+async def test_the_loop_calls_without_being_asked() -> None:
+    clock = SystemClock()
+    timer = DeadlineTimer(clock)
+    late, early = asyncio.Event(), asyncio.Event()
+    start = clock.monotonic()
+    timer.at(start + 0.05, late.set)
+    timer.at(start + 0.01, early.set)
+    await asyncio.wait_for(early.wait(), 10)
+    assert not late.is_set()
+    await asyncio.wait_for(late.wait(), 10)
+    assert clock.monotonic() >= start + 0.05
+    timer.close()
+
+
+async def test_callback_may_set_the_next_deadline() -> None:
+    clock = SystemClock()
+    timer = DeadlineTimer(clock)
+    rounds: list[float] = []
+    done = asyncio.Event()
+
+    def again() -> None:
+        rounds.append(clock.monotonic())
+        if len(rounds) < 3:
+            timer.at(clock.monotonic() + 0.005, again)
+        else:
+            done.set()
+
+    timer.at(clock.monotonic(), again)
+    await asyncio.wait_for(done.wait(), 10)
+    assert len(rounds) == 3
+    timer.close()
+
+
+async def test_closed_timer_calls_nobody() -> None:
+    clock = ManualClock()
+    timer = DeadlineTimer(clock)
+    called: list[int] = []
+    timer.at(1, lambda: called.append(1))
+    timer.close()
+    timer.at(1, lambda: called.append(2))
+    clock.advance(2_000)
+    timer.run_due()
+    assert called == []

@@ -1,0 +1,85 @@
+"""The writer of one offsets partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from broker.coordinator.group_store import KeyValue
+from broker.coordinator.group_writer import PartitionWriter
+from broker.errors import BrokerError, ErrorCode
+from tests.support.group_stores import GatedGroupStore
+
+
+def record(number: int) -> KeyValue:
+    return b"key", b"%d" % number
+
+
+async def test_writes_that_come_together_are_appended_together_and_in_order() -> None:
+    store = GatedGroupStore()
+    writer = PartitionWriter(store, 3)
+    ended: list[tuple[int, ErrorCode]] = []
+    store.gate.clear()
+    for number in range(5):
+        writer.write([record(number)], lambda code, number=number: ended.append((number, code)))  # type: ignore[misc]
+        if not number:
+            await store.until_waiting()
+    store.gate.set()
+    await writer.flush()
+    assert store.records == {3: [record(number) for number in range(5)]}
+    assert ended == [(number, ErrorCode.none) for number in range(5)]
+    assert store.appends == 2
+
+
+@pytest.mark.parametrize(
+    ("raised", "code"),
+    [
+        (BrokerError(ErrorCode.not_enough_replicas), ErrorCode.not_enough_replicas),
+        (OSError("disk full"), ErrorCode.kafka_storage_error),
+        (ValueError("a bug"), ErrorCode.unknown_server_error),
+    ],
+)
+async def test_failed_append_is_told_and_the_next_one_works(raised: Exception, code: ErrorCode) -> None:
+    store = GatedGroupStore()
+    writer = PartitionWriter(store, 0)
+    ended: list[ErrorCode] = []
+    store.fail_with = raised
+    writer.write([record(1)], ended.append)
+    await writer.flush()
+    store.fail_with = None
+    writer.write([record(2)], ended.append)
+    await writer.flush()
+    assert ended == [code, ErrorCode.none]
+    assert store.records[0] == [record(2)]
+
+
+async def test_one_record_too_large_does_not_fail_its_neighbours() -> None:
+    class SmallStore(GatedGroupStore):
+        async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
+            if sum(len(value or b"") for _, value in records) > 10:
+                raise BrokerError(ErrorCode.message_too_large)
+            await super().append(partition, records)
+
+    store = SmallStore()
+    writer = PartitionWriter(store, 0)
+    ended: list[ErrorCode] = []
+    for value in (b"small", b"far too large", b"small too"):
+        writer.write([(b"key", value)], ended.append)
+    await writer.flush()
+    assert ended == [ErrorCode.none, ErrorCode.message_too_large, ErrorCode.none]
+    assert [value for _, value in store.records[0]] == [b"small", b"small too"]
+
+
+async def test_error_in_what_follows_does_not_stop_the_writer(caplog: pytest.LogCaptureFixture) -> None:
+    def broken(code: ErrorCode) -> None:
+        raise RuntimeError("broken")
+
+    store = GatedGroupStore()
+    writer = PartitionWriter(store, 0)
+    ended: list[ErrorCode] = []
+    writer.write([record(1)], broken)
+    writer.write([record(2)], ended.append)
+    await writer.flush()
+    assert ended == [ErrorCode.none]
+    assert "broken" in caplog.text
