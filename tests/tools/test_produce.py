@@ -1,0 +1,88 @@
+"""`pykafka produce` against a broker; what it wrote is read with an independent client."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from kafka import KafkaConsumer, TopicPartition
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.console import error_of, output_of
+
+
+@pytest.fixture
+def at(broker: BrokerProcess) -> tuple[str, str]:
+    return ("--bootstrap-server", broker.bootstrap)
+
+
+def read_all(broker: BrokerProcess, topic: str, partition: int = 0) -> list[Any]:
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest")
+    try:
+        tp = TopicPartition(topic, partition)
+        consumer.assign([tp])
+        end = consumer.end_offsets([tp])[tp]
+        messages: list[Any] = []
+        while consumer.position(tp) < end:
+            messages.extend(message for batch in consumer.poll(timeout_ms=500).values() for message in batch)
+        return messages
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_lines_become_records_in_order(broker: BrokerProcess, at: tuple[str, str], topic: str, codec: str) -> None:
+    lines = [f"line {number} äöü" for number in range(1000)]
+    output_of("produce", "--topic", topic, "-z", codec, *at, stdin="\n".join(lines).encode())
+    assert [message.value.decode() for message in read_all(broker, topic)] == lines
+
+
+def test_keys_and_headers_are_split_off(broker: BrokerProcess, at: tuple[str, str], topic: str) -> None:
+    properties = ("parse.key=true", "key.separator=:", "parse.headers=true", "null.marker=NULL")
+    given = [argument for text in properties for argument in ("--property", text)]
+    output_of("produce", "--topic", topic, *given, *at, stdin=b"a:1\tk:v\nNULL\tgone:NULL\n")
+    first, second = read_all(broker, topic)
+    assert (first.key, first.value, list(first.headers)) == (b"k", b"v", [("a", b"1")])
+    assert (second.key, second.value, list(second.headers)) == (b"gone", None, [])
+
+
+def test_sync_and_acks_settings_store_the_lines(broker: BrokerProcess, at: tuple[str, str], topic: str) -> None:
+    output_of("produce", "--topic", topic, "--sync", "--acks", "1", *at, stdin=b"one\ntwo\n")
+    output_of("produce", "--topic", topic, "--batch-size", "100", "--timeout", "0", *at, stdin=b"three\n")
+    assert [message.value for message in read_all(broker, topic)] == [b"one", b"two", b"three"]
+
+
+def test_a_partition_can_be_chosen(broker: BrokerProcess, at: tuple[str, str], topic: str) -> None:
+    output_of("topics", "create", "--topic", topic, "--partitions", "2", *at)
+    output_of("produce", "--topic", topic, "--partition", "1", *at, stdin=b"v\n")
+    assert [message.value for message in read_all(broker, topic, 1)] == [b"v"]
+    assert read_all(broker, topic, 0) == []
+
+
+def test_the_shipped_configuration_is_taken(at: tuple[str, str], topic: str) -> None:
+    output_of("produce", "--topic", topic, "--config", "conf/producer.properties", *at, stdin=b"v\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "stdin", "complaint"),
+    [
+        (["--property", "parse.key=true"], b"no tab\n", "line 1: no key separator"),
+        (["--property", "parse.keys=true"], b"", "did you mean 'parse.key'"),
+        (["--compression-codec", "brotli"], b"", "compression.type=brotli"),
+        (["--producer-property", "linger.mss=1"], b"", "did you mean 'linger.ms'"),
+        (["--partition", "7"], b"v\n", "has 1 partitions, but no 7"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    at: tuple[str, str], topic: str, arguments: list[str], stdin: bytes, complaint: str
+) -> None:
+    error = error_of("produce", "--topic", topic, *arguments, *at, stdin=stdin)
+    assert complaint in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_record_that_is_not_taken_is_reported(at: tuple[str, str], topic: str) -> None:
+    output_of("topics", "create", "--topic", topic, "--config", "max.message.bytes=1000", *at)
+    error = error_of("produce", "--topic", topic, *at, stdin=b"x" * 5000 + b"\n")
+    assert "MESSAGE_TOO_LARGE" in error
+    assert "1 records were not delivered" in error

@@ -1,0 +1,82 @@
+"""`pykafka topics` against a broker."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.console import error_of, output_of
+
+
+@pytest.fixture
+def at(broker: BrokerProcess) -> tuple[str, str]:
+    return ("--bootstrap-server", broker.bootstrap)
+
+
+def describe(at: tuple[str, str], topic: str) -> dict[str, Any]:
+    (described,) = json.loads(output_of("topics", "describe", "--topic", topic, "--json", *at))
+    assert isinstance(described, dict)
+    return described
+
+
+def test_a_topic_is_created_described_altered_and_deleted(at: tuple[str, str], topic: str) -> None:
+    configs = ("--config", "retention.ms=3600000", "--config", "segment.bytes=1048576")
+    created = output_of("topics", "create", "--topic", topic, "--partitions", "3", *configs, *at)
+    assert created == f"Created topic {topic}.\n"
+    assert topic in output_of("topics", "list", *at).splitlines()
+
+    described = describe(at, topic)
+    assert described["configs"] == {"retention.ms": "3600000", "segment.bytes": "1048576"}
+    assert described["partitions"][2] == {"partition": 2, "leader": 0, "replicas": [0], "isr": [0]}
+    text = output_of("topics", "describe", "--topic", topic, *at).splitlines()
+    assert "PartitionCount: 3\tReplicationFactor: 1\tConfigs: retention.ms=3600000,segment.bytes=1048576" in text[0]
+    assert text[1] == f"\tTopic: {topic}\tPartition: 0\tLeader: 0\tReplicas: 0\tIsr: 0"
+    assert len(text) == 4
+
+    change = ("--partitions", "5", "--config", "retention.ms=60000", "--delete-config", "segment.bytes")
+    output_of("topics", "alter", "--topic", topic, *change, *at)
+    described = describe(at, topic)
+    assert (described["partitionCount"], described["configs"]) == (5, {"retention.ms": "60000"})
+
+    assert output_of("topics", "delete", "--topic", topic, *at) == f"Deleted topic {topic}.\n"
+    assert topic not in json.loads(output_of("topics", "list", "--json", *at))
+
+
+def test_if_not_exists_and_if_exists_take_things_as_they_are(at: tuple[str, str], topic: str) -> None:
+    assert "no topic" in output_of("topics", "delete", "--topic", topic, "--if-exists", *at)
+    assert "no topic" in output_of("topics", "alter", "--topic", topic, "--if-exists", "--partitions", "2", *at)
+    assert output_of("topics", "describe", "--topic", topic, "--if-exists", *at) == ""
+    output_of("topics", "create", "--topic", topic, *at)
+    assert "exists already" in output_of("topics", "create", "--topic", topic, "--if-not-exists", *at)
+
+
+def test_without_them_it_is_an_error(at: tuple[str, str], topic: str) -> None:
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in error_of("topics", "delete", "--topic", topic, *at)
+    assert f"there is no topic '{topic}'" in error_of("topics", "describe", "--topic", topic, *at)
+    assert f"there is no topic '{topic}'" in error_of("topics", "alter", "--topic", topic, "--partitions", "2", *at)
+    output_of("topics", "create", "--topic", topic, *at)
+    assert "TOPIC_ALREADY_EXISTS" in error_of("topics", "create", "--topic", topic, *at)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["create", "--topic", "bad name"], "INVALID_TOPIC_EXCEPTION"),
+        (["create", "--topic", "t-bad-config", "--config", "retention.mss=1"], "did you mean 'retention.ms'"),
+        (["create", "--topic", "t-bad-value", "--config", "retention.ms=soon"], "retention.ms=soon"),
+        (["create", "--topic", "t-replicas", "--replication-factor", "3"], "INVALID_REPLICATION_FACTOR"),
+        (["alter", "--topic", "t"], "nothing to alter"),
+        (["list", "--command-config", "no-such-file"], "cannot read no-such-file"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(at: tuple[str, str], arguments: list[str], complaint: str) -> None:
+    error = error_of("topics", *arguments, *at)
+    assert complaint in error
+    assert len(error.splitlines()) == 1
+
+
+def test_an_unreachable_broker_is_named() -> None:
+    assert "127.0.0.1:1" in error_of("topics", "list", "--bootstrap-server", "127.0.0.1:1")
