@@ -31,11 +31,12 @@ TIME_ENTRY_SIZE = _TIME_ENTRY.size
 class OffsetIndex:
     """Relative last offset of a batch → its position."""
 
-    __slots__ = ("_saved", "offsets", "positions")
+    __slots__ = ("_changed", "_saved", "offsets", "positions")
 
     def __init__(self) -> None:
         self.offsets = array("I")
         self.positions = array("I")
+        self._changed = True
         self._saved = 0
 
     def __len__(self) -> int:
@@ -49,6 +50,7 @@ class OffsetIndex:
     def append(self, relative_offset: int, position: int) -> None:
         self.offsets.append(relative_offset)
         self.positions.append(position)
+        self._changed = True
 
     def position_of(self, relative_offset: int) -> int:
         """Where to begin looking for the batch that holds this offset; 0 before the first entry."""
@@ -64,15 +66,20 @@ class OffsetIndex:
         """Forget batches that begin at `position` or after."""
         keep = bisect_right(self.positions, position - 1) if position else 0
         del self.offsets[keep:], self.positions[keep:]
+        self._changed = True
         self._saved = min(self._saved, keep)
 
     def save(self, path: Path) -> None:
+        """Bring the file up to date. Raises OSError."""
+        if not self._changed:
+            return
         interleaved = array("I", bytes((len(self) - self._saved) * OFFSET_ENTRY_SIZE))
         interleaved[0::2] = self.offsets[self._saved :]
         interleaved[1::2] = self.positions[self._saved :]
         _to_big_endian(interleaved)
         _write_tail(path, interleaved.tobytes(), self._saved * OFFSET_ENTRY_SIZE)
         self._saved = len(self)
+        self._changed = False
 
     @classmethod
     def load(cls, path: Path, log_size: int) -> OffsetIndex | None:
@@ -86,6 +93,7 @@ class OffsetIndex:
         index = cls()
         index.offsets, index.positions = entries[0::2], entries[1::2]
         index._saved = len(index)
+        index._changed = False
         sound = _grows(index.offsets) and _grows(index.positions)
         return index if sound and (not entries or index.positions[-1] < log_size) else None
 
@@ -93,10 +101,11 @@ class OffsetIndex:
 class TimeIndex:
     """Newest timestamp so far → relative offset of the batch that brought it; kept as the file's bytes."""
 
-    __slots__ = ("_entries", "_saved")
+    __slots__ = ("_changed", "_entries", "_saved")
 
     def __init__(self) -> None:
         self._entries = bytearray()
+        self._changed = True
         self._saved = 0
 
     def __len__(self) -> int:
@@ -121,6 +130,7 @@ class TimeIndex:
         last_timestamp, last_offset = self.last
         if timestamp > last_timestamp and (relative_offset > last_offset or not self._entries):
             self._entries += _TIME_ENTRY.pack(timestamp, relative_offset)
+            self._changed = True
 
     def offset_before(self, timestamp: int) -> int:
         """No record up to this relative offset has `timestamp` or newer; -1 before the first entry."""
@@ -131,11 +141,15 @@ class TimeIndex:
         """Forget entries at `relative_offset` or after."""
         keep = bisect_right(range(len(self)), relative_offset - 1, key=lambda number: self.entry(number)[1])
         del self._entries[keep * TIME_ENTRY_SIZE :]
+        self._changed = True
         self._saved = min(self._saved, len(self._entries))
 
     def save(self, path: Path) -> None:
-        _write_tail(path, bytes(self._entries[self._saved :]), self._saved)
-        self._saved = len(self._entries)
+        """Bring the file up to date. Raises OSError."""
+        if self._changed:
+            _write_tail(path, bytes(self._entries[self._saved :]), self._saved)
+            self._saved = len(self._entries)
+            self._changed = False
 
     @classmethod
     def load(cls, path: Path) -> TimeIndex | None:
@@ -146,6 +160,7 @@ class TimeIndex:
         index = cls()
         index._entries = bytearray(data)
         index._saved = len(data)
+        index._changed = False
         columns = list(zip(*_TIME_ENTRY.iter_unpack(data), strict=True)) if data else [(), ()]
         return index if _grows(columns[0]) and _grows(columns[1]) else None
 

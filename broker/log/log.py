@@ -86,7 +86,7 @@ class Log:
 
         `opened` bounds descriptors over many logs. Raises BrokerError `kafka_storage_error`, ConfigError.
         """
-        opened = opened or OpenSegments()
+        opened = OpenSegments() if opened is None else opened
         with storage_errors("open", directory):
             directory.mkdir(parents=True, exist_ok=True)
             loaded = load_log(

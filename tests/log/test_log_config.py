@@ -1,0 +1,93 @@
+"""Topic settings: Kafka's names and defaults, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.config import BrokerConfig
+from broker.errors import ConfigError
+from broker.log.log_config import TOPIC_KEYS, LogConfig
+
+
+def test_the_defaults_are_kafkas() -> None:
+    assert LogConfig().to_properties() == {
+        "cleanup.policy": "delete",
+        "retention.ms": "604800000",
+        "retention.bytes": "-1",
+        "file.delete.delay.ms": "60000",
+        "delete.retention.ms": "86400000",
+        "min.cleanable.dirty.ratio": "0.5",
+        "min.compaction.lag.ms": "0",
+        "max.compaction.lag.ms": "9223372036854775807",
+        "segment.bytes": "1073741824",
+        "segment.ms": "604800000",
+        "segment.jitter.ms": "0",
+        "segment.index.bytes": "10485760",
+        "index.interval.bytes": "4096",
+        "preallocate": "false",
+        "flush.messages": "9223372036854775807",
+        "flush.ms": "9223372036854775807",
+        "max.message.bytes": "1048588",
+        "compression.type": "producer",
+        "message.timestamp.type": "CreateTime",
+        "message.timestamp.before.max.ms": "9223372036854775807",
+        "message.timestamp.after.max.ms": "9223372036854775807",
+        "min.insync.replicas": "1",
+        "unclean.leader.election.enable": "false",
+    }
+
+
+def test_a_field_is_the_key_with_underscores() -> None:
+    assert [key.attribute for key in TOPIC_KEYS.values()] == [name.replace(".", "_") for name in TOPIC_KEYS]
+
+
+def test_every_key_says_what_it_is() -> None:
+    assert all(key.doc.endswith(".") and key.group for key in TOPIC_KEYS.values())
+
+
+def test_text_becomes_values() -> None:
+    config = LogConfig.from_properties(
+        {"cleanup.policy": "compact, delete", "preallocate": "TRUE", "min.cleanable.dirty.ratio": "0.25"}
+    )
+    assert (config.cleanup_policy, config.preallocate, config.min_cleanable_dirty_ratio) == (
+        ("compact", "delete"),
+        True,
+        0.25,
+    )
+    assert config.is_compacted
+
+
+def test_properties_go_over_a_base() -> None:
+    base = LogConfig(retention_ms=5, segment_ms=7)
+    config = LogConfig.from_properties({"retention.ms": "6"}, base)
+    assert (config.retention_ms, config.segment_ms) == (6, 7)
+
+
+def test_properties_survive_the_way_there_and_back() -> None:
+    config = LogConfig(retention_ms=5, cleanup_policy=("compact", "delete"), preallocate=True)
+    assert LogConfig.from_properties(config.to_properties()) == config
+
+
+def test_the_brokers_settings_give_the_defaults() -> None:
+    defaults = LogConfig.from_properties(BrokerConfig().topic_defaults())
+    assert defaults == LogConfig()
+
+
+@pytest.mark.parametrize(
+    ("properties", "complaint"),
+    [
+        ({"retention.m": "1"}, "did you mean 'retention.ms'"),
+        ({"retention.ms": "a week"}, "retention.ms=a week: expected a value of type int"),
+        ({"retention.ms": "-2"}, "must be at least -1"),
+        ({"segment.bytes": "13"}, "must lie between 14 and 2147483647"),
+        ({"segment.bytes": "4294967296"}, "must lie between"),
+        ({"cleanup.policy": "shred"}, "'shred' is not one of delete, compact"),
+        ({"cleanup.policy": ""}, "name delete, compact or both"),
+        ({"message.timestamp.type": "Now"}, "not one of CreateTime, LogAppendTime"),
+        ({"preallocate": "yes"}, "expected a value of type boolean"),
+        ({"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "9"}, "is above max.compaction.lag.ms"),
+    ],
+)
+def test_what_is_wrong_is_said(properties: dict[str, str], complaint: str) -> None:
+    with pytest.raises(ConfigError, match=complaint):
+        LogConfig.from_properties(properties)

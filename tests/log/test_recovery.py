@@ -1,0 +1,336 @@
+"""Opening a log after a crash: every whole batch before the damage stays, nothing after it does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.log.checkpoints import LEADER_EPOCHS
+from broker.log.log_config import LogConfig
+from broker.log.producer_snapshot import snapshot_offsets
+from broker.log.scan import scan_headers
+from broker.log.segment import segment_path
+from broker.log.segment_file import SegmentFile
+from broker.records.batch import patch_base_offset
+from tests.support.batches import batch, fill, open_log, read_all
+
+SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
+
+
+def log_path(directory: Path, base: int = 0) -> Path:
+    return segment_path(directory, base, ".log")
+
+
+def crashed(directory: Path, config: LogConfig | None = None, count: int = 5) -> list[tuple[int, bytes]]:
+    """A log that was never closed; returns what it held."""
+    log = open_log(directory, config)
+    fill(log, count)
+    return read_all(log)
+
+
+class TestEveryByteOfTheLastBatch:
+    """The sweep the design promises: damage anywhere in the last batch costs that batch and no other."""
+
+    COUNT = 4
+
+    @pytest.fixture
+    def written(self, tmp_path: Path) -> tuple[Path, list[tuple[int, bytes]], bytes, int]:
+        directory = tmp_path / "t-0"
+        held = crashed(directory, count=self.COUNT)
+        data = log_path(directory).read_bytes()
+        *_, (last, _) = scan_headers(SegmentFile(log_path(directory)), 0, len(data))
+        return directory, held, data, last
+
+    def reopened(self, directory: Path, data: bytes) -> list[tuple[int, bytes]]:
+        for name in (".index", ".timeindex"):
+            segment_path(directory, 0, name).unlink(missing_ok=True)
+        log_path(directory).write_bytes(data)
+        log = open_log(directory, clean=False)
+        found = read_all(log)
+        assert log.log_end_offset == len(found)
+        assert log_path(directory).stat().st_size == log.size
+        log.append(batch(b"next"), leader_epoch=0)
+        assert read_all(log) == [*found, (len(found), b"next")]
+        return found
+
+    def test_torn_at_any_byte(self, written: tuple[Path, list[tuple[int, bytes]], bytes, int]) -> None:
+        directory, held, data, last = written
+        for cut in range(last, len(data)):
+            assert self.reopened(directory, data[:cut]) == held[:-1], f"torn at byte {cut}"
+        assert self.reopened(directory, data) == held
+
+    def test_garbage_from_any_byte_on(self, written: tuple[Path, list[tuple[int, bytes]], bytes, int]) -> None:
+        directory, held, data, last = written
+        for start in range(last, len(data)):
+            # Every byte from here on is wrong: a block of garbage, not one that happens to be right.
+            damaged = data[:start] + bytes(byte ^ 0x5A for byte in data[start:])
+            assert self.reopened(directory, damaged) == held[:-1], f"garbage from byte {start}"
+
+    def test_any_single_byte_wrong(self, written: tuple[Path, list[tuple[int, bytes]], bytes, int]) -> None:
+        directory, held, data, last = written
+        leader_epoch = range(last + 12, last + 16)  # no part of the CRC: the records are sound
+        for at in range(last, len(data)):
+            damaged = data[:at] + bytes([data[at] ^ 0x01]) + data[at + 1 :]
+            expected = held if at in leader_epoch else held[:-1]
+            assert self.reopened(directory, damaged) == expected, f"byte {at}"
+
+    def test_zeros_after_the_last_batch(self, written: tuple[Path, list[tuple[int, bytes]], bytes, int]) -> None:
+        directory, held, data, _ = written
+        for length in (1, 11, 12, 60, 61, 5000):
+            assert self.reopened(directory, data + bytes(length)) == held
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 400), min_size=2, max_size=12),
+    where=st.floats(0, 1, exclude_max=True),
+    garbage=st.binary(min_size=1, max_size=300),
+    torn=st.booleans(),
+)
+def test_damage_anywhere_keeps_what_stands_before_it(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], where: float, garbage: bytes, torn: bool
+) -> None:
+    directory = tmp_path_factory.mktemp("log") / "t-0"
+    log = open_log(directory, SMALL)
+    for size in sizes:
+        log.append(batch(os.urandom(size)), leader_epoch=0)
+    held = read_all(log)
+    paths = sorted(directory.glob("*.log"))
+    flat = [(path, at) for path in paths for at in range(path.stat().st_size)]
+    path, at = flat[int(where * len(flat))]
+    data = path.read_bytes()
+    damaged = data[:at] if torn else data[:at] + garbage + data[at + len(garbage) :]
+    path.write_bytes(damaged)
+    whole = sum(record_count(other) for other in paths[: paths.index(path)])
+    whole += sum(1 for position, size in batch_spans(data) if position + size <= at)
+
+    reopened = open_log(directory, SMALL, clean=False)
+    found = read_all(reopened)
+    assert found[:whole] == held[:whole]
+    assert len(found) >= whole
+    assert found == held[: len(found)] or damaged == data
+    shutil.rmtree(directory)
+
+
+def batch_spans(data: bytes) -> list[tuple[int, int]]:
+    spans, position = [], 0
+    while position < len(data):
+        size = int.from_bytes(data[position + 8 : position + 12], "big") + 12
+        spans.append((position, size))
+        position += size
+    return spans
+
+
+def record_count(path: Path) -> int:
+    return len(batch_spans(path.read_bytes()))
+
+
+def test_segments_after_the_damage_are_deleted(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    held = crashed(directory, SMALL, count=20)
+    paths = sorted(directory.glob("*.log"))
+    assert len(paths) >= 3
+    data = bytearray(paths[1].read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    paths[1].write_bytes(data)
+    log = open_log(directory, SMALL, clean=False)
+    found = read_all(log)
+    assert found == held[: len(found)]
+    assert log.log_end_offset == len(found) < 20
+    assert len(list(directory.glob("*.log"))) == 2
+
+
+def test_a_missing_segment_ends_the_log(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    held = crashed(directory, SMALL, count=20)
+    paths = sorted(directory.glob("*.log"))
+    paths[1].unlink()
+    log = open_log(directory, SMALL, clean=False)
+    assert read_all(log) == held[: int(paths[1].stem)]
+
+
+def test_what_lies_before_the_recovery_point_is_trusted(tmp_path: Path) -> None:
+    """The cost of a start does not grow with the log: bytes that were fsynced are not read again."""
+    directory = tmp_path / "t-0"
+    crashed(directory, SMALL, count=20)
+    paths = sorted(directory.glob("*.log"))
+    data = bytearray(paths[0].read_bytes())
+    data[-1] ^= 0xFF
+    paths[0].write_bytes(data)
+    log = open_log(directory, SMALL, clean=False, recovery_point=int(paths[-1].stem))
+    assert log.log_end_offset == 20
+
+
+def test_a_clean_start_reads_only_the_tail(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    log = open_log(directory)
+    fill(log, 200)
+    log.close()
+    data = bytearray(log_path(directory).read_bytes())
+    data[100] ^= 0xFF
+    log_path(directory).write_bytes(data)
+    assert open_log(directory).log_end_offset == 200
+
+
+def test_a_clean_mark_over_a_torn_tail_is_not_believed(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    log = open_log(directory)
+    fill(log, 5)
+    held = read_all(log)
+    log.close()
+    os.truncate(log_path(directory), log_path(directory).stat().st_size - 1)
+    assert read_all(open_log(directory)) == held[:-1]
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda path: path.unlink(), id="missing"),
+        pytest.param(lambda path: path.write_bytes(b""), id="empty"),
+        pytest.param(lambda path: path.write_bytes(path.read_bytes()[:-3]), id="cut"),
+        pytest.param(lambda path: path.write_bytes(b"\xff" * 24), id="garbage"),
+        pytest.param(lambda path: path.write_bytes(bytes(48)), id="zeros"),
+    ],
+)
+def test_a_broken_index_is_made_anew(tmp_path: Path, suffix: str, damage: object) -> None:
+    assert callable(damage)
+    directory = tmp_path / "t-0"
+    log = open_log(directory, SMALL)
+    fill(log, 20)
+    held, newest = read_all(log), log.max_timestamp()
+    log.close()
+    for path in directory.glob("*" + suffix):
+        damage(path)
+    log = open_log(directory, SMALL)
+    assert read_all(log) == held
+    assert [read_all(log, offset)[0][0] for offset in range(20)] == list(range(20))
+    assert log.max_timestamp() == newest
+
+
+def test_an_index_that_points_into_a_batch_is_made_anew(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    log = open_log(directory)
+    fill(log, 200)
+    held = read_all(log)
+    log.close()
+    path = segment_path(directory, 0, ".index")
+    data = bytearray(path.read_bytes())
+    data[7] += 3  # the first entry's position
+    path.write_bytes(data)
+    assert read_all(open_log(directory), 60) == held[60:]
+
+
+def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    crashed(directory)
+    leftovers = ["00000000000000000003.log.deleted", LEADER_EPOCHS + ".tmp", "00000000000000000099.index"]
+    for name in leftovers:
+        (directory / name).write_bytes(b"left")
+    open_log(directory, clean=False)
+    assert not any((directory / name).exists() for name in leftovers)
+
+
+def test_a_repeated_offset_ends_the_log(tmp_path: Path) -> None:
+    """Base offsets lie outside the CRC: a batch that repeats one is sound by itself and wrong in its place."""
+    directory = tmp_path / "t-0"
+    held = crashed(directory, count=3)
+    extra = bytearray(batch(b"stray"))
+    patch_base_offset(extra, 0, 1, 0)
+    with log_path(directory).open("ab") as file:
+        file.write(extra)
+    assert read_all(open_log(directory, clean=False)) == held
+
+
+def test_a_gap_is_damage_unless_the_log_is_compacted(tmp_path: Path) -> None:
+    later = bytearray(batch(b"later"))
+    patch_base_offset(later, 0, 7, 0)
+    for policy, end in (("delete", 3), ("compact", 8)):
+        directory = tmp_path / f"{policy}-0"
+        config = LogConfig(cleanup_policy=(policy,))
+        crashed(directory, config, count=3)
+        with log_path(directory).open("ab") as file:
+            file.write(later)
+        assert open_log(directory, config, clean=False).log_end_offset == end
+
+
+def test_a_preallocated_segment_loses_only_its_zeros(tmp_path: Path) -> None:
+    directory, config = tmp_path / "t-0", LogConfig(preallocate=True, segment_bytes=100_000)
+    held = crashed(directory, config)
+    assert log_path(directory).stat().st_size == 100_000
+    log = open_log(directory, config, clean=False)
+    assert read_all(log) == held
+    assert log_path(directory).stat().st_size == log.size
+
+
+def test_a_log_that_lost_what_its_start_says_begins_there(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    crashed(directory)
+    log = open_log(directory, clean=False, log_start_offset=100)
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (100, 100, 0)
+    fill(log, 1)
+    assert log.log_end_offset == 101
+
+
+def test_leader_epochs_are_found_in_the_batches(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    log = open_log(directory)
+    for epoch in (0, 0, 3, 4):
+        log.append(batch(b"a"), leader_epoch=epoch)
+    expected = log.epochs.entries
+    (directory / LEADER_EPOCHS).unlink()
+    assert open_log(directory, clean=False).epochs.entries == expected == [(0, 0), (3, 2), (4, 3)]
+
+
+class TestProducerState:
+    """A retry after a restart finds its duplicate."""
+
+    def send(self, directory: Path, sequences: range, *, config: LogConfig | None = None) -> None:
+        log = open_log(directory, config)
+        for sequence in sequences:
+            log.append(batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=sequence), leader_epoch=0)
+
+    @pytest.mark.parametrize("config", [None, SMALL], ids=["one segment", "many segments"])
+    def test_after_a_crash(self, tmp_path: Path, config: LogConfig | None) -> None:
+        directory = tmp_path / "t-0"
+        self.send(directory, range(25), config=config)
+        last = max(int(path.stem) for path in directory.glob("*.log"))
+        log = open_log(directory, config, clean=False, recovery_point=last)
+        for sequence in range(20, 25):
+            again = batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=sequence)
+            assert log.append(again, leader_epoch=0)[::4] == (sequence, True)
+
+    def test_after_a_clean_stop(self, tmp_path: Path) -> None:
+        directory = tmp_path / "t-0"
+        log = open_log(directory)
+        for sequence in range(8):
+            log.append(batch(b"x", producer_id=9, producer_epoch=0, sequence=sequence), leader_epoch=0)
+        log.close()
+        assert snapshot_offsets(directory) == [8]
+        log = open_log(directory)
+        for sequence in range(3, 8):
+            again = batch(b"x", producer_id=9, producer_epoch=0, sequence=sequence)
+            assert log.append(again, leader_epoch=0).duplicate
+
+    def test_a_batch_that_was_cut_is_not_remembered(self, tmp_path: Path) -> None:
+        directory = tmp_path / "t-0"
+        self.send(directory, range(5))
+        os.truncate(log_path(directory), log_path(directory).stat().st_size - 1)
+        log = open_log(directory, clean=False)
+        again = batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=4)
+        assert log.append(again, leader_epoch=0)[::4] == (4, False)
+
+    def test_a_broken_snapshot_is_replaced_by_the_log(self, tmp_path: Path) -> None:
+        directory = tmp_path / "t-0"
+        self.send(directory, range(25), config=SMALL)
+        for path in directory.glob("*.snapshot"):
+            path.write_bytes(b"broken")
+        log = open_log(directory, SMALL, clean=False)
+        entry = log.producers.get(9)
+        assert entry is not None
+        assert entry.batches[-1].last_sequence == 24

@@ -1,0 +1,237 @@
+"""When segments are rolled and when they go."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.clock import ManualClock
+from broker.errors import BrokerError, ErrorCode
+from broker.log.log import Log
+from broker.log.log_config import LogConfig
+from tests.support.batches import NOW, batch, fill, open_log, read_all
+
+HOUR = 3_600_000
+THREE_PER_SEGMENT = LogConfig(segment_bytes=600)  # of `fill`'s batches
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW)
+
+
+def bases(log: Log) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+class TestRoll:
+    def test_by_size(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
+        fill(log, 8)
+        assert bases(log) == [0, 3, 6]
+        assert all(segment.size <= 600 for segment in log.segments)
+
+    def test_by_the_records_own_time(self, tmp_path: Path, clock: ManualClock) -> None:
+        """A replay of old data gets segments by its own time, in however short a while."""
+        log = open_log(tmp_path / "t-0", LogConfig(segment_ms=HOUR), clock)
+        for minutes in (0, 30, 60, 61, 100, 122):
+            log.append(batch(b"x", timestamp=NOW - 999 * HOUR + minutes * 60_000), leader_epoch=0)
+        assert bases(log) == [0, 3, 5]
+
+    def test_by_the_clock_when_nothing_comes(self, tmp_path: Path, clock: ManualClock) -> None:
+        log = open_log(tmp_path / "t-0", LogConfig(segment_ms=HOUR), clock)
+        fill(log, 1)
+        clock.advance(HOUR)
+        log.roll_if_aged()
+        assert bases(log) == [0]
+        clock.advance(1)
+        log.roll_if_aged()
+        assert bases(log) == [0, 1]
+        clock.advance(5 * HOUR)
+        log.roll_if_aged()
+        assert bases(log) == [0, 1], "an empty segment is not rolled"
+
+    def test_records_without_time_roll_by_the_clock(self, tmp_path: Path, clock: ManualClock) -> None:
+        log = open_log(tmp_path / "t-0", LogConfig(segment_ms=HOUR), clock)
+        log.append(batch(b"x", timestamp=-1), leader_epoch=0)
+        clock.advance(HOUR + 1)
+        log.append(batch(b"x", timestamp=-1), leader_epoch=0)
+        assert bases(log) == [0, 1]
+
+    def test_by_a_full_index(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "t-0", LogConfig(segment_index_bytes=36, index_interval_bytes=0))
+        for number in range(8):
+            log.append(batch(b"x", timestamp=NOW + number), leader_epoch=0)
+        assert bases(log) == [0, 4]
+
+    def test_jitter_is_the_same_at_every_look_and_not_the_same_everywhere(
+        self, tmp_path: Path, clock: ManualClock
+    ) -> None:
+        config = LogConfig(segment_ms=HOUR, segment_jitter_ms=HOUR)
+        logs = [open_log(tmp_path / f"t-{number}", config, clock) for number in range(20)]
+        for log in logs:
+            fill(log, 1)
+        rolled = []
+        for _ in range(60):
+            clock.advance(60_001)
+            for log in logs:
+                log.roll_if_aged()
+            rolled.append(sum(len(log.segments) - 1 for log in logs))
+        assert rolled[-1] == 20
+        assert len(set(rolled)) > 5
+
+    def test_new_settings_hold_from_the_next_append(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "t-0")
+        fill(log, 4)
+        log.update_config(THREE_PER_SEGMENT)
+        fill(log, 1)
+        assert bases(log) == [0, 4]
+
+
+class TestRetention:
+    def test_by_time(self, tmp_path: Path, clock: ManualClock) -> None:
+        log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_ms=HOUR), clock)
+        for number in range(9):
+            log.append(batch(b"x" * 100, timestamp=NOW + number * 60_000), leader_epoch=0)
+        clock.advance(HOUR + 5 * 60_000)
+        assert log.apply_retention() == 1
+        assert (log.log_start_offset, bases(log)) == (3, [3, 6])
+        clock.advance(60_000)
+        assert log.apply_retention() == 1
+
+    def test_by_time_takes_the_active_segment_too(self, tmp_path: Path, clock: ManualClock) -> None:
+        log = open_log(tmp_path / "t-0", LogConfig(retention_ms=HOUR), clock)
+        fill(log, 2)
+        clock.advance(HOUR + 1)
+        assert log.apply_retention() == 1
+        assert (log.log_start_offset, log.log_end_offset, log.size) == (2, 2, 0)
+        assert log.apply_retention() == 0
+        fill(log, 1)
+        assert [offset for offset, _ in read_all(log)] == [2]
+
+    def test_one_new_record_protects_its_segment_and_all_after_it(self, tmp_path: Path, clock: ManualClock) -> None:
+        log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_ms=HOUR), clock)
+        for number in range(9):
+            log.append(batch(b"x" * 100, timestamp=NOW + (number == 4) * HOUR), leader_epoch=0)
+        clock.advance(HOUR + 1)
+        assert log.apply_retention() == 1
+        assert bases(log) == [3, 6]
+
+    def test_records_without_time_count_by_their_file(self, tmp_path: Path, clock: ManualClock) -> None:
+        log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_ms=HOUR), clock)
+        for _ in range(4):
+            log.append(batch(b"x" * 100, timestamp=-1), leader_epoch=0)
+        for segment, age_ms in zip(log.segments, (HOUR + 1000, 0), strict=True):
+            os.utime(segment.path(), (0, (NOW - age_ms) / 1000))
+        assert log.apply_retention() == 1
+
+    def test_by_size_keeps_at_least_so_much(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
+        fill(log, 9)
+        total, each = log.size, log.segments[0].size
+        for keep, count in ((total, 0), (total - each + 1, 0), (total - each, 1), (0, 1)):
+            log.update_config(replace(THREE_PER_SEGMENT, retention_bytes=keep))
+            assert log.apply_retention() == count
+        assert bases(log) == [6], "the active segment stays"
+
+    def test_a_compacted_log_keeps_old_segments(self, tmp_path: Path, clock: ManualClock) -> None:
+        config = replace(THREE_PER_SEGMENT, retention_ms=HOUR, cleanup_policy=("compact",))
+        log = open_log(tmp_path / "t-0", config, clock)
+        fill(log, 9)
+        clock.advance(2 * HOUR)
+        assert log.apply_retention() == 0
+
+    def test_offsets_before_the_start_are_out_of_range(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_bytes=0))
+        fill(log, 9)
+        log.apply_retention()
+        with pytest.raises(BrokerError, match=r"not in \[6, 9\]"):
+            log.read(5, 100)
+        assert [offset for offset, _ in read_all(log)] == [6, 7, 8]
+
+    def test_files_are_unlinked_after_the_delay(self, tmp_path: Path, clock: ManualClock) -> None:
+        log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_bytes=0), clock)
+        fill(log, 4)
+        log.apply_retention()
+        clock.advance(59_999)
+        assert log.take_deleted() == []
+        clock.advance(1)
+        assert {path.name for path in log.take_deleted()} == {
+            f"00000000000000000000{suffix}.deleted" for suffix in (".log", ".index", ".timeindex")
+        }
+        assert log.take_deleted() == []
+
+    def test_a_restart_knows_what_was_deleted(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_bytes=0))
+        fill(log, 9)
+        log.apply_retention()
+        log.close()
+        assert open_log(tmp_path / "t-0").log_start_offset == 6
+
+
+class TestDeleteRecords:
+    def test_the_start_moves_into_a_segment(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
+        fill(log, 9)
+        assert log.delete_records(4) == 4
+        assert (log.log_start_offset, bases(log)) == (4, [3, 6])
+        assert log.delete_records(2) == 4, "it never moves back"
+
+    def test_past_the_end_is_refused(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "t-0")
+        fill(log, 2)
+        with pytest.raises(BrokerError, match="the log ends at 2") as caught:
+            log.delete_records(3)
+        assert caught.value.code is ErrorCode.offset_out_of_range
+
+    def test_to_the_end_leaves_nothing_to_read(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
+        fill(log, 8)
+        log.delete_records(8)
+        assert read_all(log) == []
+        assert log.epochs.entries == [(0, 8)]
+
+
+class TestTruncation:
+    @pytest.fixture
+    def log(self, tmp_path: Path) -> Log:
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
+        for epoch in range(9):
+            log.append(batch(b"x" * 100, producer_id=1, producer_epoch=0, sequence=epoch), leader_epoch=epoch // 2)
+        return log
+
+    @pytest.mark.parametrize("offset", range(10))
+    def test_what_is_left_ends_at_the_offset(self, log: Log, offset: int) -> None:
+        held = read_all(log)
+        log.flush()
+        log.truncate_to(offset)
+        assert log.log_end_offset == offset
+        assert log.recovery_point == offset
+        assert read_all(log) == held[:offset]
+        assert all(start < offset for _, start in log.epochs.entries)
+        result = log.append(batch(b"new", producer_id=1, producer_epoch=0, sequence=offset), leader_epoch=9)
+        assert (result.base_offset, result.duplicate) == (offset, False)
+
+    def test_inside_a_batch_drops_all_of_it(self, tmp_path: Path) -> None:
+        log = open_log(tmp_path / "u-0")
+        log.append(batch(b"a", b"b", b"c"), leader_epoch=0)
+        log.append(batch(b"d", b"e", b"f"), leader_epoch=0)
+        log.truncate_to(4)
+        assert log.log_end_offset == 3
+
+    def test_below_the_start_is_refused(self, log: Log) -> None:
+        log.delete_records(4)
+        with pytest.raises(BrokerError, match="the log starts at 4"):
+            log.truncate_to(3)
+
+    def test_a_truncated_log_closes_cleanly(self, log: Log, tmp_path: Path) -> None:
+        held = read_all(log)
+        log.close()
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
+        log.truncate_to(5)
+        log.close()
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
+        assert read_all(log) == held[:5]

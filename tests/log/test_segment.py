@@ -1,0 +1,173 @@
+"""Segments: finding a batch by its offset, opening and releasing, indexes that follow the log."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.errors import CorruptBatch
+from broker.log.index import OffsetIndex
+from broker.log.open_segments import OpenSegments
+from broker.log.scan import scan_headers
+from broker.log.segment import Segment, segment_path
+from broker.records.batch import BatchHeader, patch_base_offset, walk_batches
+from tests.support.batches import NOW, batch
+
+
+@pytest.fixture
+def opened() -> OpenSegments:
+    return OpenSegments()
+
+
+def create(directory: Path, opened: OpenSegments, base_offset: int = 0, interval: int = 300) -> Segment:
+    return Segment.create(directory, base_offset, opened, created_ms=NOW, index_interval=interval, reserve=0)
+
+
+def add(segment: Segment, offset: int, *values: bytes, timestamp: int = NOW) -> None:
+    data = bytearray(batch(*values, timestamp=timestamp))
+    patch_base_offset(data, 0, offset, 0)
+    segment.append(data, list(walk_batches(data)), offset)
+
+
+def headers(segment: Segment) -> list[BatchHeader]:
+    return [header for _, header in segment.batches()]
+
+
+def test_names_sort_as_offsets_do(tmp_path: Path) -> None:
+    assert segment_path(tmp_path, 42, ".log").name == "00000000000000000042.log"
+
+
+def test_locate_finds_the_batch_of_every_offset(tmp_path: Path, opened: OpenSegments) -> None:
+    segment = create(tmp_path, opened, base_offset=1000)
+    for number in range(40):
+        add(segment, 1000 + 3 * number, b"a", b"b" * number, b"c")
+    places = list(segment.batches())
+    for offset in range(1000, 1120):
+        position, header = places[(offset - 1000) // 3]
+        assert segment.locate(offset) == (position, header.size)
+    assert segment.locate(1120) is None
+
+
+def test_locate_steps_over_gaps(tmp_path: Path, opened: OpenSegments) -> None:
+    """Compaction leaves them."""
+    segment = create(tmp_path, opened)
+    add(segment, 0, b"a")
+    add(segment, 10, b"b")
+    first, second = headers(segment)
+    assert segment.locate(5) == (first.size, second.size)
+
+
+def test_an_index_entry_names_a_batch_by_its_last_offset(tmp_path: Path, opened: OpenSegments) -> None:
+    """As Kafka's does; its DumpLogSegments checks it."""
+    segment = create(tmp_path, opened, base_offset=50, interval=0)
+    for number in range(3):
+        add(segment, 50 + 2 * number, b"a", b"b")
+    segment.seal()
+    index = OffsetIndex.load(segment.path(".index"), segment.size)
+    assert index is not None
+    positions = [position for position, _ in segment.batches()]
+    assert list(zip(index.offsets, index.positions, strict=True)) == [(3, positions[1]), (5, positions[2])]
+
+
+def test_a_closed_segment_opens_itself_again(tmp_path: Path, opened: OpenSegments) -> None:
+    segment = create(tmp_path, opened)
+    for number in range(20):
+        add(segment, number, b"x" * 100)
+    segment.close()
+    assert segment.index_bytes() == 0
+    for number in range(20, 40):
+        add(segment, number, b"x" * 100)
+    segment.close()
+    index = OffsetIndex.load(segment.path(".index"), segment.size)
+    assert index is not None
+    indexed = [header.last_offset for _, header in segment.batches() if header.last_offset in index.offsets]
+    assert indexed == list(index.offsets)
+    assert len(indexed) > 5
+    assert [header.base_offset for header in headers(segment)] == list(range(40))
+
+
+def test_newest_is_known_without_opening_it_all(tmp_path: Path, opened: OpenSegments) -> None:
+    segment = create(tmp_path, opened)
+    for number, at in enumerate([5, 9, 7]):
+        add(segment, number, b"x", timestamp=NOW + at)
+    segment.seal()
+    again = Segment(tmp_path, 0, opened, size=segment.size)
+    assert again.newest == (NOW + 9, 1)
+    assert again.first_timestamp == NOW + 5
+
+
+def test_records_without_timestamps_have_no_newest(tmp_path: Path, opened: OpenSegments) -> None:
+    segment = create(tmp_path, opened)
+    add(segment, 0, b"x", timestamp=-1)
+    segment.seal()
+    assert segment.newest[0] == -1
+    assert Segment(tmp_path, 0, opened, size=segment.size).newest[0] == -1
+
+
+def test_cut_makes_a_batch_boundary_the_end(tmp_path: Path, opened: OpenSegments) -> None:
+    segment = create(tmp_path, opened, interval=0)
+    for number in range(5):
+        add(segment, number, b"x" * 100, timestamp=NOW + number)
+    position, _ = list(segment.batches())[2]
+    segment.cut(position)
+    assert segment.path().stat().st_size == segment.size == position
+    assert segment.newest == (NOW + 1, 1)
+    assert segment.next_offset() == 2
+    add(segment, 2, b"new")
+    assert [header.base_offset for header in headers(segment)] == [0, 1, 2]
+
+
+def test_a_scan_stops_at_what_is_no_batch(tmp_path: Path, opened: OpenSegments) -> None:
+    segment = create(tmp_path, opened)
+    add(segment, 0, b"x")
+    size = segment.size
+    with segment.path().open("ab") as file:
+        file.write(bytes(100))
+    found: list[tuple[int, BatchHeader]] = []
+    with pytest.raises(CorruptBatch, match=f"byte {size}"):
+        found.extend(scan_headers(segment.file(), 0, size + 100))
+    scan = scan_headers(segment.file(), 0, size + 100)
+    assert next(scan)[1].base_offset == 0
+
+
+def test_deleted_files_get_out_of_the_way(tmp_path: Path, opened: OpenSegments) -> None:
+    segment = create(tmp_path, opened)
+    add(segment, 0, b"x")
+    segment.seal()
+    renamed = segment.mark_deleted()
+    assert sorted(path.name for path in renamed) == sorted(path.name for path in tmp_path.iterdir())
+    assert all(path.name.endswith(".deleted") for path in renamed)
+    assert len(opened) == 0
+    segment.sync()  # a flush that was on its way finds nothing to do
+
+
+class TestOpenSegments:
+    """Descriptors and memory stay within their limits."""
+
+    def test_the_least_recently_used_is_released(self, tmp_path: Path) -> None:
+        opened = OpenSegments(limit=2)
+        first, second, third = (create(tmp_path, opened, base_offset=base) for base in (0, 10, 20))
+        assert len(opened) == 2
+        add(second, 10, b"x")
+        add(first, 0, b"x")
+        add(third, 20, b"x")
+        assert len(opened) == 2
+        for segment, base in ((first, 0), (second, 10), (third, 20)):
+            assert [header.base_offset for header in headers(segment)] == [base]
+
+    def test_indexes_are_bounded_in_bytes(self, tmp_path: Path) -> None:
+        opened = OpenSegments(limit=100, index_bytes_limit=200)
+        segments = [create(tmp_path, opened, base_offset=1000 * base, interval=0) for base in range(5)]
+        for segment in segments:
+            for number in range(20):
+                add(segment, segment.base_offset + number, b"x")
+            segment.close()
+        for segment in segments:
+            assert segment.locate(segment.base_offset + 15) is not None
+            assert sum(other.index_bytes() for other in segments) <= 400
+
+    def test_closing_leaves_the_set(self, tmp_path: Path, opened: OpenSegments) -> None:
+        segment = create(tmp_path, opened)
+        segment.close()
+        assert len(opened) == 0
