@@ -1,35 +1,38 @@
-"""Avro output of a load, without Spark's external Avro jar: every task writes its own file with fastavro.
+"""Avro output of a load, without Spark's external Avro jar: a small data source whose tasks write with fastavro.
 
-Called by load_output.py. Spark's output committer has no part in it, so a task writes into `attempts/` beside the data
-directory, under a name of this attempt alone; the driver moves into the data directory just those files whose names
-came back with the tasks' results. What an attempt that failed, or came second, has written stays in the staging area.
+Used by load_output.py. A task writes into `attempts/` beside the data directory, under a name of this attempt alone.
+Spark gives the commit messages of the winning attempts, one per task, to `commit`, which moves just their files into
+the data directory and leaves what they hold in `counts.json`. What an attempt that failed, or came second, has written
+stays in the staging area and goes with it.
 """
 
 from __future__ import annotations
 
+import json
 import posixpath
 import secrets
-from collections import defaultdict
+import weakref
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import fastavro
 import pyarrow as pa
-from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.storage import Storage, open_storage
 
-__all__ = ["write_avro"]
+__all__ = ["AvroDataSource", "Count", "read_avro_counts", "write_avro"]
 
-_RESULT = "file string, topic string, partition int, rows long, low long, high long"
-_RESULT_ARROW = pa.schema(
-    [("file", pa.string()), ("topic", pa.string()), ("partition", pa.int32())]
-    + [(name, pa.int64()) for name in ("rows", "low", "high")]
-)
+Count = tuple[str, int, int, int, int]
+"""(topic, partition, rows, lowest offset, highest offset)"""
+
 _CODECS = ("snappy", "deflate", "null")
+_COUNTS = "counts.json"
 
 _HEADER = {
     "type": "record",
@@ -47,28 +50,30 @@ _AVRO_TYPES: dict[str, Any] = {
     "headers": {"type": "array", "items": ["null", _HEADER]},
 }
 
+_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()  # registering twice makes Spark warn
 
-def write_avro(
-    frame: DataFrame, output: Storage, directory: str, write_options: Mapping[str, str]
-) -> tuple[dict[TopicPartition, tuple[int, int, int]], int]:
-    """Write the frame to `directory` of `output`; gives (rows, lowest, highest offset) per partition, and all rows.
+
+def write_avro(frame: DataFrame, output: Storage, directory: str, write_options: Mapping[str, str]) -> None:
+    """Write the frame's rows to `directory` of `output`.
 
     The only write option is `compression`: snappy (default), deflate or null. Raises ConfigError for others.
     """
-    codec = _codec(write_options)
-    attempts = posixpath.join(posixpath.dirname(directory), "attempts")
-    output.make_directory(directory)
-    task = _AvroTask(output.url_of(attempts), output.options, frame.columns, codec)
-    counts: dict[TopicPartition, tuple[int, int, int]] = {}
-    files = set()
-    for row in frame.mapInArrow(task, _RESULT).collect():
-        tp = TopicPartition(row.topic, row.partition)
-        rows, low, high = counts.get(tp, (0, row.low, row.high))
-        counts[tp] = rows + row.rows, min(low, row.low), max(high, row.high)
-        files.add(row.file)
-    for name in sorted(files):
-        output.rename(f"{attempts}/{name}", f"{directory}/{name}")
-    return counts, sum(rows for rows, _, _ in counts.values())
+    session = frame.sparkSession
+    if session not in _registered:
+        session.dataSource.register(AvroDataSource)
+        _registered.add(session)
+    writer = frame.write.format(AvroDataSource.name()).mode("append").option("codec", _codec(write_options))
+    settings = json.dumps(output.options)
+    writer.option("url", output.url).option("directory", directory).option("storage", settings).save()
+
+
+def read_avro_counts(output: Storage, directory: str) -> list[Count]:
+    """What the files in `directory` hold, once `write_avro` is through."""
+    return [tuple(count) for count in json.loads(output.read(_beside(directory, _COUNTS)))]
+
+
+def _beside(directory: str, name: str) -> str:
+    return posixpath.join(posixpath.dirname(directory), name)
 
 
 def _codec(write_options: Mapping[str, str]) -> str:
@@ -79,56 +84,85 @@ def _codec(write_options: Mapping[str, str]) -> str:
     return codec
 
 
-class _AvroTask:
-    """Runs on an executor: Arrow batches of one task in, one row per topic partition out."""
+class AvroDataSource(DataSource):
+    """Write-only, and only for `load`."""
 
-    def __init__(self, url: str, storage_options: Mapping[str, str], columns: list[str], codec: str) -> None:
-        self._url = url
-        self._storage_options = dict(storage_options)
-        self._codec = codec
-        self._schema = {
-            "type": "record",
-            "name": "KafkaRecord",
-            "fields": [{"name": name, "type": ["null", _AVRO_TYPES[name]]} for name in columns],
-        }
+    @classmethod
+    def name(cls) -> str:
+        return "pykafka_load_avro"
 
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        first = next((batch for batch in batches if batch.num_rows), None)
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return _AvroWriter(dict(self.options), schema.fieldNames())
+
+
+@dataclass
+class _Written(WriterCommitMessage):
+    """The file of one task (None: it had no rows) and what lies in it."""
+
+    file: str | None
+    counts: list[Count]
+
+
+class _AvroWriter(DataSourceArrowWriter):
+    """Pickled to the executors; `commit` runs in another process of the driver."""
+
+    def __init__(self, options: Mapping[str, str], columns: list[str]) -> None:
+        self._url = options["url"]
+        self._storage_options = json.loads(options["storage"])
+        self._directory = options["directory"]
+        self._codec = options["codec"]
+        fields = [{"name": name, "type": ["null", _AVRO_TYPES[name]]} for name in columns]
+        self._schema = {"type": "record", "name": "KafkaRecord", "fields": fields}
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        batches = (batch for batch in iterator if batch.num_rows)
+        first = next(batches, None)
         if first is None:
-            return
-        context = TaskContext.get()
-        number = context.partitionId() if context else 0
-        name = f"part-{number:05d}-{secrets.token_hex(8)}.avro"
-        counts: dict[TopicPartition, list[int]] = defaultdict(list)
-        with open_storage(self._url, self._storage_options).open_output(name) as file:
-            fastavro.writer(file, self._schema, self._records(first, batches, counts), codec=self._codec)
-        yield pa.RecordBatch.from_pylist(
-            [
-                {"file": name, **tp._asdict(), "rows": rows, "low": low, "high": high}
-                for tp, (rows, low, high) in counts.items()
-            ],
-            schema=_RESULT_ARROW,
-        )
+            return _Written(None, [])
+        name = f"part-{secrets.token_hex(12)}.avro"
+        counts: dict[TopicPartition, Count] = {}
+        with self._open().open_output(self._attempt(name)) as file:
+            fastavro.writer(file, self._schema, _records(first, batches, counts), codec=self._codec)
+        return _Written(name, list(counts.values()))
 
-    def _records(
-        self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], counts: dict[TopicPartition, list[int]]
-    ) -> Iterator[dict[str, Any]]:
-        batch: pa.RecordBatch | None = first
-        while batch is not None:
-            _count(batch, counts)
-            # As microseconds: fastavro would turn them back from datetime objects one by one.
-            index = batch.schema.get_field_index("timestamp")
-            micros = batch.column(index).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-            yield from batch.set_column(index, "timestamp", micros).to_pylist()
-            batch = next(rest, None)
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        storage = self._open()
+        storage.make_directory(self._directory)
+        written = [message for message in messages if isinstance(message, _Written)]
+        for message in written:
+            if message.file is not None:
+                storage.rename(self._attempt(message.file), f"{self._directory}/{message.file}")
+        counts = [count for message in written for count in message.counts]
+        storage.create(_beside(self._directory, _COUNTS), json.dumps(counts).encode())
+
+    def _open(self) -> Storage:
+        return open_storage(self._url, self._storage_options)
+
+    def _attempt(self, name: str) -> str:
+        return _beside(self._directory, f"attempts/{name}")
 
 
-def _count(batch: pa.RecordBatch, counts: dict[TopicPartition, list[int]]) -> None:
+def _records(
+    first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], counts: dict[TopicPartition, Count]
+) -> Iterator[dict[str, Any]]:
+    batch: pa.RecordBatch | None = first
+    while batch is not None:
+        _count(batch, counts)
+        # As microseconds: fastavro would turn them back from datetime objects one by one.
+        index = batch.schema.get_field_index("timestamp")
+        micros = batch.column(index).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+        yield from batch.set_column(index, "timestamp", micros).to_pylist()
+        batch = next(rest, None)
+
+
+def _count(batch: pa.RecordBatch, counts: dict[TopicPartition, Count]) -> None:
     """Add a batch's rows, and the span of its offsets, to the counts per partition."""
     grouped = pa.Table.from_batches([batch]).group_by(["topic", "partition"])
     summed = grouped.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")])
     for row in summed.to_pylist():
         tp = TopicPartition(row["topic"], row["partition"])
         rows, low, high = row["offset_count"], row["offset_min"], row["offset_max"]
-        before = counts[tp] or [0, low, high]
-        counts[tp] = [before[0] + rows, min(before[1], low), max(before[2], high)]
+        if tp in counts:
+            _, _, before, lowest, highest = counts[tp]
+            rows, low, high = rows + before, min(low, lowest), max(high, highest)
+        counts[tp] = (*tp, rows, low, high)

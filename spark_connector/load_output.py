@@ -8,7 +8,7 @@ compared with what passed through Spark and with the ranges: a load that does no
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -17,13 +17,11 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.load_avro import write_avro
+from spark_connector.load_avro import Count, read_avro_counts, write_avro
 from spark_connector.load_record import LoadError, LoadRange, LoadRecord
 from spark_connector.storage import Storage
 
-__all__ = ["FORMATS", "Written", "read_ranges", "write_output"]
-
-FORMATS = ("parquet", "json", "orc", "avro")
+__all__ = ["Written", "read_ranges", "write_output"]
 
 _FOOTER_THREADS = 8
 
@@ -65,16 +63,14 @@ def write_output(
 
     Raises LoadError when the files do not hold what they should.
     """
+    observation = Observation()
+    observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
     if record.format == "avro":
-        found, passed = write_avro(frame, output, directory, write_options)
-        written = {tp: Written(*count) for tp, count in found.items()}
+        write_avro(observed, output, directory, write_options)
     else:
-        observation = Observation(record.load_id)
-        counted = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-        counted.write.format(record.format).options(**write_options).save(output.url_of(directory))
-        passed = int(observation.get["rows"])
-        written = _count(frame.sparkSession, record.format, output, directory)
-    _check(record, written, passed)
+        observed.write.format(record.format).options(**write_options).save(output.url_of(directory))
+    written = _count(frame.sparkSession, record.format, output, directory)
+    _check(record, written, passed=int(observation.get["rows"]))
     return record.completed({tp: count.rows for tp, count in written.items()}, _data_files(output, directory))
 
 
@@ -101,6 +97,8 @@ def _fits(count: Written, range: LoadRange) -> bool:
 def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, Written]:
     if not _data_files(output, directory):
         return {}
+    if format == "avro":
+        return _sum(read_avro_counts(output, directory))
     if format == "parquet":
         counted = _count_by_footers(output, directory)
         if counted is not None:
@@ -116,19 +114,13 @@ def _count_by_footers(output: Storage, directory: str) -> dict[TopicPartition, W
         with output.open_input(path) as file:
             return pyarrow.parquet.read_metadata(file)
 
-    counts: dict[TopicPartition, Written] = {}
     with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        for footer in pool.map(read_footer, paths):
-            for number in range(footer.num_row_groups):
-                found = _count_of_row_group(footer.row_group(number))
-                if found is None:
-                    return None
-                tp, count = found
-                counts[tp] = counts[tp].plus(count) if tp in counts else count
-    return counts
+        footers = list(pool.map(read_footer, paths))
+    counts = [_count_of_row_group(footer.row_group(i)) for footer in footers for i in range(footer.num_row_groups)]
+    return None if None in counts else _sum(count for count in counts if count is not None)
 
 
-def _count_of_row_group(group: Any) -> tuple[TopicPartition, Written] | None:
+def _count_of_row_group(group: Any) -> Count | None:
     columns = {column.path_in_schema: column.statistics for column in map(group.column, range(group.num_columns))}
     statistics: list[Any] = [columns.get(name) for name in ("topic", "partition", "offset")]
     if not all(each is not None and each.has_min_max for each in statistics):
@@ -136,7 +128,7 @@ def _count_of_row_group(group: Any) -> tuple[TopicPartition, Written] | None:
     topic, partition, offset = statistics
     if topic.min != topic.max or partition.min != partition.max:
         return None
-    return TopicPartition(topic.min, partition.min), Written(group.num_rows, offset.min, offset.max)
+    return topic.min, partition.min, group.num_rows, offset.min, offset.max
 
 
 def _count_by_spark(spark: SparkSession, format: str, url: str) -> dict[TopicPartition, Written]:
@@ -148,7 +140,15 @@ def _count_by_spark(spark: SparkSession, format: str, url: str) -> dict[TopicPar
         .agg(F.count(F.lit(1)).alias("rows"), F.min("offset").alias("low"), F.max("offset").alias("high"))
         .collect()
     )
-    return {TopicPartition(row.topic, row.partition): Written(row.rows, row.low, row.high) for row in rows}
+    return _sum((row.topic, row.partition, row.rows, row.low, row.high) for row in rows)
+
+
+def _sum(counts: Iterable[Count]) -> dict[TopicPartition, Written]:
+    total: dict[TopicPartition, Written] = {}
+    for topic, partition, *numbers in counts:
+        tp, count = TopicPartition(topic, partition), Written(*numbers)
+        total[tp] = total[tp].plus(count) if tp in total else count
+    return total
 
 
 def _data_files(output: Storage, directory: str) -> dict[str, int]:

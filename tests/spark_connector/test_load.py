@@ -1,0 +1,308 @@
+"""`load` with real Spark, broker and ZooKeeper: what is loaded, what the caller is told, what is refused."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import fastavro
+import pyarrow.dataset
+import pytest
+
+from broker.errors import ConfigError
+from spark_connector.load import LoadResult, load, recover
+from spark_connector.load_record import LoadError
+from spark_connector.load_request import Target
+from spark_connector.offset_store.base import OffsetConflict
+from tests.support.broker_process import BrokerProcess
+from tests.support.topic_data import TopicData
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+KAFKA_COLUMNS = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
+
+
+class Loads:
+    """`load` into one directory with the arguments all these tests share."""
+
+    def __init__(self, spark: SparkSession, data: TopicData, to: Path, offsets: str, zookeeper: str) -> None:
+        self.spark, self.data, self.to = spark, data, to
+        self.common: dict[str, Any] = {
+            "bootstrap_servers": data.bootstrap,
+            "topic": data.topic,
+            "group": f"g-{data.topic}",
+            "offsets": offsets,
+            "zookeeper_connect": f"{zookeeper}/loads" if offsets == "zookeeper" else None,
+        }
+
+    def __call__(self, **arguments: Any) -> LoadResult:
+        return load(self.spark, **{**self.common, "to": str(self.to), **arguments})
+
+    @property
+    def target(self) -> Target:
+        return Target(str(self.to), self.common["group"], self.common["offsets"], self.common["zookeeper_connect"])
+
+    def rows(self, format: str = "parquet") -> DataFrame:
+        return self.spark.read.format(format).load(str(self.to))
+
+    def check_exactly_once(self) -> None:
+        rows = [tuple(row) for row in self.rows().select("topic", "partition", "offset").collect()]
+        assert sorted(rows) == self.data.positions()
+
+
+@pytest.fixture
+def data(broker: BrokerProcess, topic: str) -> TopicData:
+    return TopicData(broker.bootstrap, topic, partitions=3)
+
+
+@pytest.fixture(params=["files", "zookeeper"])
+def loads(
+    request: pytest.FixtureRequest, spark: SparkSession, data: TopicData, tmp_path: Path, zookeeper: str
+) -> Loads:
+    return Loads(spark, data, tmp_path / "output", request.param, zookeeper)
+
+
+@pytest.fixture
+def files(spark: SparkSession, data: TopicData, tmp_path: Path, zookeeper: str) -> Loads:
+    return Loads(spark, data, tmp_path / "output", "files", zookeeper)
+
+
+def test_each_load_takes_what_is_new(loads: Loads) -> None:
+    loads.data.produce(300)
+    first = loads()
+    assert (first.rows, first.recovered) == (300, ())
+    assert [(range.start, range.end, range.rows) for range in first.ranges] == [(0, 100, 100)] * 3
+    loads.data.produce(30)
+    second = loads()
+    assert second.rows == 30
+    assert second.load_id != first.load_id
+    loads.check_exactly_once()
+
+
+def test_nothing_new_commits_nothing(loads: Loads) -> None:
+    loads.data.produce(3)
+    loads()
+    before = sorted(loads.to.rglob("*"))
+    empty = loads()
+    assert (empty.load_id, empty.path, empty.rows, empty.ranges) == (None, None, 0, ())
+    assert sorted(loads.to.rglob("*")) == before
+
+
+def test_the_output_is_the_kafka_schema_and_the_load(files: Loads) -> None:
+    files.data.produce(30)
+    result = files()
+    assert files.rows().columns == [*KAFKA_COLUMNS, "load"]
+    assert {row.load for row in files.rows().select("load").distinct().collect()} == {result.load_id}
+    (loaded,) = files.rows().where("partition = 1 and offset = 4").collect()
+    assert (bytes(loaded.key), bytes(loaded.value)) == files.data.record(1, 4)
+
+
+def test_pyarrow_reads_it_too(files: Loads) -> None:
+    files.data.produce(30)
+    files()
+    files.data.produce(3)
+    files()
+    dataset = pyarrow.dataset.dataset(files.to, format="parquet")
+    assert dataset.count_rows() == 33
+    assert dataset.schema.names == KAFKA_COLUMNS
+
+
+def test_what_is_not_committed_is_hidden(loads: Loads) -> None:
+    loads.data.produce(3)
+    result = loads()
+    visible = [path.name for path in loads.to.iterdir() if not path.name.startswith(("_", "."))]
+    assert visible == [f"load={result.load_id}"]
+    assert result.path == f"file://{loads.to}/load={result.load_id}"
+
+
+@pytest.mark.parametrize("format", ["json", "orc"])
+def test_other_formats_of_spark(files: Loads, format: str) -> None:
+    files.data.produce(30)
+    assert files(format=format).rows == 30
+    rows = [tuple(row) for row in files.rows(format).select("topic", "partition", "offset").collect()]
+    assert sorted(rows) == files.data.positions()
+
+
+@pytest.mark.parametrize("compression", ["snappy", "deflate"])
+def test_avro_without_sparks_jar(files: Loads, compression: str) -> None:
+    files.data.produce(30, headers=[("h", b"1")])
+    result = files(format="avro", options={"includeHeaders": "true"}, write_options={"compression": compression})
+    assert result.rows == 30
+    records: list[dict[str, Any]] = []
+    for path in files.to.glob("load=*/*.avro"):
+        with path.open("rb") as file:
+            reader = fastavro.reader(file)
+            assert reader.metadata["avro.codec"] == compression
+            records += cast("list[dict[str, Any]]", list(reader))
+    assert sorted((r["topic"], r["partition"], r["offset"]) for r in records) == files.data.positions()
+    assert all((r["key"], r["value"]) == files.data.record(r["partition"], r["offset"]) for r in records)
+    assert records[0]["headers"] == [{"key": "h", "value": b"1"}]
+    assert records[0]["timestamp"].year > 2020
+
+
+def test_headers_go_into_parquet(files: Loads) -> None:
+    files.data.produce(3, headers=[("h", b"1")])
+    files(options={"includeHeaders": "true"})
+    assert [row.headers[0].key for row in files.rows().collect()] == ["h"] * 3
+
+
+def test_max_records_caps_a_load_and_the_next_goes_on(files: Loads) -> None:
+    files.data.produce(300)
+    assert [files(max_records=70).rows for _ in range(6)] == [70, 70, 70, 70, 20, 0]
+    files.check_exactly_once()
+
+
+def test_a_load_may_start_and_stop_where_it_is_told(files: Loads) -> None:
+    files.data.produce(30)
+    offsets = {files.data.topic: {"0": 5, "1": 6, "2": 7}}
+    ends = {files.data.topic: {"0": 8, "1": 8, "2": 8}}
+    first = files(starting_offsets=json.dumps(offsets), options={"endingOffsets": json.dumps(ends)})
+    assert [(range.start, range.end) for range in first.ranges] == [(5, 8), (6, 8), (7, 8)]
+    assert [(range.start, range.end) for range in files().ranges] == [(8, 10), (8, 10), (8, 10)]
+
+
+def test_a_reader_can_start_where_the_loads_stopped(files: Loads) -> None:
+    files.data.produce(30)
+    files()
+    files.data.produce(6)
+    rest = (
+        files.spark.read.format("pykafka")
+        .option("kafka.bootstrap.servers", files.data.bootstrap)
+        .option("subscribe", files.data.topic)
+        .option("startingOffsets", "committed")
+        .option("offsetStore", "files")
+        .option("offsetStore.path", f"{files.to}/_offsets")
+        .option("group", files.common["group"])
+        .load()
+    )
+    assert rest.count() == 6
+
+
+def test_a_rerun_loads_again_into_another_directory_and_moves_nothing(loads: Loads, tmp_path: Path) -> None:
+    loads.data.produce(30)
+    loads()
+    loads.data.produce(9)
+    second = loads()
+    loads.data.produce(6)
+    third = loads()
+    loads.data.produce(3)  # not loaded yet: not for the re-run either
+    again = tmp_path / "again"
+    source = {"from_directory": str(loads.to)} if loads.common["offsets"] == "files" else {}
+    result = loads(to=str(again), from_load=second.load_id, **source)
+    assert result.rows == second.rows + third.rows == 15
+    assert loads.spark.read.parquet(str(again)).count() == 15
+    assert loads(to=str(again), from_load=second.load_id, **source).load_id == result.load_id  # done already
+    assert loads(to=str(again)).rows == 3  # and the loads can go on in the new directory
+    with pytest.raises(ConfigError, match="holds loads of group"):
+        loads(from_load=third.load_id, **source)
+    with pytest.raises(ConfigError, match="has no committed load 'nonsense'"):
+        loads(to=str(tmp_path / "third"), from_load="nonsense", **source)
+
+
+def test_two_loads_at_once_one_wins(loads: Loads) -> None:
+    loads.data.produce(300)
+    start = threading.Barrier(2)
+    outcomes: list[object] = []
+
+    def run() -> None:
+        def wait_before_writing(phase: str, _record: object) -> None:
+            if phase == "write":
+                start.wait()
+
+        try:
+            outcomes.append(loads(on_phase=wait_before_writing).rows)
+        except OffsetConflict as error:
+            outcomes.append(str(error))
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(type, outcomes), key=str) == [int, str], outcomes
+    loads.check_exactly_once()
+    assert list((loads.to / "_staging").glob("*/*")) == []
+
+
+def test_recover_needs_no_spark(loads: Loads) -> None:
+    loads.data.produce(3)
+
+    class Killed(BaseException):
+        pass
+
+    def die(phase: str, _record: object) -> None:
+        if phase == "commit":
+            raise Killed
+
+    with pytest.raises(Killed):
+        loads(on_phase=die)
+    assert not list(loads.to.glob("load=*"))
+    (recovered,) = recover(loads.target)
+    assert [path.name for path in loads.to.glob("load=*")] == [f"load={recovered}"]
+    assert loads().rows == 0
+    loads.check_exactly_once()
+
+
+def test_a_load_finishes_what_was_killed_and_says_so(loads: Loads) -> None:
+    loads.data.produce(3)
+
+    class Killed(BaseException):
+        pass
+
+    def die(phase: str, _record: object) -> None:
+        if phase == "commit":
+            raise Killed
+
+    with pytest.raises(Killed):
+        loads(on_phase=die)
+    loads.data.produce(3)
+    result = loads()
+    assert len(result.recovered) == 1
+    assert result.rows == 3
+    loads.check_exactly_once()
+
+
+def test_a_failed_write_leaves_nothing(files: Loads) -> None:
+    files.data.produce(3)
+    with pytest.raises(LoadError, match="Spark failed"):
+        files(write_options={"compression": "nonsense"})
+    assert list((files.to / "_staging" / "files").iterdir()) == []
+    assert files().rows == 3
+
+
+def test_the_same_group_may_not_change_its_store(files: Loads, zookeeper: str) -> None:
+    files.data.produce(3)
+    files()
+    with pytest.raises(ConfigError, match="holds loads of group"):
+        files(offsets="zookeeper", zookeeper_connect=f"{zookeeper}/loads")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "csv"}, "format must be one of parquet, json, orc, avro, not 'csv'"),
+        ({"offsets": "group"}, "offsets must be files or zookeeper"),
+        ({"offsets": "zookeeper"}, "needs 'zookeeper_connect'"),
+        ({"zookeeper_connect": "localhost:1"}, "no effect with offsets=files"),
+        ({"group": "a/b"}, "group 'a/b' cannot be used"),
+        ({"to": " "}, "load needs 'to'"),
+        ({"to": "memory://x/y"}, "atomic rename"),
+        ({"max_records": 0}, "max_records must be at least 1"),
+        ({"options": {"group": "x"}}, "option 'group' has no place in a load"),
+        ({"options": {"failOnDataLos": "true"}}, "Did you mean 'failOnDataLoss'"),
+        ({"starting_offsets": "latest"}, "can't be latest"),
+        ({"from_load": "x"}, "needs from_directory"),
+        ({"from_directory": "x"}, "goes with from_load"),
+        ({"topic": None}, "subscribe"),
+        ({"format": "avro", "write_options": {"level": "1"}}, "takes the write option 'compression' only"),
+    ],
+)
+def test_a_wrong_argument_is_one_clear_error(files: Loads, arguments: Mapping[str, Any], message: str) -> None:
+    files.data.produce(1)
+    with pytest.raises(ConfigError, match=message):
+        files(**arguments)
+    assert not list(files.to.glob("load=*"))

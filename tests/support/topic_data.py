@@ -1,0 +1,52 @@
+"""A topic with known content, for tests that prove that what comes out is what went in.
+
+Records of a partition are numbered by offset and their key and value follow from it, so that any row can be checked
+without keeping what was sent. Produced with Kafka's own C client, round robin over the partitions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+
+class TopicData:
+    """Creates the topic; `produce` adds to it."""
+
+    def __init__(self, bootstrap: str, topic: str, *, partitions: int) -> None:
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.ends = [0] * partitions
+        admin = AdminClient({"bootstrap.servers": bootstrap})
+        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+        self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "compression.type": "lz4"})
+
+    def produce(self, count: int, headers: Sequence[tuple[str, bytes]] | None = None) -> None:
+        """Add `count` records, spread evenly, and wait until all are acknowledged."""
+        failures: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+
+        for number in range(count):
+            partition = number % len(self.ends)
+            key, value = self.record(partition, self.ends[partition])
+            self.ends[partition] += 1
+            self._producer.produce(
+                self.topic, value, key, partition, headers=list(headers or ()), on_delivery=delivered
+            )
+            self._producer.poll(0)
+        assert self._producer.flush(60) == 0
+        assert not failures
+
+    @staticmethod
+    def record(partition: int, offset: int) -> tuple[bytes, bytes]:
+        """Key and value of the record there."""
+        return f"key-{partition}".encode(), f"value-{partition}-{offset}".encode()
+
+    def positions(self) -> list[tuple[str, int, int]]:
+        """(topic, partition, offset) of every record, sorted."""
+        return [(self.topic, partition, offset) for partition, end in enumerate(self.ends) for offset in range(end)]
