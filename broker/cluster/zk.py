@@ -26,6 +26,7 @@ from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
 
 from broker.cluster.zk_connect import ConnectString
 from broker.cluster.zk_events import EventThread
+from broker.cluster.zk_multi_read import GetChildrenOfMany, GetDataOfMany, MultiRead
 from broker.cluster.zk_types import (
     ANY_VERSION,
     BadVersion,
@@ -52,7 +53,7 @@ _KAZOO_LOG = logging.getLogger("kazoo.client")
 _KAZOO_LOG.setLevel(logging.CRITICAL)
 
 _CONNECTION_RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
-_IN_FLIGHT = 500  # requests of one get_many that wait for their answers together
+_NODES_PER_READ = 500  # so that neither request nor answer grows large
 _CLOSE_TIMEOUT_S = 5.0
 
 _TRY_AGAIN = (
@@ -69,6 +70,7 @@ _ERRORS: dict[type[Exception], Callable[[str], ZooKeeperError]] = {
     kz.NoNodeError: NoNode,
     kz.BadVersionError: BadVersion,
     kz.NotEmptyError: NotEmpty,
+    kz.UnimplementedError: lambda path: ZooKeeperError(path, "this ZooKeeper is too old: 3.6 or newer is needed"),
 }
 _STATES = {
     KazooState.CONNECTED: SessionState.CONNECTED,
@@ -202,9 +204,8 @@ class ZooKeeper:
         return data, _stat(stat)
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        """`get` of many nodes, pipelined; None for a node that is not there."""
-        found = self._call_many(paths, self._client.get_async)
-        return [None if one is None else (one[0], _stat(one[1])) for one in found]
+        """`get` of many nodes in a few requests; None for a node that is not there."""
+        return self._read_many(GetDataOfMany, paths)
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
         """Replace a node's data. Raises NoNode, BadVersion."""
@@ -224,8 +225,8 @@ class ZooKeeper:
         return sorted(self._call(path, lambda: self._client.get_children_async(self._full(path))))
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """`children` of many nodes, pipelined; None for a node that is not there."""
-        found = self._call_many(paths, self._client.get_children_async)
+        """`children` of many nodes in a few requests; None for a node that is not there."""
+        found = self._read_many(GetChildrenOfMany, paths)
         return [None if names is None else sorted(names) for names in found]
 
     def transaction(self, operations: Iterable[Operation]) -> list[Any]:
@@ -325,22 +326,18 @@ class ZooKeeper:
                 raise _translated(error, path) from error
         raise ConnectionFailed(f"{path}: the ZooKeeper client of {self.connect} is closed")
 
-    def _call_many(self, paths: Sequence[str], read_async: Callable[[str], Any]) -> list[Any]:
-        """Pipelined reads, each None when its node is missing; what a lost connection takes is asked again."""
-        answers: list[Any] = []
-        for start in range(0, len(paths), _IN_FLIGHT):
-            window = paths[start : start + _IN_FLIGHT]
-            pending = [read_async(self._full(path)) for path in window]
-            for path, result in zip(window, pending, strict=True):
-                answers.append(self._one_of_many(path, result, read_async))
-        return answers
+    def _read_many(self, request_of: Callable[[Sequence[str]], MultiRead[T]], paths: Sequence[str]) -> list[T | None]:
+        found: list[T | None] = []
+        for start in range(0, len(paths), _NODES_PER_READ):
+            request = request_of([self._full(path) for path in paths[start : start + _NODES_PER_READ]])
+            found += self._call(paths[start], lambda request=request: self._submit(request))  # type: ignore[misc]
+        return found
 
-    def _one_of_many(self, path: str, first: Any, read_async: Callable[[str], Any]) -> Any:
-        attempts = iter([first])
-        try:
-            return self._call(path, lambda: next(attempts, None) or read_async(self._full(path)))
-        except NoNode:
-            return None
+    def _submit(self, request: object) -> Any:
+        """Send a request of our own making, as kazoo's methods send theirs."""
+        result = self._client.handler.async_result()
+        self._client._call(request, result)
+        return result
 
     def _submit_transaction(self, operations: Sequence[Operation]) -> Any:
         transaction = self._client.transaction()
