@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 import pytest
 
@@ -10,9 +11,10 @@ from broker.clock import SystemClock
 from broker.coordinator.group_config import GroupConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import JoinRequest, LeavingMember, SyncRequest
-from broker.coordinator.group_store import MemoryGroupStore
+from broker.coordinator.group_store import KeyValue, MemoryGroupStore
 from broker.errors import BrokerError, ErrorCode
 from tests.support.coordinators import PARTITIONS, Groups, running_groups, settle
+from tests.support.group_stores import GatedGroupStore
 
 
 async def test_two_members_join_sync_and_beat() -> None:
@@ -106,6 +108,22 @@ async def test_restarted_coordinator_expires_who_does_not_come_back() -> None:
         assert (await again.coordinator.describe("g")).state == "Stable"
         again.advance(1)
         assert (await again.coordinator.describe("g")).state == "Empty"
+
+
+async def test_time_spent_on_replay_does_not_count_against_the_members() -> None:
+    class SlowStore(GatedGroupStore):
+        def read(self, partition: int) -> Iterable[KeyValue]:
+            yield from super().read(partition)
+            groups.clock.advance(60_000)
+
+    groups = Groups(SlowStore())
+    async with running_groups(groups):
+        member = await groups.stable_member()
+        partition = groups.coordinator.partition_for("g")
+        await groups.coordinator.unload(partition)
+        await groups.coordinator.load(partition)
+        groups.coordinator.run_timers()
+        assert await groups.coordinator.heartbeat("g", 1, member) is ErrorCode.none
 
 
 async def test_nobody_is_answered_before_the_assignment_is_stored() -> None:

@@ -89,6 +89,21 @@ def test_waiting_for_a_rebalance_is_no_silence() -> None:
     assert leader in driver.group.roster.members
 
 
+def test_session_begins_anew_when_a_long_sync_is_answered() -> None:
+    driver = GroupDriver()
+    leader = driver.join(session_ms=100_000).joined.member_id
+    follower = driver.join(session_ms=10_000)
+    driver.join(leader, session_ms=100_000)
+    waiting = driver.sync(follower.joined.member_id)
+    driver.advance(30_000)
+    driver.sync(leader, {})
+    assert waiting.error is ErrorCode.none
+    driver.advance(9_999)
+    assert follower.joined.member_id in driver.group.roster.members
+    driver.advance(1)
+    assert follower.joined.member_id not in driver.group.roster.members
+
+
 def test_newcomer_waits_five_minutes_at_most() -> None:
     driver = GroupDriver()
     (old,) = driver.stable(1, session_ms=1_000_000, rebalance_ms=1_000_000)
