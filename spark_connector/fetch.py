@@ -27,7 +27,7 @@ from spark_connector.options import SourceOptions
 from spark_connector.planning import OffsetRange
 from spark_connector.worker_clients import worker_clients
 
-__all__ = ["read_range"]
+__all__ = ["decode_fetched", "read_range"]
 
 _PLAIN_BYTES = 32 << 20
 """Decompressed bytes of one decode: bounds memory where a fetch holds batches that compress very well."""
@@ -50,7 +50,7 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
             try:
                 with worker_clients().fetcher(settings, tp) as fetcher:
                     for fetched in FetchStream(fetcher, position, until, stall_s=options.poll_timeout_ms / 1000):
-                        yield from _decode(options, planned, fetched, position, check_crcs=settings.check_crcs)
+                        yield from decode_fetched(options, planned, fetched, position, check_crcs=settings.check_crcs)
                         position = fetched.next_offset
             except BrokerError as error:
                 if error.code is not ErrorCode.offset_out_of_range:
@@ -60,7 +60,7 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
         _report(options, planned, position, error.message)
 
 
-def _decode(
+def decode_fetched(
     options: SourceOptions, planned: OffsetRange, fetched: Fetched, position: int, *, check_crcs: bool
 ) -> Iterator[pa.RecordBatch]:
     """The records of one fetch that lie in the range, a bounded number of bytes at a time."""

@@ -332,7 +332,7 @@ def test_the_latest_known_offset_is_reported(reader_of: ReaderOf, numbers: Topic
 
 def test_a_null_from_a_poisoned_checkpoint_is_refused_clearly(reader_of: ReaderOf, numbers: Topic) -> None:
     with pytest.raises(ConnectorError, match=r"PYKAFKA_CHECKPOINT_UNREADABLE.*new checkpoint"):
-        reader_of(numbers).latestOffset(None, ALL)
+        reader_of(numbers).latestOffset(json.loads("null"), ALL)
 
 
 def test_a_broker_that_is_away_for_a_moment_does_not_end_the_query(

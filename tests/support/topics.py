@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -36,7 +36,7 @@ class Topic:
         *,
         key: bytes | None = None,
         timestamp: int = 0,
-        headers: list[tuple[str, bytes | None]] | None = None,
+        headers: Sequence[tuple[str, str | bytes | None]] = (),
         codec: str = "none",
     ) -> None:
         """Send to one partition and wait for all acknowledgements. `timestamp` in ms, 0 for now."""
@@ -48,7 +48,7 @@ class Topic:
 
         producer = Producer({"bootstrap.servers": self.bootstrap, "compression.type": codec, "log_level": 0})
         for value in values:
-            producer.produce(self.name, value, key, partition, delivered, timestamp=timestamp, headers=headers or None)
+            producer.produce(self.name, value, key, partition, delivered, timestamp=timestamp, headers=list(headers))
             producer.poll(0)
         assert producer.flush(60) == 0
         assert not failures
