@@ -44,6 +44,16 @@ class Coordinator:
             self.cluster.forget_coordinator(self.group)
             raise
 
+    def send(self, api: ApiKey, body: Mapping[str, Any]) -> Connection:
+        """Ask without waiting; the connection to take the answer from, which must be a dedicated one."""
+        try:
+            connection = self._connect()
+            connection.send(api, {"group_id": self.group, **body})
+        except (ConnectionFailed, RequestTimedOut):
+            self.cluster.forget_coordinator(self.group)
+            raise
+        return connection
+
     def check(self, code: ErrorCode, what: str) -> None:
         """Raise BrokerError unless the code says there was none; a coordinator that moved is looked for anew."""
         if code is ErrorCode.none:

@@ -1,0 +1,313 @@
+"""Consume records: `Consumer`, Kafka's `KafkaConsumer` in small.
+
+Called by the console, tests and whoever wants Python objects; Spark reads bytes with fetcher.py instead. Either
+`assign` partitions, or `subscribe` to topics and share them with the group `group.id`. One thread polls; a second
+one, ours, sends heartbeats.
+
+    with Consumer("localhost:9092", {"group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
+        consumer.subscribe(["flights"])
+        for record in consumer.poll(1.0):
+            print(record.offset, record.value)
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from broker.client.cluster import Cluster
+from broker.client.consumer_fetch import ConsumerFetch
+from broker.client.consumer_positions import Positions
+from broker.client.group_offsets import GroupOffsets
+from broker.client.group_subscription import GroupSubscription
+from broker.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
+from broker.client.settings import ClientSettings
+from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.record import Header
+
+__all__ = ["Consumer", "ConsumerRecord"]
+
+logger = logging.getLogger(__name__)
+
+_SLICE_S = 0.1
+"""Longest wait before looking whether the group rebalances."""
+
+_new_tuple = tuple.__new__
+
+
+class ConsumerRecord(NamedTuple):
+    """A record and where it was; `timestamp` in ms, `timestamp_type` 0 create time, 1 log append time."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...]
+    timestamp_type: int
+
+
+class Consumer:
+    """Reads records. Not thread-safe. Close it, or use it as a context manager, so that the group learns of it."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] | Mapping[str, Any] | ClientSettings,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects when first needed."""
+        self.settings = settings = ClientSettings.of(bootstrap, properties)
+        self.cluster = Cluster(settings)
+        self._offsets = GroupOffsets(self.cluster, settings.group_id) if settings.group_id else None
+        self._positions = Positions(self.cluster, self._offsets)
+        self._fetch = ConsumerFetch(self.cluster)
+        self._subscription: GroupSubscription | None = None
+        self._next_commit = 0.0
+        self._closed = False
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what to read --------------------------------------------------------------------------
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read these partitions, without a share in a group; replaces what was assigned."""
+        self._refuse_when("assign", subscribed=True)
+        self._commit_quietly()
+        self._positions.assign(partitions)
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        pattern: str | None = None,
+        on_assign: Callable[[list[TopicPartition]], object] | None = None,
+        on_revoke: Callable[[list[TopicPartition]], object] | None = None,
+    ) -> None:
+        """Share `topics`, or all whose whole name matches the regular expression `pattern`, with the group.
+
+        The callbacks are called from `poll`, with the partitions that came, and with those about to go: they are
+        still ours to commit then. Raises ConfigError.
+        """
+        if (topics is None) == (pattern is None):
+            raise ConfigError("subscribe to topics or to a pattern, one of the two")
+        if self._offsets is None:
+            raise ConfigError("group.id is missing: set it, or use assign() instead of subscribe()")
+        self._refuse_when("subscribe", assigned=True)
+        if isinstance(topics, str):
+            raise ConfigError(f"subscribe to a list of topics: [{topics!r}]")
+        wanted: Sequence[str] | re.Pattern[str] = sorted(set(topics or ()))
+        if pattern is not None:
+            try:
+                wanted = re.compile(pattern)
+            except re.error as error:
+                raise ConfigError(f"the topic pattern {pattern!r} is no regular expression: {error}") from None
+        if self._subscription is None:
+            self._subscription = GroupSubscription(self.cluster, self.settings.group_id)
+        self._subscription.want(wanted, self._after_assign(on_assign), self._before_revoke(on_revoke))
+
+    def unsubscribe(self) -> None:
+        """Leave the group, or drop what was assigned; commits before if that is automatic."""
+        try:
+            if self._subscription is None:
+                self._commit_quietly()
+            else:
+                self._subscription.close()
+        finally:
+            self._subscription = None
+            self._positions.assign([])
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions read now."""
+        return self._positions.partitions
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Return nothing of these until `resume`."""
+        self._positions.pause(partitions)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """Undo `pause`."""
+        self._positions.resume(partitions)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def poll(self, timeout_s: float = 0.0) -> list[ConsumerRecord]:
+        """Records of the assigned partitions, at most `max.poll.records`, waiting up to `timeout_s` for the first.
+
+        While the cluster cannot be reached it may wait longer, up to `default.api.timeout.ms`, and then raises.
+        With `enable.auto.commit` what earlier polls returned is committed now and then. Raises BrokerError
+        (`offset_out_of_range` with `auto.offset.reset=none`, …), UnknownTopic, CorruptBatch (again and again,
+        until a `seek` past the batch).
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = max(deadline - time.monotonic(), 0.0)
+            if self._closed:
+                raise PykafkaError("this consumer was closed")
+            if self._subscription is None or self._subscription.advance(min(left, _SLICE_S)):
+                self._auto_commit()
+                self._positions.resolve()
+                records = self._take(self.settings.max_poll_records)
+                self._fetch.send(self._positions.fetchable())  # also before returning: the next answer comes meanwhile
+                if records:
+                    return records
+                left = max(deadline - time.monotonic(), 0.0)
+                self._note_failures(self._fetch.receive(min(left, _SLICE_S)))
+                records = self._take(self.settings.max_poll_records)
+                if records:
+                    return records
+            if time.monotonic() >= deadline:
+                return []
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Have the next poll go on at `offset`."""
+        self._positions.seek(tp, offset)
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the first record there is, in these partitions or in all."""
+        for tp in self.assignment() if partitions is None else partitions:
+            self._positions.seek_to(tp, EARLIEST)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on behind the last record there is, in these partitions or in all."""
+        for tp in self.assignment() if partitions is None else partitions:
+            self._positions.seek_to(tp, LATEST)
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset of the next record `poll` returns of `tp`."""
+        if self._positions.get(tp) is None:
+            self._positions.resolve()
+        offset = self._positions.get(tp)
+        assert offset is not None
+        return offset
+
+    # --- offsets -------------------------------------------------------------------------------
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = "") -> None:
+        """Commit `offsets` (each the next to read), or the position of every partition. Raises BrokerError."""
+        if self._offsets is None:
+            raise ConfigError("group.id is missing: offsets are committed under it")
+        positions = self._positions.resolved() if offsets is None else offsets
+        if self._subscription is None:
+            self._offsets.commit(positions, metadata)
+        else:
+            self._offsets.commit(positions, metadata, member=self._subscription.membership)
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The group's committed offsets; a partition without one is left out."""
+        if self._offsets is None:
+            raise ConfigError("group.id is missing: offsets are committed under it")
+        return self._offsets.fetch(partitions)
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset of each partition."""
+        return {tp: at.offset for tp, at in list_offsets(self.cluster, dict.fromkeys(partitions, EARLIEST)).items()}
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset each partition's next record gets (with read_committed, the last stable one)."""
+        return {tp: at.offset for tp, at in list_offsets(self.cluster, dict.fromkeys(partitions, LATEST)).items()}
+
+    def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """The first record at least as young as each timestamp (ms); (-1, -1) where there is none."""
+        return list_offsets(self.cluster, timestamps)
+
+    def close(self) -> None:
+        """Commit if that is automatic, leave the group, hang up. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self.unsubscribe()
+        except PykafkaError as error:
+            logger.warning("leaving group %s: %s", self.settings.group_id, error)
+        finally:
+            self._fetch.close()
+            self.cluster.close()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _take(self, limit: int) -> list[ConsumerRecord]:
+        """Up to `limit` records out of what was fetched, and the positions moved behind them."""
+        out: list[ConsumerRecord] = []
+        completed, fetchable = self._fetch.completed, self._positions.fetchable()
+        while completed and len(out) < limit:
+            fetch = completed[0]
+            if fetchable.get(fetch.tp) != fetch.position:  # revoked, paused, or sought elsewhere meanwhile
+                completed.popleft()
+                continue
+            topic, partition = fetch.tp
+            try:
+                records = fetch.read(limit - len(out))
+            except CorruptBatch:
+                if out:
+                    break  # first what is good; the next poll raises
+                completed.popleft()
+                raise
+            out += (_new_tuple(ConsumerRecord, (topic, partition, r[0], r[1], r[2], r[3], r[4], r[5])) for r in records)
+            fetchable[fetch.tp] = fetch.position
+            self._positions.seek(fetch.tp, fetch.position)
+            if fetch.exhausted:
+                completed.popleft()
+        return out
+
+    def _note_failures(self, failures: Mapping[TopicPartition, BrokerError]) -> None:
+        for tp, error in failures.items():
+            if error.code is not ErrorCode.offset_out_of_range:
+                raise error
+            self._positions.out_of_range(tp, error)
+
+    def _auto_commit(self) -> None:
+        if not self.settings.enable_auto_commit or time.monotonic() < self._next_commit:
+            return
+        if self._next_commit:
+            self._commit_quietly()
+        self._next_commit = time.monotonic() + self.settings.auto_commit_interval_ms / 1000
+
+    def _commit_quietly(self) -> None:
+        """Commit positions if that is automatic; a failure costs no more than records read twice."""
+        if not self.settings.enable_auto_commit or self._offsets is None:
+            return
+        try:
+            self.commit()
+        except PykafkaError as error:
+            logger.warning("group %s: automatic commit failed: %s", self.settings.group_id, error)
+
+    def _after_assign(
+        self, callback: Callable[[list[TopicPartition]], object] | None
+    ) -> Callable[[list[TopicPartition]], None]:
+        def assigned(partitions: list[TopicPartition]) -> None:
+            self._positions.assign([])  # committed offsets count, not what was read here before
+            self._positions.assign(partitions)
+            if callback is not None:
+                callback(partitions)
+
+        return assigned
+
+    def _before_revoke(
+        self, callback: Callable[[list[TopicPartition]], object] | None
+    ) -> Callable[[list[TopicPartition], bool], None]:
+        def revoked(partitions: list[TopicPartition], ours: bool) -> None:
+            if ours:
+                self._commit_quietly()
+            if callback is not None:
+                callback(partitions)
+            self._positions.assign([])
+
+        return revoked
+
+    def _refuse_when(self, what: str, *, subscribed: bool = False, assigned: bool = False) -> None:
+        if subscribed and self._subscription is not None:
+            raise ConfigError(f"{what}() after subscribe(): unsubscribe() first")
+        if assigned and self._subscription is None and self._positions.partitions:
+            raise ConfigError(f"{what}() after assign(): unsubscribe() first")

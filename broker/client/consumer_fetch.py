@@ -1,0 +1,208 @@
+"""Fetching for a consumer: one request at a time to each leader, for all partitions that need data.
+
+Called by consumer.py from the thread that polls. Answers are kept until they are read, and a partition is not
+asked for again before that, so memory is bounded by `fetch.max.bytes` per broker. Records become objects one
+poll's worth at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import select
+import time
+import uuid
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from broker.client.cluster import Cluster
+from broker.client.connection import Connection
+from broker.client.fetch_request import FetchFrom, FetchLimits, fetch_request, fetch_version_limit
+from broker.client.fetch_response import FetchedPartition, parse_fetch_response
+from broker.client.fetcher import end_of_batches
+from broker.client.metadata import Node
+from broker.client.settings import isolation_id
+from broker.errors import BrokerError, CorruptBatch, ErrorCode, PykafkaError, raise_for
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.record import Record, decode_records
+
+__all__ = ["CompletedFetch", "ConsumerFetch"]
+
+
+class CompletedFetch:
+    """What one fetch brought of one partition, read piece by piece."""
+
+    def __init__(self, tp: TopicPartition, offset: int, fetched: FetchedPartition, *, check_crcs: bool) -> None:
+        self.tp = tp
+        self.position = offset
+        """Offset of the next record this would give; read on only while it is what the consumer wants next."""
+        self.high_watermark = fetched.high_watermark
+        self._end = end_of_batches(fetched.records, offset)
+        self._error: CorruptBatch | None = None
+        self._records: Iterator[Record] = decode_records(
+            fetched.records, low=offset, check_crcs=check_crcs, aborted=fetched.aborted
+        )
+
+    def read(self, limit: int) -> list[Record]:
+        """Up to `limit` records; fewer only at the end, then `position` is after all that was fetched.
+
+        Raises CorruptBatch when `position` has come to a batch that cannot be read.
+        """
+        records: list[Record] = []
+        try:
+            if self._error is not None:
+                raise self._error
+            records.extend(itertools.islice(self._records, limit))
+        except CorruptBatch as error:
+            if not records:
+                raise
+            self._error = error
+        if self._error is not None or len(records) == limit:
+            self.position = records[-1].offset + 1
+        else:
+            self.position = self._end
+        return records
+
+    @property
+    def exhausted(self) -> bool:
+        return self.position >= self._end
+
+
+class _Request(NamedTuple):
+    connection: Connection
+    wanted: list[FetchFrom]
+    sent_at: float
+
+
+class ConsumerFetch:
+    """Requests under way and answers not yet read."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        settings = cluster.settings
+        self.completed: deque[CompletedFetch] = deque()
+        self._cluster = cluster
+        self._settings = settings
+        self._limits = FetchLimits(
+            settings.fetch_min_bytes,
+            settings.fetch_max_bytes,
+            settings.fetch_max_wait_ms,
+            isolation_id(settings.isolation_level),
+        )
+        self._connections: dict[Node, Connection] = {}
+        self._requests: dict[Node, _Request] = {}
+
+    def send(self, positions: Mapping[TopicPartition, int]) -> None:
+        """Ask each leader that is not busy for its partitions among `positions`.
+
+        A leader of which something is left to read is not asked: the request would go without that partition, wait
+        for the quiet ones, and keep the busy one from being asked for meanwhile.
+        """
+        buffered = {fetch.tp for fetch in self.completed}
+        by_leader: dict[Node, list[FetchFrom]] = defaultdict(list)
+        not_now = set(self._requests)
+        for tp, offset in positions.items():
+            leader = self._leader(tp)
+            if leader is None:
+                continue
+            if tp in buffered:
+                not_now.add(leader)
+            limit = self._settings.max_partition_fetch_bytes
+            by_leader[leader].append(FetchFrom.at(self._cluster, tp, offset, limit))
+        for leader, wanted in by_leader.items():
+            if leader not in not_now:
+                self._send_to(leader, wanted)
+
+    def receive(self, timeout_s: float) -> dict[TopicPartition, BrokerError]:
+        """Wait up to `timeout_s` for an answer and take what is there; partitions whose error is not retriable."""
+        if not self._requests:
+            time.sleep(min(timeout_s, self._settings.retry_backoff_ms / 1000))
+            return {}
+        poller = select.poll()
+        by_fd: dict[int, Node] = {}
+        failures: dict[TopicPartition, BrokerError] = {}
+        for node, request in list(self._requests.items()):
+            try:
+                by_fd[request.connection.fileno()] = node
+                poller.register(request.connection.fileno(), select.POLLIN)
+            except PykafkaError:
+                self._drop(node)
+        for fd, _ in poller.poll(max(timeout_s, 0) * 1000):
+            failures.update(self._take(by_fd[fd]))
+        self._time_out()
+        return failures
+
+    def close(self) -> None:
+        """Hang up and forget what was not read."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._requests.clear()
+        self.completed.clear()
+
+    def _leader(self, tp: TopicPartition) -> Node | None:
+        """Who leads `tp`; None when that is not known just now. Raises UnknownTopic."""
+        try:
+            return self._cluster.retrying(lambda: self._cluster.leader(tp), timeout_s=0)
+        except PykafkaError as error:
+            if not error.retriable:
+                raise
+            return None
+
+    def _send_to(self, leader: Node, wanted: list[FetchFrom]) -> None:
+        try:
+            connection = self._connections.get(leader)
+            if connection is None or not connection.usable:
+                connection = self._connections[leader] = self._cluster.open_connection(leader)
+            body = fetch_request(self._limits, wanted)
+            connection.send(ApiKey.FETCH, body, at_most=fetch_version_limit(wanted))
+            self._requests[leader] = _Request(connection, wanted, time.monotonic())
+        except PykafkaError as error:
+            self._drop(leader)
+            if not error.retriable:
+                raise
+
+    def _take(self, node: Node) -> dict[TopicPartition, BrokerError]:
+        request = self._requests.pop(node)
+        try:
+            reply = request.connection.receive_reply()
+            answer = parse_fetch_response(reply.version, reply.payload)
+            raise_for(answer.error, f"fetching from {node}")
+        except PykafkaError as error:
+            self._drop(node)
+            if not error.retriable:
+                raise
+            return {}
+        by_index: dict[tuple[str | uuid.UUID, int], FetchFrom] = {}
+        for item in request.wanted:
+            by_index[item.tp.topic, item.tp.partition] = item
+            if item.topic_id is not None:
+                by_index[item.topic_id, item.tp.partition] = item
+        failures: dict[TopicPartition, BrokerError] = {}
+        for partition in answer.partitions:
+            item = by_index[partition.topic, partition.partition]
+            if partition.error is ErrorCode.none:
+                if partition.records:
+                    check_crcs = self._settings.check_crcs
+                    self.completed.append(CompletedFetch(item.tp, item.offset, partition, check_crcs=check_crcs))
+                continue
+            failure = BrokerError(partition.error, f"fetching {item.tp} at offset {item.offset}")
+            if failure.retriable:
+                self._cluster.invalidate()
+            else:
+                failures[item.tp] = failure
+        return failures
+
+    def _time_out(self) -> None:
+        limit_s = (self._settings.request_timeout_ms + self._settings.fetch_max_wait_ms) / 1000
+        for node, request in list(self._requests.items()):
+            if time.monotonic() - request.sent_at > limit_s:
+                self._drop(node)
+
+    def _drop(self, node: Node) -> None:
+        """The connection is of no use any more; whoever leads is looked up anew."""
+        self._requests.pop(node, None)
+        connection = self._connections.pop(node, None)
+        if connection is not None:
+            connection.close()
+        self._cluster.invalidate()

@@ -1,0 +1,121 @@
+"""Which partitions a consumer has, and where it is in each; Kafka's `SubscriptionState`.
+
+Called by consumer.py from the thread that polls. A position is the offset of the next record `poll` returns.
+A partition without one gets it from the group's committed offset, or else by `auto.offset.reset`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from broker.client.cluster import Cluster
+from broker.client.group_offsets import GroupOffsets
+from broker.client.offsets import EARLIEST, LATEST, list_offsets
+from broker.errors import BrokerError, ErrorCode, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["Positions"]
+
+
+class Positions:
+    """Assigned partitions with their positions."""
+
+    def __init__(self, cluster: Cluster, committed: GroupOffsets | None) -> None:
+        """`committed`: the group's offsets; None without a group."""
+        self._cluster = cluster
+        self._committed = committed
+        self._reset = cluster.settings.auto_offset_reset
+        self._offsets: dict[TopicPartition, int | None] = {}
+        self._to_reset: dict[TopicPartition, int] = {}
+        self._paused: set[TopicPartition] = set()
+
+    def __contains__(self, tp: object) -> bool:
+        return tp in self._offsets
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        """What is assigned, in order."""
+        return sorted(self._offsets)
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have these, and no others; those that stay keep their position."""
+        self._offsets = {tp: self._offsets.get(tp) for tp in partitions}
+        self._to_reset = {tp: timestamp for tp, timestamp in self._to_reset.items() if tp in self._offsets}
+        self._paused &= self._offsets.keys()
+
+    def get(self, tp: TopicPartition) -> int | None:
+        """The position; None when it is not resolved yet. Raises PykafkaError for a partition not assigned."""
+        self._check(tp)
+        return self._offsets[tp]
+
+    def seek(self, tp: TopicPartition, offset: int) -> None:
+        """Go on at `offset`."""
+        self._check(tp)
+        self._offsets[tp] = offset
+        self._to_reset.pop(tp, None)
+
+    def seek_to(self, tp: TopicPartition, timestamp: int) -> None:
+        """Go on at EARLIEST, LATEST, or the first record as young as `timestamp` (ms); looked up at `resolve`."""
+        self._check(tp)
+        self._offsets[tp] = None
+        self._to_reset[tp] = timestamp
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Keep, but do not fetch."""
+        for tp in partitions:
+            self._check(tp)
+            self._paused.add(tp)
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        self._paused.difference_update(partitions)
+
+    @property
+    def paused(self) -> set[TopicPartition]:
+        return set(self._paused)
+
+    def resolved(self) -> dict[TopicPartition, int]:
+        """Every position that is known."""
+        return {tp: offset for tp, offset in self._offsets.items() if offset is not None}
+
+    def fetchable(self) -> dict[TopicPartition, int]:
+        """Positions of the partitions to read from now."""
+        return {tp: offset for tp, offset in self.resolved().items() if tp not in self._paused}
+
+    def resolve(self) -> None:
+        """Give a position to every partition that has none.
+
+        Raises BrokerError `offset_out_of_range` when there is no committed offset and `auto.offset.reset` is none,
+        and what the requests raise.
+        """
+        missing = [tp for tp, offset in self._offsets.items() if offset is None]
+        if not missing:
+            return
+        to_ask = [tp for tp in missing if tp not in self._to_reset]
+        committed: Mapping[TopicPartition, int] = {}
+        if to_ask and self._committed is not None:
+            committed = self._committed.fetch(to_ask)
+        self._offsets.update(committed)
+        for tp in to_ask:
+            if tp not in committed:
+                self._reset_by_policy(tp, f"{tp} has no committed offset")
+        if self._to_reset:
+            for tp, found in list_offsets(self._cluster, self._to_reset).items():
+                self._offsets[tp] = found.offset if found.offset >= 0 else self._end(tp)
+            self._to_reset.clear()
+
+    def out_of_range(self, tp: TopicPartition, error: BrokerError) -> None:
+        """The log does not have the position: begin anew by `auto.offset.reset`, or raise."""
+        if tp in self._offsets:
+            self._reset_by_policy(tp, error.message)
+
+    def _reset_by_policy(self, tp: TopicPartition, reason: str) -> None:
+        if self._reset == "none":
+            raise BrokerError(ErrorCode.offset_out_of_range, f"{reason}, and auto.offset.reset=none")
+        self.seek_to(tp, EARLIEST if self._reset == "earliest" else LATEST)
+
+    def _end(self, tp: TopicPartition) -> int:
+        return list_offsets(self._cluster, {tp: LATEST})[tp].offset
+
+    def _check(self, tp: TopicPartition) -> None:
+        if tp not in self._offsets:
+            raise PykafkaError(f"{tp} is not assigned to this consumer")

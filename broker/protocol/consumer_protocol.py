@@ -1,0 +1,110 @@
+"""What the members of a consumer group tell each other inside JoinGroup and SyncGroup.
+
+Called by the client's group member; to the broker it is opaque. A subscription is what a member wants, an
+assignment what the group's leader gives it. Both begin with a version (int16), and a reader takes what it
+knows of a newer one (Kafka's `ConsumerProtocol`). Raises ProtocolError for other bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from kio.index import load_entity_schema
+from kio.serial import entity_reader, entity_writer
+from kio.serial.errors import SerialError
+from kio.static.constants import EntityType
+
+from broker.errors import ProtocolError
+from broker.protocol.entities import build
+from broker.protocol.messages import field
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = [
+    "PROTOCOL_TYPE",
+    "Subscription",
+    "decode_assignment",
+    "decode_subscription",
+    "encode_assignment",
+    "encode_subscription",
+]
+
+PROTOCOL_TYPE: Final = "consumer"
+"""`protocol_type` of such a group."""
+
+_SUBSCRIPTION, _ASSIGNMENT = "consumer_protocol_subscription", "consumer_protocol_assignment"
+_HIGHEST: Final = 3
+_WRITTEN: Final = 1  # 2 and 3 add a generation and a rack, which eager assignors do not read
+
+_VERSION = struct.Struct(">h")
+
+
+class Subscription(NamedTuple):
+    """The topics a member wants, and the partitions it has now."""
+
+    topics: tuple[str, ...]
+    owned: tuple[TopicPartition, ...] = ()
+
+
+def encode_subscription(subscription: Subscription) -> bytes:
+    """Metadata for a JoinGroup request."""
+    body = {"topics": sorted(subscription.topics), "owned_partitions": _by_topic(subscription.owned)}
+    return _encode(_SUBSCRIPTION, body)
+
+
+def decode_subscription(data: bytes) -> Subscription:
+    """A member's metadata out of a JoinGroup response."""
+    body = _decode(_SUBSCRIPTION, data)
+    return Subscription(tuple(body.topics), tuple(_flatten(field(body, "owned_partitions", ()))))
+
+
+def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
+    """One member's assignment for a SyncGroup request."""
+    return _encode(_ASSIGNMENT, {"assigned_partitions": _by_topic(partitions)})
+
+
+def decode_assignment(data: bytes) -> list[TopicPartition]:
+    """Our assignment out of a SyncGroup response; empty bytes, which a broker gives to idle members, are none."""
+    return _flatten(_decode(_ASSIGNMENT, data).assigned_partitions) if data else []
+
+
+@functools.cache
+def _schema(name: str, version: int) -> tuple[Any, Any, Any]:
+    entity: Any = load_entity_schema(name, version, EntityType.data)
+    return entity, entity_reader(entity), entity_writer(entity)
+
+
+def _encode(name: str, body: Mapping[str, Any]) -> bytes:
+    entity, _, write = _schema(name, _WRITTEN)
+    out = io.BytesIO()
+    out.write(_VERSION.pack(_WRITTEN))
+    write(out, build(entity, body))
+    return out.getvalue()
+
+
+def _decode(name: str, data: bytes) -> Any:
+    if len(data) < _VERSION.size:
+        raise ProtocolError(f"{name} of {len(data)} bytes has no version")
+    version = _VERSION.unpack_from(data)[0]
+    if version < 0:
+        raise ProtocolError(f"{name} has version {version}")
+    _, read, _ = _schema(name, min(version, _HIGHEST))
+    try:
+        return read(data, _VERSION.size)[0]  # what a newer version has behind it is left alone
+    except (SerialError, ValueError, OverflowError, struct.error, IndexError, MemoryError) as error:
+        raise ProtocolError(f"{name} version {version}: {type(error).__name__}: {error}") from error
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
+    topics: dict[str, list[int]] = defaultdict(list)
+    for tp in sorted(partitions):
+        topics[tp.topic].append(tp.partition)
+    return [{"topic": topic, "partitions": indexes} for topic, indexes in topics.items()]
+
+
+def _flatten(rows: Iterable[Any]) -> list[TopicPartition]:
+    return [TopicPartition(str(row.topic), int(index)) for row in rows for index in row.partitions]
