@@ -22,13 +22,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_connector.load_commit import published_directory
 from spark_connector.load_output import read_ranges, write_output
-from spark_connector.load_planner import LoadSite, finished_rerun, open_site, plan_load
+from spark_connector.load_planner import LoadSite, finished_rerun, open_site, plan_load, recover
 from spark_connector.load_record import LoadError, LoadRange, LoadRecord
 from spark_connector.load_request import LoadRequest, Target
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
-__all__ = ["LoadResult", "Phase", "load", "recover"]
+__all__ = ["LoadResult", "Phase", "load", "open_session", "recover"]
 
 Phase = Callable[[str, LoadRecord | None], None]
 """Told when a load enters a phase: repair, plan, write, commit, done; with the load once there is one."""
@@ -110,13 +110,12 @@ def load(
     return _run(request, functools.partial(read_ranges, spark), on_phase or _ignore)
 
 
-def recover(target: Target) -> list[str]:
-    """Finish loads that were killed, without loading anything new; gives the ids of those brought to their end.
-
-    Needs neither Spark nor a broker. Raises ConfigError, LoadError.
-    """
-    with open_site(target.check()) as site:
-        return site.committer.repair()
+def open_session(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
+    """A Spark session of this process's own, for the console."""
+    builder = SparkSession.builder.master(master).appName(name)
+    for key, value in settings.items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()
 
 
 def _run(

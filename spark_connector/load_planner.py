@@ -26,7 +26,7 @@ from spark_connector.options import SourceOptions
 from spark_connector.range_limit import Position, SpecificOffsets
 from spark_connector.storage import Storage, open_storage
 
-__all__ = ["LoadSite", "finished_rerun", "open_site", "plan_load"]
+__all__ = ["LoadSite", "finished_rerun", "open_site", "plan_load", "recover"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,15 @@ def open_site(target: Target) -> Iterator[LoadSite]:
         yield LoadSite(output, log, LoadCommitter(output, log, target.group, reopen))
     finally:
         log.close()
+
+
+def recover(target: Target) -> list[str]:
+    """Finish loads that were killed, without loading anything new; gives the ids of those brought to their end.
+
+    Needs neither Spark nor a broker. Raises ConfigError, LoadError.
+    """
+    with open_site(target.check()) as site:
+        return site.committer.repair()
 
 
 def _open_log(target: Target, output: Storage) -> LoadLog:

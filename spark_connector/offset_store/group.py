@@ -21,10 +21,10 @@ _PREFIX = "kafka."
 
 def open_from_options(options: Mapping[str, str]) -> GroupOffsetStore:
     """`kafka.bootstrap.servers` and every other `kafka.*` option, as for reading."""
-    required_option(options, "kafka.bootstrap.servers", "the brokers of the 'group' offset store")
+    bootstrap = required_option(options, "kafka.bootstrap.servers", "the brokers of the 'group' offset store")
     lower = {name.lower(): value for name, value in options.items()}
     properties = {name[len(_PREFIX) :]: value for name, value in lower.items() if name.startswith(_PREFIX)}
-    return GroupOffsetStore(Cluster(properties=properties))
+    return GroupOffsetStore(Cluster(bootstrap, properties))
 
 
 class GroupOffsetStore:

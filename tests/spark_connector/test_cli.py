@@ -1,0 +1,72 @@
+"""`pykafka load` as a user runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.dataset
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.source_tree import ROOT
+from tests.support.topic_data import TopicData
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "broker.tools.main", "load", *arguments]
+    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "COLUMNS": "200"}
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=110, check=False)
+
+
+@pytest.fixture
+def data(broker: BrokerProcess, topic: str) -> TopicData:
+    data = TopicData(broker.bootstrap, topic, partitions=2)
+    data.produce(1200)
+    return data
+
+
+def test_a_load_shows_what_it_did(data: TopicData, tmp_path: Path) -> None:
+    arguments = ["-b", data.bootstrap, "--topic", data.topic, "--to", str(tmp_path / "out"), "--group", "cli"]
+    first = run(*arguments, "--max-records", "1000", "--option", "maxRecordsPerPartition=100", "--master", "local[2]")
+    assert first.returncode == 0, first.stderr
+    assert ": 1,000 rows" in first.stdout
+    assert "parquet in file://" in first.stdout
+    assert pyarrow.dataset.dataset(tmp_path / "out", format="parquet").count_rows() == 1000
+
+
+def test_json_is_one_document_and_offsets_go_to_zookeeper(data: TopicData, tmp_path: Path, zookeeper: str) -> None:
+    target = ["--to", str(tmp_path), "--group", "cli", "--offsets", "zookeeper", "--zookeeper", f"{zookeeper}/cli"]
+    loaded = run("-b", data.bootstrap, "--topic", data.topic, *target, "--format", "json", "--json")
+    assert loaded.returncode == 0, loaded.stderr
+    result = json.loads(loaded.stdout)
+    assert (result["rows"], len(result["ranges"]), result["format"]) == (1200, 2, "json")
+    recovered = run(*target, "--recover", "--json")
+    assert json.loads(recovered.stdout) == {"recovered": []}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--offsets", "zookeeper", "--recover"], "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper)"),
+        (["--conf", "nonsense"], "--conf nonsense: expected NAME=VALUE"),
+        (["--group", "a/b", "--recover"], "group 'a/b' cannot be used here"),
+    ],
+)
+def test_a_wrong_argument_is_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
+    failed = run("--to", str(tmp_path), "--group", "cli", *arguments)
+    assert failed.returncode == 1
+    assert failed.stderr.startswith("pykafka: ")
+    assert message in failed.stderr
+    assert failed.stderr.count("\n") == 1
+
+
+def test_an_unreachable_broker_is_one_line_without_a_traceback(tmp_path: Path) -> None:
+    arguments = ["-b", "127.0.0.1:1", "--topic", "t", "--to", str(tmp_path), "--group", "cli"]
+    failed = run(*arguments, "--option", "fetchOffset.retryIntervalMs=1")
+    assert failed.returncode == 1
+    assert "127.0.0.1:1" in failed.stderr.splitlines()[-1]
+    assert "Traceback" not in failed.stderr
