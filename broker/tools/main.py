@@ -5,8 +5,7 @@ command line, so that `pykafka --help` starts at once and a missing library brea
 it. Commands of other packages are found by the entry point group `pykafka.commands`; the broker's side never
 imports them by name.
 
-Exit status: 0 done, 1 a PykafkaError (one line on standard error; `--debug` shows the traceback), 2 wrong usage,
-130 interrupted.
+Exit status: 0 done, 1 a PykafkaError (one line on standard error; `--debug` shows the traceback), 2 wrong usage.
 """
 
 from __future__ import annotations
