@@ -1,0 +1,36 @@
+"""Fixtures of the client's tests: a view of the session's broker, and quick topics on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from tests.support.broker_process import BrokerProcess
+
+settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("unhurried")
+
+TopicMaker = Callable[..., str]
+
+
+@pytest.fixture
+def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
+    """A client of the session's broker."""
+    with Cluster(broker.bootstrap) as view:
+        yield view
+
+
+@pytest.fixture
+def make_topic(cluster: Cluster, topic: str) -> TopicMaker:
+    """`make_topic(partitions=…, **configs)` creates this test's topic and returns its name."""
+
+    def make(partitions: int = 1, **configs: str) -> str:
+        named = {name.replace("_", "."): value for name, value in configs.items()}
+        Admin(cluster).create_topic(topic, partitions, configs=named)
+        return topic
+
+    return make
