@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from broker.errors import CorruptBatch
-from broker.records.column_sections import Sections
+from broker.records.column_sections import NO_TIME, Sections
 from broker.records.record_starts import record_starts
 from broker.records.varint_arrays import Bools, Int64s, PlainBytes
 
@@ -64,21 +64,21 @@ class HeaderFields:
 
 def read_fields(plain: PlainBytes, sections: Sections) -> Fields:
     """Locate all records of `sections`. Raises CorruptBatch, or IndexError where a length leaves the data."""
-    counts = sections.of_batches("record_count")
-    starts = record_starts(plain, sections.starts, counts)
+    starts = record_starts(plain, sections.start, sections.record_count)
     length, at = plain.varints(starts)
     end = at + length
-    if (end[np.cumsum(counts) - 1] != sections.ends).any():
+    if (end[np.cumsum(sections.record_count) - 1] != sections.end).any():
         raise CorruptBatch("the last record of a batch does not end with it")
     timestamp_delta, at = plain.varints(at + 1)  # behind the attributes
     offset_delta, at = plain.varints(at)
     key = _read_span(plain, at, end)
     value = _read_span(plain, key.end, end)
-    no_headers = plain.bytes[value.end] == 0
-    if (value.end >= end).any() or (value.end[no_headers] + 1 != end[no_headers]).any():
-        raise CorruptBatch("a record's fields do not end with it")
-    timestamp, timestamp_type = _timestamps(timestamp_delta, sections, counts)
-    return Fields(_offsets(offset_delta, sections, counts), timestamp, timestamp_type, key, value, end)
+    if (value.end >= end).any():
+        raise CorruptBatch("a record has no room for a header count")
+    if (value.end + 1 != end)[plain.bytes[value.end] == 0].any():
+        raise CorruptBatch("a record without headers does not end with its value")
+    timestamp, timestamp_type = _timestamps(timestamp_delta, sections)
+    return Fields(_offsets(offset_delta, sections), timestamp, timestamp_type, key, value, end)
 
 
 def _read_span(plain: PlainBytes, at: Int64s, end: Int64s) -> Span:
@@ -89,28 +89,32 @@ def _read_span(plain: PlainBytes, at: Int64s, end: Int64s) -> Span:
     return Span(start, start + np.maximum(length, 0), length < 0)
 
 
-def _offsets(delta: Int64s, sections: Sections, counts: Int64s) -> Int64s:
+def _offsets(delta: Int64s, sections: Sections) -> Int64s:
     """Batches follow each other in order (see `read_sections`), so all offsets must rise."""
-    offset: Int64s = np.repeat(sections.of_batches("base_offset"), counts) + delta
-    last = np.repeat(sections.of_batches("last_offset"), counts)
-    if (delta < 0).any() or (offset > last).any() or (offset[1:] <= offset[:-1]).any():
+    offset: Int64s = np.repeat(sections.base_offset, sections.record_count)
+    offset += delta
+    last = np.cumsum(sections.record_count) - 1
+    first = last + 1 - sections.record_count
+    inside = (offset[first] >= sections.base_offset).all() and (offset[last] <= sections.last_offset).all()
+    if not inside or (offset[1:] <= offset[:-1]).any():
         raise CorruptBatch("the offsets of a batch do not rise, or leave it")
     return offset
 
 
-def _timestamps(delta: Int64s, sections: Sections, counts: Int64s) -> tuple[Int64s, npt.NDArray[np.int32]]:
+def _timestamps(delta: Int64s, sections: Sections) -> tuple[Int64s, npt.NDArray[np.int32]]:
     """The record's own time or, with LogAppendTime, the time the broker put in the batch's header."""
-    base = np.repeat(sections.of_batches("base_timestamp"), counts)
+    counts = sections.record_count
+    base = np.repeat(sections.base_timestamp, counts)
     timestamp = base + delta
     overflow = ((base ^ timestamp) & (delta ^ timestamp)) < 0
-    timestamp_type = np.repeat(sections.of_batches("is_log_append_time").astype(np.int32), counts)
-    if timestamp_type.any():
-        append_time = timestamp_type == 1
-        timestamp = np.where(append_time, np.repeat(sections.of_batches("max_timestamp"), counts), timestamp)
-        overflow &= ~append_time
+    stamped = sections.append_time != NO_TIME
+    if stamped.any():
+        by_broker = np.repeat(stamped, counts)
+        timestamp = np.where(by_broker, np.repeat(sections.append_time, counts), timestamp)
+        overflow &= ~by_broker
     if overflow.any():
         raise CorruptBatch("a timestamp does not fit in 64 bits")
-    return timestamp, timestamp_type
+    return timestamp, np.repeat(stamped.astype(np.int32), counts)
 
 
 def read_header_fields(plain: PlainBytes, fields: Fields) -> HeaderFields:

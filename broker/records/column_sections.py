@@ -20,12 +20,15 @@ from broker.records.compression import decompress
 from broker.records.control import AbortedTransactions
 from broker.records.varint_arrays import Int64s
 
-__all__ = ["DecodeOptions", "Sections", "read_sections"]
+__all__ = ["NO_TIME", "DecodeOptions", "Sections", "read_sections"]
 
 Buffer = bytes | bytearray | memoryview
 
 _SMALLEST_RECORD: Final = 7
 """Bytes of a record without key, value and headers: one for each field."""
+
+NO_TIME: Final = -(2**63)
+"""Stands for the append time of a batch whose records keep their own."""
 
 _MOST_BYTES: Final = 2**31 - 1
 """What Arrow's 32-bit offsets can address."""
@@ -46,17 +49,18 @@ class DecodeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """Plain record sections: where in `data` each starts and ends, and the header of its batch."""
+    """Plain record sections, one row per batch: where in `data` each starts and ends, and facts of its header."""
 
     data: Buffer
-    starts: Int64s
-    ends: Int64s
-    headers: list[BatchHeader]
+    start: Int64s
+    end: Int64s
+    record_count: Int64s
+    base_offset: Int64s
+    last_offset: Int64s
+    base_timestamp: Int64s
+    append_time: Int64s
+    """max timestamp of the batch if the broker set it, else NO_TIME"""
     next_offset: int
-
-    def of_batches(self, field: str) -> Int64s:
-        """A field of every batch's header."""
-        return np.array([getattr(header, field) for header in self.headers], np.int64)
 
 
 def read_sections(chunk: Buffer, options: DecodeOptions) -> Sections:
@@ -67,9 +71,9 @@ def read_sections(chunk: Buffer, options: DecodeOptions) -> Sections:
     view = memoryview(chunk)[:_MOST_BYTES]  # beyond it is a cut tail
     most = min(options.max_bytes, _MOST_BYTES)
     transactions = AbortedTransactions(options.aborted)
-    headers: list[BatchHeader] = []
-    starts: list[int] = []
     plain: list[Buffer] = []
+    facts: list[tuple[int, ...]] = []
+    codecs = 0
     size, next_offset, last_offset = 0, options.low, -1
     for position, header in walk_batches(view):
         if not last_offset < header.base_offset <= header.last_offset < NO_LIMIT:
@@ -83,18 +87,39 @@ def read_sections(chunk: Buffer, options: DecodeOptions) -> Sections:
             if header.record_count and not header.is_control and not dropped:
                 section = _plain_section(view, position, header, options.batch_limit)
                 size += len(section)
-                if size > most and headers:
+                if size > most and plain:
                     break
-                headers.append(header)
-                starts.append(position + HEADER_SIZE)
                 plain.append(section)
-        next_offset = max(options.low, header.next_offset)
-    sizes = np.array([len(section) for section in plain], np.int64)
-    if all(header.codec == 0 for header in headers):
-        in_place = np.array(starts, np.int64)
-        return Sections(view, in_place, in_place + sizes, headers, next_offset)
-    ends = np.cumsum(sizes)
-    return Sections(b"".join(plain), ends - sizes, ends, headers, next_offset)
+                facts.append(_facts(position, header, last_offset))
+                codecs |= header.codec
+        next_offset = max(options.low, last_offset + 1)
+    return _lay_out(view, facts, plain, compressed=codecs != 0, next_offset=next_offset)
+
+
+def _facts(position: int, header: BatchHeader, last_offset: int) -> tuple[int, ...]:
+    """Where the section starts in the chunk, then the fields of `Sections` from `record_count` on."""
+    append_time = header.max_timestamp if header.is_log_append_time else NO_TIME
+    first = position + HEADER_SIZE
+    return first, header.record_count, header.base_offset, last_offset, header.base_timestamp, append_time
+
+
+def _lay_out(
+    view: memoryview, facts: list[tuple[int, ...]], plain: list[Buffer], *, compressed: bool, next_offset: int
+) -> Sections:
+    start, count, base_offset, last_offset, base_timestamp, append_time = np.array(facts, np.int64).reshape(-1, 6).T
+    size = np.array([len(section) for section in plain], np.int64)
+    end = np.cumsum(size) if compressed else start + size
+    return Sections(
+        data=b"".join(plain) if compressed else view,
+        start=end - size,
+        end=end,
+        record_count=count,
+        base_offset=base_offset,
+        last_offset=last_offset,
+        base_timestamp=base_timestamp,
+        append_time=append_time,
+        next_offset=next_offset,
+    )
 
 
 def _plain_section(view: memoryview, position: int, header: BatchHeader, limit: int) -> Buffer:

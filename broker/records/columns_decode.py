@@ -24,7 +24,7 @@ Buffer = bytes | bytearray | memoryview
 def decode(chunk: Buffer, options: DecodeOptions) -> Columns:
     """See `columns.decode_columns`."""
     sections = read_sections(chunk, options)
-    if not sections.headers:
+    if len(sections.start) == 0:
         return _empty(options.headers, sections.next_offset)
     plain = PlainBytes(sections.data)
     try:

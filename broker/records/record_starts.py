@@ -10,6 +10,8 @@ Used by columns_decode.py, which checks afterwards that each batch's last record
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from broker.errors import CorruptBatch
@@ -18,7 +20,7 @@ from broker.records.varint_arrays import Int64s, PlainBytes
 
 __all__ = ["record_starts"]
 
-_FEWEST_IN_STEP = 40
+_FEWEST_IN_STEP: Final = 40
 """Batches below which the plain loop is faster (measured: 150 ns a record against ~6 us a step)."""
 
 

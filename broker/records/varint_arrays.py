@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,25 @@ UInt64s: TypeAlias = npt.NDArray[np.uint64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
 
+_UNKNOWN: Final = 1 << 62
+
+
+def _two_byte_table() -> Int64s:
+    """The number that begins with two given bytes, read as one little-endian number; _UNKNOWN for longer ones."""
+    pair = np.arange(1 << 16, dtype=np.int64)
+    first, second = pair & 0xFF, pair >> 8
+    number = np.where(first < 0x80, first, (first & 0x7F) | second << 7)
+    return np.where((first < 0x80) | (second < 0x80), (number >> 1) ^ -(number & 1), _UNKNOWN)
+
+
+_VALUE_OF_PAIR: Final = _two_byte_table()
+
+
 class PlainBytes:
     """Decompressed record sections, read at many positions at once.
 
-    `words` and `pairs` view the same bytes as a 4-byte and a 2-byte number at *every* position: one
-    gather fetches all of a short varint.
+    `pairs` views the same bytes as a 2-byte number at *every* position: one gather fetches all of
+    a short varint, and a table of all pairs decodes it.
     """
 
     def __init__(self, data: Buffer) -> None:
@@ -34,7 +48,6 @@ class PlainBytes:
         self.size = len(data)
         self.bytes: npt.NDArray[np.uint8] = np.frombuffer(data, np.uint8)
         self.pairs: npt.NDArray[np.uint16] = np.ndarray((max(self.size - 1, 0),), "<u2", data, 0, (1,))
-        self.words: npt.NDArray[np.uint32] = np.ndarray((max(self.size - 3, 0),), "<u4", data, 0, (1,))
 
     def varints(self, position: Int64s) -> tuple[Int64s, Int64s]:
         """The varints at `position`, which must not be negative, and where each ends.
@@ -43,25 +56,19 @@ class PlainBytes:
         """
         if len(position) == 0:
             return position, position
-        if position.max() >= len(self.words):
+        if position.max() >= len(self.pairs):
             return self._long_varints(position)
-        word = self.words[position]
-        if not (word & 0x80).any():
-            small = (word & 0x7F).astype(np.int64)
-            return (small >> 1) ^ -(small & 1), position + 1
-        more1 = (word >> 7) & 1  # 1 where the first byte is not the last
-        more2 = more1 & (word >> 15)
-        more3 = more2 & (word >> 23)
-        if (more3 & (word >> 31)).any():
-            return self._long_varints(position)
-        number = (word & 0x7F) | ((word >> 1) & 0x3F80) * more1
-        if more2.any():
-            number |= ((word >> 2) & 0x1FC000) * more2 | ((word >> 3) & 0xFE00000) * more3
-        value = number.astype(np.int64)
-        return (value >> 1) ^ -(value & 1), position + (1 + more1 + more2 + more3)
+        pair = self.pairs[position]
+        value = _VALUE_OF_PAIR[pair]
+        end = position + 1
+        end += (pair >> 7) & 1
+        if value.max() == _UNKNOWN:
+            longer = np.flatnonzero(value == _UNKNOWN)
+            value[longer], end[longer] = self._long_varints(position[longer])
+        return value, end
 
     def _long_varints(self, position: Int64s) -> tuple[Int64s, Int64s]:
-        """Byte by byte: for varints of more than 4 bytes, and for the last bytes of the data."""
+        """Byte by byte: for varints of more than two bytes, and for the last byte of the data."""
         number = np.zeros(len(position), np.uint64)
         end = position.copy()
         unfinished = np.arange(len(position))
@@ -129,14 +136,16 @@ class PrefixBuilder:
         matrix = np.empty((rows, width), np.uint8)
         for index, column in enumerate(self._columns):
             matrix[:, index] = column
-        if all(present is None for present in self._present):
-            return binary_array(np.arange(rows + 1, dtype=np.int32) * width, matrix)
+        sometimes = {index: present for index, present in enumerate(self._present) if present is not None}
+        if not sometimes:
+            return binary_array(np.arange(rows + 1, dtype=np.int32) * np.int32(width), matrix)
         keep = np.ones((rows, width), np.bool_)
-        for index, present in enumerate(self._present):
-            if present is not None:
-                keep[:, index] = present
+        sizes = np.full(rows, width - len(sometimes), np.int32)
+        for index, present in sometimes.items():
+            keep[:, index] = present
+            sizes += present
         offsets = np.zeros(rows + 1, np.int32)
-        np.cumsum(keep.sum(1), out=offsets[1:])
+        np.cumsum(sizes, out=offsets[1:])
         return binary_array(offsets, matrix[keep])
 
 

@@ -97,7 +97,7 @@ def hostile_logs(draw: st.DrawFn) -> bytes:
     return follow(batches)
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(hostile_logs())
 def test_hostile_records_are_corrupt_to_both_or_equal(log: bytes) -> None:
     try:

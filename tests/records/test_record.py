@@ -102,7 +102,7 @@ def test_malformed_records_are_corrupt(chunk: bytes) -> None:
         list(decode_records(chunk))
 
 
-@settings(max_examples=500)
+@settings(max_examples=300)
 @given(rows, st.data())
 def test_hostile_bytes_raise_nothing_but_corrupt_batch(rows: Sequence[Row], data: st.DataObject) -> None:
     chunk = bytearray(build(rows[:5]))
