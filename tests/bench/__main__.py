@@ -1,4 +1,4 @@
-"""`python -m tests.bench [broker] [spark] [--scale X]`: measure and print a table in Markdown."""
+"""`python -m tests.bench [codec] [broker] [spark] [--scale X]`: measure and print a table in Markdown."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from tests.bench.measure import Row
 
-SUITES = {"broker": "tests.bench.broker_bench", "spark": "tests.bench.spark_bench"}
+SUITES = {"codec": "tests.bench.codec", "broker": "tests.bench.broker_bench", "spark": "tests.bench.spark_bench"}
 
 
 def main() -> None:
