@@ -210,6 +210,13 @@ class BrokerConfig:
         "host:port,…/chroot; empty starts a ZooKeeper of our own beside the logs.",
         group=ZOOKEEPER,
     )
+    embedded_zookeeper_port: int = setting(
+        "embedded.zookeeper.port",
+        0,
+        "Port of the ZooKeeper of our own; 0 takes a free one at each start.",
+        group=ZOOKEEPER,
+        check=between(0, 65535),
+    )
     zookeeper_session_timeout_ms: int = setting(
         "zookeeper.session.timeout.ms",
         18000,

@@ -90,7 +90,9 @@ class BrokerServer:
         for directory in self._directories:
             directory.mkdir(parents=True, exist_ok=True)
         if not connect:
-            embedded = EmbeddedZooKeeper(self._directories[0] / ZOOKEEPER_DIRECTORY)
+            embedded = EmbeddedZooKeeper(
+                self._directories[0] / ZOOKEEPER_DIRECTORY, self.config.embedded_zookeeper_port
+            )
             self._undo.append(embedded.stop)
             connect = embedded.start()
             logger.info("started a ZooKeeper of our own at %s", connect)

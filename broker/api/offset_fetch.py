@@ -21,6 +21,8 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
     groups = field(request.body, "groups")
     if groups is None:
         reply = await _fetch(context, request.body.group_id, request.body.topics)
+        if request.version == 1 and reply.error is not ErrorCode.none:
+            return {"topics": _failed(request.body.topics or (), reply.error)}
         return {"error_code": reply.error, "topics": _topics(reply)}
     answers = []
     for group in groups:
@@ -34,6 +36,20 @@ async def _fetch(context: ApiContext, group_id: str, topics: Sequence[Any] | Non
         return await context.groups.fetch_offsets(group_id, None)
     wanted = [TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes]
     return await context.groups.fetch_offsets(group_id, wanted)
+
+
+def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Mapping[str, Any]]:
+    """Version 1 has no error of its own: each partition carries the group's."""
+    return [
+        {
+            "name": topic.name,
+            "partitions": [
+                {"partition_index": index, "committed_offset": -1, "metadata": "", "error_code": error}
+                for index in topic.partition_indexes
+            ],
+        }
+        for topic in topics
+    ]
 
 
 def _topics(reply: FetchReply) -> list[Mapping[str, Any]]:

@@ -18,6 +18,7 @@ SET = {
     "log.dirs": "data/broker",
     "num.partitions": "1",
     "zookeeper.connect": "",
+    "embedded.zookeeper.port": "2181",
 }
 
 TITLES = {

@@ -1,0 +1,1 @@
+"""`pykafka demo`: real flight records through the broker into Spark, killed on the way, and proven whole."""

@@ -1,0 +1,58 @@
+"""Is everything there, once? Counted by offset, not by number of rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from broker.client.cluster import Cluster
+from broker.client.offsets import list_offsets
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["Proof", "compare", "read_positions", "topic_ranges"]
+
+EARLIEST, LATEST = -2, -1
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What was sent against what was written."""
+
+    rows_in: int
+    rows_out: int
+    duplicates: int
+    missing: int
+
+    @property
+    def holds(self) -> bool:
+        return self.rows_in == self.rows_out and self.duplicates == 0 and self.missing == 0
+
+
+def topic_ranges(bootstrap: str, topic: str) -> dict[TopicPartition, range]:
+    """Which offsets every partition has, as the broker says."""
+    with Cluster(bootstrap) as cluster:
+        partitions = [TopicPartition(topic, p) for p in cluster.partitions(topic)]
+        starts = list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
+        ends = list_offsets(cluster, dict.fromkeys(partitions, LATEST))
+    return {tp: range(starts[tp].offset, ends[tp].offset) for tp in partitions}
+
+
+def read_positions(directory: Path) -> pa.Table:
+    """(partition, offset) of every row below `directory`, read by pyarrow: hidden names are left out."""
+    return ds.dataset(directory, format="parquet").to_table(columns=["partition", "offset"])
+
+
+def compare(ranges: dict[TopicPartition, range], positions: pa.Table) -> Proof:
+    """Hold the offsets that were sent against the positions that were written."""
+    rows_in = sum(len(offsets) for offsets in ranges.values())
+    distinct = positions.group_by(["partition", "offset"]).aggregate([])
+    expected = 0
+    for tp, offsets in ranges.items():
+        held = distinct.filter(pc.equal(distinct["partition"], tp.partition))["offset"]
+        inside = pc.and_(pc.greater_equal(held, offsets.start), pc.less(held, offsets.stop))
+        expected += pc.sum(inside).as_py() or 0
+    return Proof(rows_in, positions.num_rows, positions.num_rows - distinct.num_rows, rows_in - expected)
