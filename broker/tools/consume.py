@@ -7,12 +7,13 @@ a record, on Ctrl-C or SIGTERM, and when nobody reads its output any more.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -80,13 +81,12 @@ def consume(
     show = make_formatter(formatter, parse_pairs(properties, "--property"))
     with Consumer(settings) as consumer:
         display = Display(consumer, show, sys.stdout.buffer, skip_errors=skip_message_on_error)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, display.stop)
-        if settings.group_id and partition is None:
-            consumer.subscribe([topic] if topic else None, pattern=include)
-        else:
-            _assign(consumer, topic, include, partition, offset)
-        display.run(max_messages, timeout_ms)
+        with _on_signal(display.stop):
+            if settings.group_id and partition is None:
+                consumer.subscribe([topic] if topic else None, pattern=include)
+            else:
+                _assign(consumer, topic, include, partition, offset)
+            display.run(max_messages, timeout_ms)
     typer.echo(f"Processed a total of {display.count} messages", err=True)
 
 
@@ -101,7 +101,7 @@ class Display:
         self._skip_errors = skip_errors
         self._stopped = False
 
-    def stop(self, number: int, frame: object) -> None:
+    def stop(self, *_: object) -> None:
         """A signal: the first ends the run between two polls, so that no record is lost; the second at once."""
         if self._stopped:
             raise KeyboardInterrupt
@@ -153,6 +153,17 @@ class Display:
         """Records that were polled but not shown: the position, and so the commit, goes before them."""
         for record in reversed(records):
             self._consumer.seek(TopicPartition(record.topic, record.partition), record.offset)
+
+
+@contextlib.contextmanager
+def _on_signal(stop: Callable[..., None]) -> Iterator[None]:
+    """Have SIGINT and SIGTERM call `stop` inside."""
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _check_together(

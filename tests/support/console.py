@@ -1,10 +1,15 @@
-"""`pykafka …` as a user runs it: a process of its own."""
+"""`pykafka …` as a user runs it: a process of its own, or its error alone."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import subprocess
 import sys
 
+import pytest
+
+from broker.tools.main import main
 from tests.support.source_tree import ROOT
 
 
@@ -25,9 +30,14 @@ def output_of(*arguments: str, stdin: bytes = b"", timeout: float = 60.0) -> str
     return done.stdout.decode()
 
 
-def error_of(*arguments: str, stdin: bytes = b"", timeout: float = 60.0) -> str:
-    """The error line of a run that must fail with status 1."""
-    done = pykafka(*arguments, stdin=stdin, timeout=timeout)
-    assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
-    assert b"Traceback" not in done.stderr, done.stderr.decode()
-    return done.stderr.decode()
+def error_of(*arguments: str, stdin: bytes = b"") -> str:
+    """The error text of a run that must fail with status 1; in this process, which is quicker where cases are many."""
+    errors = io.StringIO()
+    given, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin))
+    try:
+        with contextlib.redirect_stderr(errors), pytest.raises(SystemExit) as ended:
+            main(arguments)
+    finally:
+        sys.stdin = given
+    assert ended.value.code == 1, (ended.value.code, errors.getvalue())
+    return errors.getvalue()
