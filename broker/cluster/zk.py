@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from kazoo import exceptions as kz
 from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
+from kazoo.protocol.states import ZnodeStat
 
 from broker.cluster.zk_connect import ConnectString
 from broker.cluster.zk_events import EventThread
@@ -42,6 +42,7 @@ from broker.cluster.zk_types import (
     SetData,
     ZooKeeperError,
 )
+from broker.cluster.zk_watches import Watch, Watches
 from broker.errors import ConnectionFailed
 
 __all__ = ["Watch", "ZooKeeper"]
@@ -53,6 +54,10 @@ _KAZOO_LOG = logging.getLogger("kazoo.client")
 _KAZOO_LOG.setLevel(logging.CRITICAL)
 
 _CONNECTION_RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+# A ZooKeeper that is just starting may accept a connection and never answer on it. kazoo waits for the session
+# time-out divided by the number of servers it has been given, so we give it each server several times.
+_ATTEMPTS_PER_SESSION = 4
+_SHORTEST_ATTEMPT_MS = 1000
 _NODES_PER_READ = 500  # so that neither request nor answer grows large
 _CLOSE_TIMEOUT_S = 5.0
 
@@ -81,20 +86,6 @@ _STATES = {
 T = TypeVar("T")
 
 
-class Watch:
-    """A standing watch on one path; `cancel()` ends it."""
-
-    def __init__(self, path: str, read: Callable[[Watch], Callable[[], None]]) -> None:
-        self.path = path
-        self.cancelled = False
-        self.read = read
-        self.fired: Callable[[WatchedEvent], None]  # one object per watch: kazoo keeps watchers in sets
-
-    def cancel(self) -> None:
-        """No callback starts after this returns on the event thread; elsewhere one may be under way."""
-        self.cancelled = True
-
-
 class ZooKeeper:
     """A session with a ZooKeeper ensemble. Thread-safe; `start()` before the first call, `close()` at the end.
 
@@ -114,8 +105,9 @@ class ZooKeeper:
         self.session_timeout_ms = session_timeout_ms
         self._connection_timeout = (connection_timeout_ms or session_timeout_ms) / 1000
         self._operation_timeout = operation_timeout_s
+        attempts = max(1, min(_ATTEMPTS_PER_SESSION, session_timeout_ms // _SHORTEST_ATTEMPT_MS))
         self._client = KazooClient(
-            hosts=self.connect.hosts,
+            hosts=",".join([self.connect.hosts] * attempts),
             timeout=session_timeout_ms / 1000,
             connection_retry=dict(_CONNECTION_RETRY),
             logger=_KAZOO_LOG,
@@ -123,7 +115,7 @@ class ZooKeeper:
         self._client.add_listener(self._state_changed)
         self._events = EventThread("zookeeper-events")
         self._listeners: list[Callable[[SessionState], None]] = []
-        self._watches: set[Watch] = set()
+        self._watches = Watches(self._events, lambda: self.connected, _TRY_AGAIN)
         self._closing = threading.Event()
 
     def start(self) -> ZooKeeper:
@@ -147,6 +139,7 @@ class ZooKeeper:
         if self._closing.is_set():
             return
         self._closing.set()
+        self._events.stop(timeout=0)
         # kazoo waits as long as a hung server makes it wait; a daemon thread may do that without us.
         stopper = threading.Thread(target=self._stop_client, name="zookeeper-close", daemon=True)
         stopper.start()
@@ -253,7 +246,7 @@ class ZooKeeper:
             names = self._watched_read(self._client.get_children_async, watch)
             return lambda: callback(sorted(names or ()))
 
-        return self._add_watch(Watch(path, read))
+        return self._watches.add(Watch(path, read))
 
     def watch_data(self, path: str, callback: Callable[[bytes | None, NodeStat | None], None]) -> Watch:
         """Call back on the event thread with the node's data and facts, or (None, None) while it is not there:
@@ -265,17 +258,7 @@ class ZooKeeper:
                 return lambda: callback(None, None)
             return lambda: callback(found[0], _stat(found[1]))
 
-        return self._add_watch(Watch(path, read))
-
-    def _add_watch(self, watch: Watch) -> Watch:
-        def fired(event: WatchedEvent) -> None:
-            if event.type != EventType.NONE:  # NONE: the connection broke; reconnecting refreshes every watch
-                self._events.post(lambda: self._refresh(watch))
-
-        watch.fired = fired
-        self._watches.add(watch)
-        self._events.post(lambda: self._refresh(watch))
-        return watch
+        return self._watches.add(Watch(path, read))
 
     def _watched_read(self, read_async: Callable[..., Any], watch: Watch) -> Any:
         """Read and arm the watch in one step, so that no change falls between; None when there is no node."""
@@ -286,23 +269,6 @@ class ZooKeeper:
             except kz.NoNodeError:
                 if self._client.exists_async(full, watch=watch.fired).get(timeout=timeout) is None:
                     return None
-
-    def _refresh(self, watch: Watch) -> None:
-        """On the event thread: read, arm, call back. Without a connection: later, when it is back."""
-        if watch.cancelled:
-            self._watches.discard(watch)
-            return
-        if self._closing.is_set() or not self.connected:
-            return
-        try:
-            notify = watch.read(watch)
-        except _TRY_AGAIN:
-            if self.connected:
-                self._closing.wait(0.05)
-                self._events.post(lambda: self._refresh(watch))
-            return
-        if not watch.cancelled:
-            notify()
 
     # -- plumbing
 
@@ -375,8 +341,7 @@ class ZooKeeper:
             except Exception:
                 log.exception("a listener of the ZooKeeper session failed")
         if state is SessionState.CONNECTED:
-            for watch in tuple(self._watches):
-                self._events.post(lambda watch=watch: self._refresh(watch))  # type: ignore[misc]
+            self._watches.refresh_all()
 
     def _stop_client(self) -> None:
         try:

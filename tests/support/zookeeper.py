@@ -13,6 +13,7 @@ from kazoo.client import KazooClient
 
 from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from broker.cluster.zk import ZooKeeper
+from tests.support.waiting import eventually
 
 __all__ = ["ZooKeeperServer", "expire_session"]
 
@@ -58,7 +59,18 @@ class ZooKeeperServer:
 
 def expire_session(zk: ZooKeeper) -> None:
     """End a client's session behind its back: another connection takes the session over and closes it."""
-    thief = KazooClient(zk.connect.hosts, client_id=zk._client.client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
+    session = zk._client.client_id
+
+    def is_over() -> bool:
+        # The client reconnects at once; when it does so before the thief's last word, the session is back with it.
+        thief = KazooClient(zk.connect.hosts, client_id=session, connection_retry={"max_tries": -1})
+        thief.start()
+        thief.stop()
+        thief.close()
+        try:
+            eventually(lambda: zk.session_id not in (0, session[0]), timeout=1.0)
+        except AssertionError:
+            return False
+        return True
+
+    eventually(is_over)
