@@ -81,9 +81,9 @@ def read_sections(chunk: Buffer, options: DecodeOptions) -> Sections:
         if header.base_offset >= options.high:
             break
         last_offset = header.last_offset
-        if last_offset >= options.low:
+        if last_offset >= options.low or header.is_control:  # a marker before `low` ends a transaction too
             verify_batch(view, position, header, check_crc=options.check_crcs)
-            dropped = transactions.drops(view, position, header)  # sees control batches too
+            dropped = transactions.drops(view, position, header)
             if header.record_count and not header.is_control and not dropped:
                 section = _plain_section(view, position, header, options.batch_limit)
                 size += len(section)

@@ -41,7 +41,7 @@ def decode_reference(
         if header.base_offset >= high:
             break
         last_offset = header.last_offset
-        if last_offset >= low:
+        if last_offset >= low or header.is_control:
             verify_batch(chunk, position, header, check_crc=check_crcs)
             dropped = transactions.drops(chunk, position, header)
             if header.record_count and not header.is_control and not dropped:

@@ -138,6 +138,18 @@ def test_aborted_transactions_are_progress_but_no_rows() -> None:
     assert (values(columns), columns.offset.to_pylist(), columns.next_offset) == ([b"other", b"kept"], [1, 3], 5)
 
 
+def test_a_transaction_that_was_aborted_before_low_is_over() -> None:
+    """As when decoding goes on in the middle of a chunk, with the chunk's list of aborted transactions."""
+    chunk = follow(
+        [
+            batch(b"aborted", **TRANSACTION),
+            end_transaction_marker(4, 0, ControlType.ABORT, 0, NOW),
+            batch(b"kept", **TRANSACTION),
+        ]
+    )
+    assert values(decode_columns(chunk, low=2, aborted=[(4, 0)])) == [b"kept"]
+
+
 def test_log_append_time_is_the_batchs_time() -> None:
     stamped = bytearray(batch(b"a", b"b"))
     patch_log_append_time(stamped, 0, parse_header(stamped), NOW + 777)
