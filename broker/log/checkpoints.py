@@ -29,6 +29,7 @@ __all__ = [
     "PARTITION_METADATA",
     "RECOVERY_POINTS",
     "REPLICATION_OFFSETS",
+    "TEMPORARY_SUFFIX",
     "read_epochs",
     "read_offsets",
     "read_topic_id",
@@ -45,12 +46,15 @@ REPLICATION_OFFSETS = "replication-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
+TEMPORARY_SUFFIX = ".tmp"
+"""Ends the name of a file that is being written; a start removes what a crash left of them."""
+
 _VERSION = 0
 
 
 def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
     """Replace a file: readers, and a start after a crash, see the old or the new one whole. Raises OSError."""
-    temporary = path.with_name(path.name + ".tmp")
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         view = memoryview(data)

@@ -6,6 +6,7 @@ rolls, deletes and truncates: it works on a snapshot of the segments, with descr
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,15 +22,17 @@ __all__ = ["Flusher"]
 class Flusher:
     """The recovery point: records before this offset have been fsynced."""
 
-    def __init__(self, directory: Path, recovery_point: int, clock: Clock) -> None:
+    def __init__(self, directory: Path, recovery_point: int, clock: Clock, *, synced_base: int) -> None:
+        """The file of the segment at `synced_base`, and those before it, are known to have their names on disk."""
         self.recovery_point = recovery_point
         self._directory = directory
         self._clock = clock
         self._flushed_ms = clock.now_ms()
-        self._synced_directory_for = -1  # the newest segment whose file name is known to be on disk
+        self._synced_base = synced_base
         # `flush` raises the point, from whatever thread; a truncation lowers it and must not be overtaken.
         self._lock = threading.Lock()
         self._truncations = 0
+        self._has_failed = False
 
     def due(self, config: LogConfig, end: int, active_base: int) -> bool:
         """Whether records before `end` should be fsynced now; what was rolled (before `active_base`) always."""
@@ -41,23 +44,35 @@ class Flusher:
         return self._clock.now_ms() - self._flushed_ms >= config.flush_ms
 
     def flush(self, segments: Sequence[Segment], end: int) -> None:
-        """fsync `segments`, which hold all up to `end`. Raises OSError; what was deleted meanwhile is left out."""
+        """fsync `segments`, which hold all up to `end`; what was deleted meanwhile is left out.
+
+        Raises OSError, and from then on always: a second fsync succeeds though the first lost the data.
+        """
+        if self._has_failed:
+            raise OSError(errno.EIO, "an earlier fsync failed")
         with self._lock:
             point, truncations = self.recovery_point, self._truncations
+        try:
+            self._sync(segments, point)
+        except OSError:
+            self._has_failed = True
+            raise
+        with self._lock:
+            self._flushed_ms = self._clock.now_ms()
+            if truncations == self._truncations:
+                self.recovery_point = max(self.recovery_point, end)
+
+    def _sync(self, segments: Sequence[Segment], point: int) -> None:
         for number, segment in enumerate(segments):
             if number + 1 == len(segments) or segments[number + 1].base_offset > point:
                 segment.sync()
-        if segments[-1].base_offset != self._synced_directory_for:
+        if segments[-1].base_offset != self._synced_base:
             try:
                 sync_directory(self._directory)
                 sync_directory(self._directory.parent)
             except FileNotFoundError:
                 return
-            self._synced_directory_for = segments[-1].base_offset
-        with self._lock:
-            self._flushed_ms = self._clock.now_ms()
-            if truncations == self._truncations:
-                self.recovery_point = max(self.recovery_point, end)
+            self._synced_base = segments[-1].base_offset
 
     def truncate(self, end: int) -> None:
         """The log ends at `end` now."""

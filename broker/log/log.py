@@ -8,7 +8,6 @@ event loop's, owns a log; only `flush` may run in another while it goes on. Idea
 from __future__ import annotations
 
 import uuid
-from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,6 +27,7 @@ from broker.log.recovery import LoadedLog, load_log, new_segment, rebuild_produc
 from broker.log.rolling import is_aged, must_roll
 from broker.log.segment import Segment
 from broker.log.segment_file import FileSlice
+from broker.log.segment_list import SegmentList
 from broker.log.storage_errors import storage_error, storage_errors
 
 __all__ = ["DELETED_DIRECTORY_SUFFIX", "AppendResult", "Log"]
@@ -58,8 +58,7 @@ class Log:
         self._config = config
         self._clock = clock
         self._opened = opened
-        self._segments = loaded.segments
-        self._bases = [segment.base_offset for segment in loaded.segments]
+        self._segments = SegmentList(loaded.segments)
         self._producers = loaded.producers
         self.epochs = loaded.epochs
         self._start = loaded.log_start_offset
@@ -68,7 +67,8 @@ class Log:
         self._deleted = DeletedFiles()
         self._failure = ""
         self._is_sealed = loaded.is_sealed
-        self._flusher = Flusher(directory, loaded.recovery_point, clock)
+        synced_base = self._segments.active.base_offset if loaded.is_sealed and self._end else -1
+        self._flusher = Flusher(directory, loaded.recovery_point, clock, synced_base=synced_base)
 
     @classmethod
     def open(
@@ -191,13 +191,13 @@ class Log:
         try:
             if leader_epoch > self.epochs.latest:
                 self.epochs.assign(leader_epoch, base_offset)
-            active = self._segments[-1]
+            active = self._segments.active
             newest = (
                 max(header.max_timestamp for _, header in batches) if len(batches) > 1 else batches[0][1].max_timestamp
             )
             if must_roll(active, self._config, len(buffer), newest, end - 1, now):
                 self._roll()
-                active = self._segments[-1]
+                active = self._segments.active
             active.append(buffer, batches, base_offset)
         except OSError as error:
             raise storage_error("append to", self.directory, error) from error
@@ -222,32 +222,22 @@ class Log:
             up_to = end
         if offset >= up_to:
             return None
-        number = len(self._bases) - 1
-        if offset < self._bases[number]:
-            number = bisect_right(self._bases, offset) - 1
         try:
-            while number < len(self._bases):
-                last = number + 1 == len(self._bases)
-                segment_end = end if last else self._bases[number + 1]
-                found = self._segments[number].read(offset, max_bytes, up_to if up_to < segment_end else None)
-                if found is not None or up_to <= segment_end:
-                    return found
-                number += 1  # compaction took the segment's last records
+            return self._segments.read(offset, max_bytes, up_to, end)
         except OSError as error:
             raise storage_error("read", self.directory, error) from error
-        return None
 
     def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record as new as `ms`; None when there is none."""
         try:
-            return timestamps.first_since(self._segments, ms, self._start)
+            return timestamps.first_since(tuple(self._segments), ms, self._start)
         except OSError as error:
             raise storage_error("read", self.directory, error) from error
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the newest timestamp; None without timestamps."""
         try:
-            return timestamps.newest(self._segments, self._start)
+            return timestamps.newest(tuple(self._segments), self._start)
         except OSError as error:
             raise storage_error("read", self.directory, error) from error
 
@@ -255,7 +245,7 @@ class Log:
 
     def flush_due(self) -> bool:
         """Whether flush.messages or flush.ms ask for a `flush`, or a segment was rolled and not yet synced."""
-        return self._flusher.due(self._config, self._end, self._bases[-1])
+        return self._flusher.due(self._config, self._end, self._segments.active.base_offset)
 
     def flush(self) -> None:
         """fsync all that was appended so far. The only method another thread may call while the owner goes on.
@@ -265,7 +255,7 @@ class Log:
         """
         end = self._end
         try:
-            self._flusher.flush(list(self._segments), end)
+            self._flusher.flush(tuple(self._segments), end)
         except OSError as error:
             self._failure = f"{self.directory}: fsync failed ({error.strerror}); restart the broker to recover"
             raise storage_error("flush", self.directory, error) from error
@@ -279,17 +269,16 @@ class Log:
 
     def roll_if_aged(self) -> None:
         """Roll a segment that has waited segment.ms without an append to do it."""
-        if is_aged(self._segments[-1], self._config, self._clock.now_ms()):
+        if is_aged(self._segments.active, self._config, self._clock.now_ms()):
             self.roll()
 
     def _roll(self) -> None:
-        active = self._segments[-1]
+        active = self._segments.active
         if not active.size:
             return
         active.seal()
         save_snapshot(self.directory, self._end, self._producers)
         self._segments.append(new_segment(self.directory, self._end, self._config, self._clock, self._opened))
-        self._bases.append(self._end)
 
     def apply_retention(self) -> int:
         """Delete the segments that retention.ms and retention.bytes no longer want; returns how many.
@@ -297,7 +286,7 @@ class Log:
         Their files stay, renamed, for file.delete.delay.ms: see `take_deleted`.
         """
         with storage_errors("apply retention to", self.directory):
-            count = retention.expired_segments(self._segments, self._config, self._clock.now_ms(), self._start)
+            count = retention.expired_segments(tuple(self._segments), self._config, self._clock.now_ms(), self._start)
             if count == len(self._segments):
                 self._roll()
                 count = len(self._segments) - 1
@@ -313,20 +302,18 @@ class Log:
         self._start = max(self._start, before)
         with storage_errors("delete records of", self.directory):
             self.epochs.truncate_from_start(self._start)
-            self._delete_oldest(bisect_right(self._bases, self._start) - 1)
+            self._delete_oldest(self._segments.older_than(self._start))
         return self._start
 
     def _delete_oldest(self, count: int) -> None:
         if not count:
             return
-        gone = self._segments[:count]
-        del self._segments[:count], self._bases[:count]
         due = self._clock.now_ms() + self._config.file_delete_delay_ms
-        for segment in gone:
+        for segment in self._segments.remove_oldest(count):
             self._deleted.add(due, segment.mark_deleted())
-        self._start = max(self._start, self._bases[0])
+        self._start = max(self._start, self._segments.oldest.base_offset)
         self.epochs.truncate_from_start(self._start)
-        drop_snapshots(self.directory, low=self._bases[0])
+        drop_snapshots(self.directory, low=self._segments.oldest.base_offset)
 
     def truncate_to(self, offset: int) -> None:
         """Drop the batch that holds `offset` and all after it, as a follower does that went astray.
@@ -339,12 +326,10 @@ class Log:
             raise BrokerError(ErrorCode.offset_out_of_range, f"cannot cut at {offset}: the log starts at {self._start}")
         self._flusher.truncate(offset)
         with storage_errors("truncate", self.directory):
-            keep = bisect_right(self._bases, offset)
-            for segment in self._segments[keep:]:
+            for segment in self._segments.remove_after(offset):
                 for path in segment.mark_deleted():
                     path.unlink()
-            del self._segments[keep:], self._bases[keep:]
-            active = self._segments[-1]
+            active = self._segments.active
             found = active.locate(offset)
             if found is not None:
                 active.cut(found[0])
@@ -353,7 +338,7 @@ class Log:
             drop_snapshots(self.directory, high=self._end)
             self.epochs.truncate_from_end(self._end)
             self._flusher.truncate(self._end)
-            self._producers = rebuild_producers(self.directory, self._segments, self._end, self._clock.now_ms())
+            self._producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
 
     def expire_producers(self, expiration_ms: int) -> int:
         """Forget producers that appended nothing for so long; returns how many."""
@@ -362,7 +347,7 @@ class Log:
     def update_config(self, config: LogConfig) -> None:
         """Take new settings; they hold from the next append, roll or retention on."""
         self._config = config
-        self._segments[-1].set_index_interval(config.index_interval_bytes)
+        self._segments.active.set_index_interval(config.index_interval_bytes)
 
     # --- ending
 
@@ -370,9 +355,10 @@ class Log:
         """Leave the log as a clean start wants it: synced, indexes whole, producer state written down."""
         with storage_errors("close", self.directory):
             if not self._is_sealed:
-                self._segments[-1].seal()
+                self._segments.active.seal()
                 save_snapshot(self.directory, self._end, self._producers)
-                self.flush()
+                if self.recovery_point < self._end:
+                    self.flush()
                 self._is_sealed = True
             self.release()
         self._failure = self._failure or f"{self.directory} is closed"

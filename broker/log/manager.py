@@ -10,7 +10,9 @@ import logging
 import resource
 import shutil
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 
@@ -28,6 +30,7 @@ __all__ = ["LogManager"]
 logger = logging.getLogger(__name__)
 
 MOST_OPEN_SEGMENTS = 4096
+FLUSHES_AT_ONCE = 16
 
 
 class LogManager:
@@ -114,15 +117,17 @@ class LogManager:
         """
         log = self._logs.get(tp)
         if log is None:
-            counts = {directory.path: 0 for directory in self._directories}
-            for other in self._logs.values():
-                counts[other.directory.parent] += 1
-            home = min(counts, key=counts.__getitem__)
-            log = Log.open(home / str(tp), config, self._clock, clean=True, opened=self._opened)
+            log = Log.open(self._emptiest_directory() / str(tp), config, self._clock, clean=True, opened=self._opened)
             self._logs[tp] = log
         if topic_id is not None:
             log.assign_topic_id(topic_id)
         return log
+
+    def _emptiest_directory(self) -> Path:
+        if len(self._directories) == 1:
+            return self._directories[0].path
+        counts = Counter(log.directory.parent for log in self._logs.values())
+        return min(self.directories, key=counts.__getitem__)
 
     def delete(self, tp: TopicPartition) -> None:
         """Take a partition away; its files are unlinked file.delete.delay.ms later. Nothing to do for an unknown one.
@@ -156,6 +161,7 @@ class LogManager:
             return
         self._loaded = False
         unclean = set()
+        self._flush_together()
         for tp, log in self._logs.items():
             try:
                 log.close()
@@ -170,6 +176,14 @@ class LogManager:
             except OSError as error:
                 logger.error("%s is not marked as closed cleanly: %s", directory.path, error)
         self._unlock()
+
+    def _flush_together(self) -> None:
+        """fsyncs that wait at the same time share the disk's work; one that fails will fail again in `close`."""
+        waiting = [log for log in self._logs.values() if log.recovery_point < log.log_end_offset]
+        if len(waiting) > 1:
+            with ThreadPoolExecutor(FLUSHES_AT_ONCE, "flush") as pool:
+                for done in [pool.submit(log.flush) for log in waiting]:
+                    done.exception()
 
     def _unlock(self) -> None:
         for directory in self._directories:

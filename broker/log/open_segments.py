@@ -32,7 +32,8 @@ class OpenSegments:
         """At most `limit` descriptors and about `index_bytes_limit` bytes of indexes."""
         self._limit = limit
         self._index_bytes_limit = index_bytes_limit
-        self._open: OrderedDict[Releasable, None] = OrderedDict()
+        self._open: OrderedDict[Releasable, int] = OrderedDict()  # with the index bytes counted for each
+        self._index_bytes = 0
 
     def __len__(self) -> int:
         return len(self._open)
@@ -42,14 +43,16 @@ class OpenSegments:
         self._open.move_to_end(segment)
 
     def add(self, segment: Releasable) -> None:
-        """Note that a segment was opened; releases others when there are too many."""
-        self._open[segment] = None
-        index_bytes = sum(other.index_bytes() for other in self._open)
-        while len(self._open) > 1 and (len(self._open) > self._limit or index_bytes > self._index_bytes_limit):
-            oldest, _ = self._open.popitem(last=False)
-            index_bytes -= oldest.index_bytes()
+        """Note that a segment was opened, or that its indexes have grown; releases others when there are too many."""
+        size = segment.index_bytes()
+        self._index_bytes += size - self._open.get(segment, 0)
+        self._open[segment] = size
+        self._open.move_to_end(segment)
+        while len(self._open) > 1 and (len(self._open) > self._limit or self._index_bytes > self._index_bytes_limit):
+            oldest, counted = self._open.popitem(last=False)
+            self._index_bytes -= counted
             oldest.release()
 
     def discard(self, segment: Releasable) -> None:
         """Note that a segment let go of its file by itself."""
-        self._open.pop(segment, None)
+        self._index_bytes -= self._open.pop(segment, 0)

@@ -14,6 +14,7 @@ that a retry after a restart still finds its duplicate; Kafka's reader lets the 
 from __future__ import annotations
 
 import logging
+import os
 import struct
 from collections.abc import Iterable
 from pathlib import Path
@@ -107,7 +108,7 @@ def load_snapshot(directory: Path, offset: int, now_ms: int) -> ProducerStates |
 
 def snapshot_offsets(directory: Path) -> list[int]:
     """Offsets of the snapshots in a directory, ascending."""
-    stems = (path.name.removesuffix(SNAPSHOT_SUFFIX) for path in directory.glob("*" + SNAPSHOT_SUFFIX))
+    stems = (name.removesuffix(SNAPSHOT_SUFFIX) for name in os.listdir(directory) if name.endswith(SNAPSHOT_SUFFIX))
     return sorted(int(stem) for stem in stems if stem.isdigit())
 
 

@@ -10,13 +10,15 @@ Idea: Kafka's `LogLoader`.
 from __future__ import annotations
 
 import logging
+import os
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from broker.clock import Clock
 from broker.errors import CorruptBatch
-from broker.log.checkpoints import LEADER_EPOCHS
+from broker.log.checkpoints import LEADER_EPOCHS, TEMPORARY_SUFFIX
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
@@ -29,7 +31,7 @@ __all__ = ["LoadedLog", "load_log", "new_segment", "rebuild_producers"]
 
 logger = logging.getLogger(__name__)
 
-_LEFTOVERS = (DELETED_SUFFIX, ".tmp", ".cleaned")
+_LEFTOVERS = (DELETED_SUFFIX, TEMPORARY_SUFFIX)
 _INDEX_SUFFIXES = (".index", ".timeindex")
 
 
@@ -98,7 +100,7 @@ def new_segment(directory: Path, base_offset: int, config: LogConfig, clock: Clo
     )
 
 
-def rebuild_producers(directory: Path, segments: list[Segment], end: int, now_ms: int) -> ProducerStates:
+def rebuild_producers(directory: Path, segments: Sequence[Segment], end: int, now_ms: int) -> ProducerStates:
     """Producer state at `end`: the newest sound snapshot up to there, and the batches after it."""
     states, offset = ProducerStates(), segments[0].base_offset
     for candidate in reversed(snapshot_offsets(directory)):
@@ -193,16 +195,17 @@ def _clean_end(active: Segment) -> int | None:
 def _list_segments(directory: Path) -> dict[int, int]:
     """Base offset → size of the log files; leftovers and indexes without a log are removed."""
     sizes: dict[int, int] = {}
-    names = set()
-    for path in directory.iterdir():
-        if path.name.endswith(_LEFTOVERS):
-            path.unlink()
-        elif path.suffix == ".log" and path.stem.isdigit():
-            sizes[int(path.stem)] = path.stat().st_size
-        else:
-            names.add(path.name)
-    for name in names:
-        stem, dot, suffix = name.rpartition(".")
-        if dot + suffix in _INDEX_SUFFIXES and stem.isdigit() and int(stem) not in sizes:
-            (directory / name).unlink()
+    indexes = []
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            stem, suffix = os.path.splitext(entry.name)
+            if suffix in _LEFTOVERS:
+                os.unlink(entry.path)
+            elif suffix == ".log" and stem.isdigit():
+                sizes[int(stem)] = entry.stat().st_size
+            elif suffix in _INDEX_SUFFIXES and stem.isdigit():
+                indexes.append((int(stem), entry.path))
+    for base, path in indexes:
+        if base not in sizes:
+            os.unlink(path)
     return sizes

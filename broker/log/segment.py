@@ -163,6 +163,8 @@ class Segment:
             os.ftruncate(self.file().fileno(), self.size)
             self._preallocated = False
         self._indexes.seal()
+        if self._file is not None:
+            self._opened.add(self)
 
     def sync(self) -> None:
         """fsync the log file, from any thread; a segment deleted meanwhile needs none. Raises OSError."""

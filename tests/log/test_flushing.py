@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.clock import ManualClock
+from broker.errors import BrokerError
 from broker.log.log_config import LogConfig
 from tests.support.batches import NOW, fill, open_log, read_all
 from tests.support.waiting import eventually
@@ -115,6 +116,24 @@ def test_a_truncation_is_not_overtaken(tmp_path: Path, monkeypatch: pytest.Monke
     go_on.set()
     thread.join()
     assert log.recovery_point <= 4
+
+
+def test_a_failed_fsync_is_not_made_good_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel reports lost pages once, and then forgets them."""
+    log = open_log(tmp_path / "t-0")
+    fill(log, 1)
+
+    def fails(_: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fails)
+        with pytest.raises(BrokerError, match="Input/output error"):
+            log.flush()
+    for again in (log.flush, log.close):
+        with pytest.raises(BrokerError, match="an earlier fsync failed"):
+            again()
+    assert log.recovery_point == 0
 
 
 def test_close_writes_nothing_when_nothing_was_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
