@@ -64,7 +64,7 @@ def expire_session(zk: ZooKeeper) -> None:
     def is_over() -> bool:
         # The client reconnects at once; when it does so before the thief's last word, the session is back with it.
         thief = KazooClient(zk.connect.hosts, client_id=session, connection_retry={"max_tries": -1})
-        thief.start()
+        thief.start_async().wait(5)
         thief.stop()
         thief.close()
         try:
