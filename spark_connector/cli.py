@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,7 @@ from rich.table import Table
 
 from broker.errors import ConfigError
 from spark_connector.load_record import LoadRecord
-from spark_connector.load_request import FORMATS, OFFSET_KINDS, Target
+from spark_connector.load_request import FORMATS, OFFSET_KINDS, LoadRequest, Target
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,40 +86,49 @@ def load(
     if recover:
         _print_recovered(target, as_json)
         return
-    # Half a second of imports that --help and --recover need not pay.
-    from spark_connector.load import load as run_load
-    from spark_connector.load import open_session
-
-    console = Console(stderr=True, quiet=as_json)
-    with console.status("starting Spark"):
-        spark = open_session(master, f"pykafka load {group}", _SESSION | settings)
-    try:
-        with _shown(spark, console) as on_phase:
-            result = run_load(
-                spark,
-                bootstrap_servers=bootstrap_server,
-                topic=topic,
-                to=to,
-                group=group,
-                offsets=offsets,
-                zookeeper_connect=zookeeper,
-                format=format,
-                starting_offsets=starting_offsets,
-                max_records=max_records,
-                options=_pairs(option, "--option"),
-                write_options=_pairs(write_option, "--write-option"),
-                from_load=from_load,
-                from_directory=from_directory,
-                on_phase=on_phase,
-            )
-    finally:
-        spark.stop()
+    request = LoadRequest.build(
+        target,
+        bootstrap_servers=bootstrap_server,
+        topic=topic,
+        format=format,
+        starting_offsets=starting_offsets,
+        max_records=max_records,
+        options=_pairs(option, "--option"),
+        write_options=_pairs(write_option, "--write-option"),
+        from_load=from_load,
+        from_directory=from_directory,
+    )
+    result = _run(request, master, settings, Console(stderr=True, quiet=as_json))
     typer.echo(json.dumps(result.to_json())) if as_json else _print_result(result)
 
 
+def _run(request: LoadRequest, master: str, settings: Mapping[str, str], console: Console) -> LoadResult:
+    """Spark starts only when there is something to load: an error or "nothing new" comes at once."""
+    # Half a second of imports that --help and --recover need not pay.
+    from pyspark.sql import SparkSession
+
+    from spark_connector.load import run_load
+
+    sessions: list[SparkSession] = []
+
+    def start() -> SparkSession:
+        builder = SparkSession.builder.master(master).appName(f"pykafka load {request.target.group}")
+        for name, value in {**_SESSION, **settings}.items():
+            builder = builder.config(name, value)
+        sessions.append(builder.getOrCreate())
+        return sessions[0]
+
+    try:
+        with _shown(sessions, console) as on_phase:
+            return run_load(request, start, on_phase)
+    finally:
+        for session in sessions:
+            session.stop()
+
+
 @contextmanager
-def _shown(spark: SparkSession, console: Console) -> Iterator[Any]:
-    """A progress line; gives the function that tells it the phase."""
+def _shown(sessions: Sequence[SparkSession], console: Console) -> Iterator[Any]:
+    """A progress line that follows the first of `sessions` once it is there; gives the function to tell the phase."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -137,7 +146,7 @@ def _shown(spark: SparkSession, console: Console) -> Iterator[Any]:
             text = f"{_PHASES[phase]} {offsets:,} offsets" if phase == "write" else _PHASES[phase]
             progress.update(line, description=text)
 
-        watcher = threading.Thread(target=_watch, args=(spark, progress, line, stopped), daemon=True)
+        watcher = threading.Thread(target=_watch, args=(sessions, progress, line, stopped), daemon=True)
         watcher.start()
         try:
             yield on_phase
@@ -146,11 +155,11 @@ def _shown(spark: SparkSession, console: Console) -> Iterator[Any]:
             watcher.join()
 
 
-def _watch(spark: SparkSession, progress: Progress, line: Any, stopped: threading.Event) -> None:
+def _watch(sessions: Sequence[SparkSession], progress: Progress, line: Any, stopped: threading.Event) -> None:
     """Follow the tasks of the running Spark job until told to stop."""
-    tracker = spark.sparkContext.statusTracker()
     while not stopped.wait(_POLL_SECONDS):
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+        tracker = sessions[0].sparkContext.statusTracker() if sessions else None
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
         running = [stage for stage in stages if stage is not None]
         if running:
             total = sum(stage.numTasks for stage in running)

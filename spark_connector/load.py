@@ -11,14 +11,13 @@ gets OffsetConflict. The protocol is load_commit.py, this module puts the parts 
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from spark_connector.load_commit import published_directory
 from spark_connector.load_output import read_ranges, write_output
@@ -28,7 +27,7 @@ from spark_connector.load_request import LoadRequest, Target
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
-__all__ = ["LoadResult", "Phase", "load", "open_session", "recover"]
+__all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
 
 Phase = Callable[[str, LoadRecord | None], None]
 """Told when a load enters a phase: repair, plan, write, commit, done; with the load once there is one."""
@@ -107,21 +106,11 @@ def load(
         from_load=from_load,
         from_directory=from_directory,
     )
-    return _run(request, functools.partial(read_ranges, spark), on_phase or _ignore)
+    return run_load(request, lambda: spark, on_phase or _ignore)
 
 
-def open_session(master: str, name: str, settings: Mapping[str, str]) -> SparkSession:
-    """A Spark session of this process's own, for the console."""
-    builder = SparkSession.builder.master(master).appName(name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
-    return builder.getOrCreate()
-
-
-def _run(
-    request: LoadRequest, read: Callable[[LoadRecord, Mapping[str, str]], DataFrame], on_phase: Phase
-) -> LoadResult:
-    """The whole of a load; `read` makes the frame of a planned load."""
+def run_load(request: LoadRequest, session: Callable[[], SparkSession], on_phase: Phase) -> LoadResult:
+    """`load` with its arguments checked; `session` is called only when there is something to write."""
     with open_site(request.target) as site:
         on_phase("repair", None)
         recovered = tuple(site.committer.repair())
@@ -133,7 +122,7 @@ def _run(
         if record is None:
             return _result(request, site.output, None, recovered)
         on_phase("write", record)
-        sealed = _write(request, site, record, read)
+        sealed = _write(request, site, record, session)
         on_phase("commit", sealed)
         site.committer.commit(sealed)
         on_phase("done", sealed)
@@ -144,12 +133,12 @@ def _write(
     request: LoadRequest,
     site: LoadSite,
     record: LoadRecord,
-    read: Callable[[LoadRecord, Mapping[str, str]], DataFrame],
+    session: Callable[[], SparkSession],
 ) -> LoadRecord:
     """Write, count and seal; what fails leaves nothing behind."""
     directory = site.committer.stage(record)
     try:
-        frame = read(record, request.options)
+        frame = read_ranges(session(), record, request.options)
         sealed = write_output(frame, record, site.output, directory, request.write_options)
         site.committer.seal(sealed)
     except Exception as error:
