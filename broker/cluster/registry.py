@@ -145,7 +145,9 @@ class Registry(TopicRegistry):
                     return self.controller_epoch() if stat.ephemeral_owner == self._zk.session_id else None
 
     def resign_controller(self) -> None:
-        """Stop being the controller, if this session is it."""
+        """Stop being the controller, if this session is it. While ZooKeeper is away nothing is done, at once."""
+        if not self._zk.connected:
+            return
         stat = self._zk.exists(znodes.CONTROLLER)
         if stat is not None and stat.ephemeral_owner == self._zk.session_id:
             try:
