@@ -19,6 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 from rich.table import Table
 
 from broker.errors import ConfigError
+from spark_connector.load_planner import recover as recover_loads
 from spark_connector.load_record import LoadRecord
 from spark_connector.load_request import FORMATS, OFFSET_KINDS, LoadRequest, Target
 
@@ -185,9 +186,7 @@ def _print_result(result: LoadResult) -> None:
 
 
 def _print_recovered(target: Target, as_json: bool) -> None:
-    from spark_connector.load_planner import recover
-
-    finished = recover(target)
+    finished = recover_loads(target)
     if as_json:
         typer.echo(json.dumps({"recovered": finished}))
         return

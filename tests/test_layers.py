@@ -74,9 +74,8 @@ IMPORT_IN_FUNCTION = {
     ("broker/records/crc32c.py", "crc32c"): "optional: the hardware checksum, where it has a wheel",
     ("broker/tools/main.py", "broker.errors.PykafkaError"): "kio behind it would double the time of `pykafka --help`",
     ("broker/records/compression.py", "pyarrow"): "heavy: 40 MB and 0.15 s that a broker has no use for",
-    ("spark_connector/cli.py", "spark_connector.load.load"): "Spark behind it; --help and --recover need none",
-    ("spark_connector/cli.py", "spark_connector.load.open_session"): "the same",
-    ("spark_connector/cli.py", "spark_connector.load_planner.recover"): "the same",
+    ("spark_connector/cli.py", "pyspark.sql.SparkSession"): "half a second that --help and --recover need not pay",
+    ("spark_connector/cli.py", "spark_connector.load.run_load"): "the same",
     ("spark_connector/load_planner.py", "spark_connector.load_log_zookeeper.ZooKeeperLoadLog"): (
         "kazoo behind it, for those who keep offsets in ZooKeeper"
     ),
