@@ -33,7 +33,7 @@ from broker.protocol.messages import decode_response, encode_request
 
 __all__ = ["DEFAULT_MAX_RESPONSE_BYTES", "Connection", "Reply"]
 
-DEFAULT_MAX_RESPONSE_BYTES: Final = 512 * 1024 * 1024
+DEFAULT_MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """A length above this is no Kafka reply: the port speaks HTTP, TLS or something else."""
 
 _SOFTWARE_VERSION = "1"
@@ -172,9 +172,11 @@ class Connection:
         """The oldest outstanding reply as bytes, for callers that parse it themselves."""
         if not self._sent:
             raise ProtocolError(f"{self.address}: no request is waiting for a reply")
-        sent = self._sent.popleft()
+        sent = self._sent[0]
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
         payload = self._read_frame(deadline, sent.api)
+        if self._sent:  # else another thread has just closed it
+            self._sent.popleft()
         correlation_id = _LENGTH.unpack_from(payload)[0]
         if correlation_id != sent.correlation_id:
             self.close()
@@ -298,7 +300,7 @@ def _open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
         sock = socket.create_connection((host, port), timeout=timeout_s)
     except TimeoutError:
         raise ConnectionFailed(f"no connection to {host}:{port} within {timeout_s:g} s") from None
-    except (OSError, UnicodeError, OverflowError) as error:  # the last two: a host or port that cannot be one
+    except (OSError, ValueError, OverflowError) as error:  # the last two: a host or port that cannot be one
         raise ConnectionFailed(f"no connection to {host}:{port}: {error}") from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setblocking(False)  # we wait by poll(), and only when there is nothing to move

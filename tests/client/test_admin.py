@@ -1,0 +1,120 @@
+"""Topics and their configuration, created, changed, described and deleted."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.client.admin import Admin, NewTopic, ResourceType
+from broker.client.cluster import Cluster
+from broker.client.metadata import UnknownTopic
+from broker.errors import BrokerError, ErrorCode
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def admin(cluster: Cluster) -> Admin:
+    return Admin(cluster)
+
+
+def code_of(raised: pytest.ExceptionInfo[BrokerError]) -> ErrorCode:
+    return raised.value.code
+
+
+def test_a_topic_is_created_listed_described_and_deleted(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, 3)
+    assert topic in admin.list_topics()
+    assert list(admin.describe_topics([topic])[topic].partitions) == [0, 1, 2]
+    admin.delete_topics([topic])
+    eventually(lambda: topic not in admin.list_topics())
+    with pytest.raises(UnknownTopic, match=topic):
+        admin.describe_topics([topic])
+
+
+def test_the_broker_chooses_what_is_not_given(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    assert len(admin.describe_topics([topic])[topic].partitions) == 1
+
+
+def test_replicas_can_be_placed_by_hand(admin: Admin, cluster: Cluster, topic: str) -> None:
+    broker_id = cluster.brokers()[0].id
+    admin.create_topics([NewTopic(topic, assignment=[[broker_id], [broker_id]])])
+    assert [p.replicas for p in admin.describe_topics([topic])[topic].partitions.values()] == [(broker_id,)] * 2
+
+
+def test_a_dry_run_creates_nothing(admin: Admin, topic: str) -> None:
+    admin.create_topics([NewTopic(topic, 1)], validate_only=True)
+    assert topic not in admin.list_topics()
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "configs", "code", "said"),
+    [
+        ("bad name", 1, {}, ErrorCode.invalid_topic_exception, "bad name"),
+        ("{topic}", 0, {}, ErrorCode.invalid_partitions, "{topic}"),
+        ("{topic}", 1, {"retention.mss": "1"}, ErrorCode.invalid_config, "did you mean 'retention.ms'"),
+        ("{topic}", 1, {"retention.ms": "x"}, ErrorCode.invalid_config, "retention.ms=x"),
+    ],
+)
+def test_what_the_broker_refuses_is_told_with_its_reason(
+    admin: Admin, topic: str, name: str, partitions: int, configs: dict[str, str], code: ErrorCode, said: str
+) -> None:
+    with pytest.raises(BrokerError) as raised:
+        admin.create_topic(name.format(topic=topic), partitions, configs=configs)
+    assert code_of(raised) is code
+    assert said.format(topic=topic) in str(raised.value)
+
+
+def test_a_topic_that_exists_is_not_created_again_and_the_others_are(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    with pytest.raises(BrokerError, match=f"creating topic '{topic}'") as raised:
+        admin.create_topics([NewTopic(topic), NewTopic(f"{topic}-other")])
+    assert code_of(raised) is ErrorCode.topic_already_exists
+    assert f"{topic}-other" in admin.list_topics()
+
+
+def test_deleting_what_is_not_there_is_an_error(admin: Admin, topic: str) -> None:
+    with pytest.raises(BrokerError, match=f"deleting topic '{topic}'") as raised:
+        admin.delete_topics([topic])
+    assert code_of(raised) is ErrorCode.unknown_topic_or_partition
+
+
+def test_partitions_are_added_but_never_taken_away(admin: Admin, cluster: Cluster, topic: str) -> None:
+    admin.create_topic(topic, 1)
+    admin.create_partitions(topic, 4)
+    eventually(lambda: cluster.partitions(topic) == [0, 1, 2, 3])
+    with pytest.raises(BrokerError) as raised:
+        admin.create_partitions(topic, 2)
+    assert code_of(raised) is ErrorCode.invalid_partitions
+
+
+def test_a_setting_is_changed_and_brought_back_to_its_default(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, configs={"retention.ms": "1000", "segment.bytes": "2048"})
+    admin.alter_configs(ResourceType.TOPIC, topic, {"retention.ms": "5000"})
+    changed = admin.describe_configs(ResourceType.TOPIC, topic)
+    assert changed["retention.ms"].value == "5000"
+    assert changed["retention.ms"].set_on_topic
+    assert changed["segment.bytes"].value == "2048", "what is not named stays"
+    admin.alter_configs(ResourceType.TOPIC, topic, {}, delete=["retention.ms"])
+    restored = admin.describe_configs(ResourceType.TOPIC, topic, ["retention.ms"])
+    assert set(restored) == {"retention.ms"}
+    assert not restored["retention.ms"].set_on_topic
+
+
+def test_a_setting_that_does_not_exist_is_refused(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic)
+    with pytest.raises(BrokerError, match=f"changing the configuration of topic '{topic}'") as raised:
+        admin.alter_configs(ResourceType.TOPIC, topic, {"no.such.key": "1"})
+    assert code_of(raised) is ErrorCode.invalid_config
+
+
+def test_a_broker_tells_its_own_settings(admin: Admin, cluster: Cluster) -> None:
+    node = cluster.brokers()[0]
+    assert "log.retention.hours" in admin.describe_configs(ResourceType.BROKER, str(node.id))
+    with pytest.raises(BrokerError, match="there is no broker '4711'"):
+        admin.describe_configs(ResourceType.BROKER, "4711")
+
+
+def test_internal_topics_are_listed_on_demand(admin: Admin, cluster: Cluster, group: str) -> None:
+    cluster.coordinator(group)  # creates __consumer_offsets
+    assert "__consumer_offsets" not in admin.list_topics()
+    assert "__consumer_offsets" in admin.list_topics(internal=True)

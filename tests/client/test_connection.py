@@ -1,0 +1,246 @@
+"""A connection: the handshake, asking one by one and ahead, and every way a peer can misbehave."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from broker.client.connection import Connection
+from broker.errors import ConnectionFailed, ErrorCode, ProtocolError, RequestTimedOut, UnsupportedVersion
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import Request, decode_request, encode_response
+from tests.support.broker_process import BrokerProcess
+from tests.support.tcp_peer import TcpPeer, read_frame, send_frame
+
+ALL_TOPICS = {"topics": None}
+ANY = [{"api_key": int(api), "min_version": 0, "max_version": 99} for api in ApiKey]
+
+
+@pytest.fixture
+def connection(broker: BrokerProcess):  # type: ignore[no-untyped-def]
+    with Connection("127.0.0.1", broker.port) as opened:
+        yield opened
+
+
+def connect(peer: TcpPeer, timeout_s: float = 5.0) -> Connection:
+    return Connection("127.0.0.1", peer.port, timeout_s=timeout_s)
+
+
+def shake_hands(sock: socket.socket) -> None:
+    """Serve every API in every version."""
+    request = decode_request(read_frame(sock))
+    sock.sendall(encode_response(request, {"api_keys": ANY}))
+
+
+def test_a_request_is_answered_in_a_negotiated_version(connection: Connection) -> None:
+    body = connection.request(ApiKey.METADATA, ALL_TOPICS)
+    assert [broker.port for broker in body.brokers] == [connection.port]
+    assert connection.version(ApiKey.METADATA) == 12
+    assert connection.version(ApiKey.METADATA, at_most=4) == 4
+
+
+def test_requests_sent_ahead_are_answered_in_order(connection: Connection) -> None:
+    ids = [connection.send(ApiKey.METADATA, ALL_TOPICS) for _ in range(20)]
+    assert connection.in_flight == 20
+    assert [connection.receive()[0] for _ in ids] == ids
+    assert connection.in_flight == 0
+
+
+def test_threads_may_share_a_connection_for_requests(connection: Connection) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: connection.request(ApiKey.METADATA, ALL_TOPICS), range(80)))
+    assert {answer.brokers[0].port for answer in answers} == {connection.port}
+
+
+def test_a_reply_may_come_in_the_callers_own_time(connection: Connection) -> None:
+    assert not connection.wait_readable(0)
+    connection.send(ApiKey.METADATA, ALL_TOPICS)
+    assert connection.wait_readable(10)
+    connection.receive(timeout_s=0)
+
+
+def test_nobody_listening_is_said_with_the_address() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{port}: .*refused") as raised:
+        Connection("127.0.0.1", port)
+    assert raised.value.retriable
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70, "bad\0host"])
+def test_a_host_that_cannot_be_found_is_a_failed_connection(host: str) -> None:
+    with pytest.raises(ConnectionFailed, match="no connection to"):
+        Connection(host, 9092, connect_timeout_s=5)
+
+
+def test_an_old_broker_is_asked_again_in_version_0() -> None:
+    """Before KIP-511 a broker answers an ApiVersions version it lacks in version 0, with an error and no ranges."""
+
+    def old_broker(sock: socket.socket) -> None:
+        first = decode_request(read_frame(sock))
+        assert first.version == 3
+        unsupported = {"error_code": ErrorCode.unsupported_version, "api_keys": []}
+        sock.sendall(encode_response(first._replace(version=0), unsupported))
+        second = decode_request(read_frame(sock))
+        assert second.version == 0
+        ranges = [{"api_key": ApiKey.METADATA, "min_version": 0, "max_version": 1}]
+        sock.sendall(encode_response(second, {"api_keys": ranges}))
+
+    with TcpPeer(old_broker) as peer, connect(peer) as connection:
+        assert connection.version(ApiKey.METADATA) == 1
+        with pytest.raises(UnsupportedVersion, match=f"127.0.0.1:{peer.port}: the broker does not serve FETCH"):
+            connection.version(ApiKey.FETCH)
+
+
+def test_a_broker_that_says_nothing_times_out_and_the_connection_is_closed() -> None:
+    def silent(sock: socket.socket) -> None:
+        shake_hands(sock)
+
+    with TcpPeer(silent) as peer:
+        connection = connect(peer)
+        started = time.monotonic()
+        with pytest.raises(RequestTimedOut, match=f"127.0.0.1:{peer.port} did not answer METADATA in time"):
+            connection.request(ApiKey.METADATA, ALL_TOPICS, timeout_s=0.1)
+        assert time.monotonic() - started < 3
+        assert connection.closed
+        with pytest.raises(ConnectionFailed, match="is closed"):
+            connection.request(ApiKey.METADATA, ALL_TOPICS)
+
+
+def test_a_slow_trickle_of_bytes_does_not_put_the_deadline_off() -> None:
+    done = threading.Event()
+
+    def trickle(sock: socket.socket) -> None:
+        shake_hands(sock)
+        read_frame(sock)
+        sock.sendall((1000).to_bytes(4, "big"))
+        while not done.wait(0.02):
+            sock.sendall(b"x")
+
+    with TcpPeer(trickle) as peer:
+        connection = connect(peer)
+        started = time.monotonic()
+        with pytest.raises(RequestTimedOut):
+            connection.request(ApiKey.METADATA, ALL_TOPICS, timeout_s=0.2)
+        assert time.monotonic() - started < 3
+        done.set()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0\0", b"\0\0\0\x40half a frame"])
+def test_a_connection_cut_before_the_reply_has_failed(sent: bytes) -> None:
+    def cut(sock: socket.socket) -> None:
+        shake_hands(sock)
+        read_frame(sock)
+        sock.sendall(sent)
+        sock.close()
+
+    with TcpPeer(cut) as peer:
+        connection = connect(peer)
+        with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{peer.port} closed the connection before it answered"):
+            connection.request(ApiKey.METADATA, ALL_TOPICS)
+        assert connection.closed
+
+
+@pytest.mark.parametrize(
+    "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x46", b"\0\0\0\1x"]
+)
+def test_a_port_that_speaks_something_else_is_guessed_to_be_no_broker(greeting: bytes) -> None:
+    def other(sock: socket.socket) -> None:
+        read_frame(sock)
+        sock.sendall(greeting)
+
+    with TcpPeer(other) as peer, pytest.raises(ProtocolError, match="is this a Kafka broker's PLAINTEXT listener"):
+        connect(peer)
+
+
+def test_a_reply_to_another_request_is_not_taken_for_ours() -> None:
+    def confused(sock: socket.socket) -> None:
+        shake_hands(sock)
+        request = decode_request(read_frame(sock))
+        sock.sendall(encode_response(request._replace(correlation_id=request.correlation_id + 1), {}))
+
+    with TcpPeer(confused) as peer:
+        connection = connect(peer)
+        with pytest.raises(ProtocolError, match="the reply to request 1 came as number 2"):
+            connection.request(ApiKey.METADATA, ALL_TOPICS)
+        assert connection.closed
+
+
+def test_a_reply_that_cannot_be_read_names_the_broker() -> None:
+    def gibberish(sock: socket.socket) -> None:
+        shake_hands(sock)
+        request = decode_request(read_frame(sock))
+        send_frame(sock, request.correlation_id.to_bytes(4, "big") + b"\xff" * 9)
+
+    with (
+        TcpPeer(gibberish) as peer,
+        connect(peer) as connection,
+        pytest.raises(ProtocolError, match=f"127.0.0.1:{peer.port}: METADATA response version"),
+    ):
+        connection.request(ApiKey.METADATA, ALL_TOPICS)
+
+
+def test_a_handshake_that_is_refused_fails_the_connection_and_closes_its_socket() -> None:
+    closed = threading.Event()
+
+    def refuse(sock: socket.socket) -> None:
+        request: Request = decode_request(read_frame(sock))
+        sock.sendall(encode_response(request, {"error_code": ErrorCode.cluster_authorization_failed}))
+        assert sock.recv(1) == b""
+        closed.set()
+
+    with TcpPeer(refuse) as peer:
+        with pytest.raises(Exception, match="CLUSTER_AUTHORIZATION_FAILED"):
+            connect(peer)
+        assert closed.wait(5)
+
+
+def test_a_connection_the_broker_hung_up_while_idle_is_not_usable() -> None:
+    def hang_up(sock: socket.socket) -> None:
+        shake_hands(sock)
+        sock.close()
+
+    with TcpPeer(hang_up) as peer, connect(peer) as connection:
+        assert connection.wait_readable(5)  # the end of the stream has come
+        assert not connection.usable
+
+
+def test_an_open_connection_is_usable_also_with_a_reply_under_way(connection: Connection) -> None:
+    assert connection.usable
+    connection.send(ApiKey.METADATA, ALL_TOPICS)
+    assert connection.usable
+    connection.receive()
+
+
+def test_a_peer_that_takes_no_bytes_times_out() -> None:
+    with TcpPeer(shake_hands) as peer:
+        connection = connect(peer, timeout_s=0.2)
+        topics = {"topics": [{"name": "x" * 30_000} for _ in range(500)]}
+        with pytest.raises(RequestTimedOut, match="took no more bytes for"):
+            connection.send(ApiKey.METADATA, topics)
+
+
+def test_close_wakes_a_thread_that_waits_for_a_reply() -> None:
+    with TcpPeer(shake_hands) as peer, ThreadPoolExecutor(1) as pool:
+        connection = connect(peer, timeout_s=30)
+        waiting = pool.submit(connection.request, ApiKey.METADATA, ALL_TOPICS)
+        while not connection.in_flight:
+            assert not waiting.done()
+        connection.close()
+        with pytest.raises(ConnectionFailed):
+            waiting.result(10)
+
+
+def test_receiving_without_a_request_is_refused(connection: Connection) -> None:
+    with pytest.raises(ProtocolError, match="no request is waiting"):
+        connection.receive()
+
+
+def test_close_may_be_called_again(connection: Connection) -> None:
+    connection.close()
+    connection.close()
+    assert connection.closed
