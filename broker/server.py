@@ -49,6 +49,8 @@ class BrokerServer:
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
         self.config = config
         self._clock = clock or SystemClock()
+        self.embedded_zookeeper = ""
+        """`host:port` of the ZooKeeper this broker started, if it did."""
         self._listeners = ListenerSet(config)
         self._directories = [Path(text) for text in config.log_dirs]
         self._logs = LogManager(
@@ -94,7 +96,7 @@ class BrokerServer:
                 self._directories[0] / ZOOKEEPER_DIRECTORY, self.config.embedded_zookeeper_port
             )
             self._undo.append(embedded.stop)
-            connect = embedded.start()
+            connect = self.embedded_zookeeper = embedded.start()
             logger.info("started a ZooKeeper of our own at %s", connect)
         zookeeper = ZooKeeper(connect, self.config.zookeeper_session_timeout_ms)
         self._undo.append(zookeeper.close)

@@ -12,6 +12,7 @@ import gc
 import logging
 import logging.config
 import signal
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
@@ -41,11 +42,14 @@ def start(
     logging_config: Annotated[
         Path | None, typer.Option("--logging", help="Logging configuration file, such as conf/logging.ini.")
     ] = None,
+    stop_on_eof: Annotated[
+        bool, typer.Option("--stop-on-eof", help="Stop when standard input closes: for a broker that is a child.")
+    ] = False,
 ) -> None:
     """Start a broker in the foreground; stop it with Ctrl-C or SIGTERM."""
     _configure_logging(logging_config)
     config = BrokerConfig.load(properties, _parse_overrides(override or ()))
-    asyncio.run(_run(config))
+    asyncio.run(_run(config, stop_on_eof))
 
 
 def _parse_overrides(texts: Iterable[str]) -> dict[str, str]:
@@ -58,9 +62,21 @@ def _parse_overrides(texts: Iterable[str]) -> dict[str, str]:
     return overrides
 
 
-async def _run(config: BrokerConfig) -> None:
+class _StopAtEnd(asyncio.Protocol):
+    """Reads standard input to its end, whatever it says."""
+
+    def __init__(self, stopped: asyncio.Event) -> None:
+        self._stopped = stopped
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stopped.set()
+
+
+async def _run(config: BrokerConfig, stop_on_eof: bool) -> None:
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
+    if stop_on_eof:
+        await loop.connect_read_pipe(lambda: _StopAtEnd(stopped), sys.stdin)
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stopped.set)
     server = BrokerServer(config)
@@ -77,7 +93,8 @@ async def _run(config: BrokerConfig) -> None:
     gc.collect()
     gc.freeze()
     where = ", ".join(f"{listener.host}:{listener.port}" for listener in bound)
-    print(f"pykafka broker {config.broker_id} listening on {where}", flush=True)
+    own = f" (its own ZooKeeper on {server.embedded_zookeeper})" if server.embedded_zookeeper else ""
+    print(f"pykafka broker {config.broker_id} listening on {where}{own}", flush=True)
     await waiting
     await server.stop()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -17,10 +18,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from broker.embedded import EmbeddedBroker
 from broker.errors import PykafkaError
 from spark_connector.demo import steps
+from spark_connector.demo.console_process import ConsoleProcess
 from spark_connector.demo.proof import Proof, compare, read_positions, topic_ranges
-from spark_connector.demo.servers import ConsoleProcess, start_broker
 
 __all__ = ["demo"]
 
@@ -40,7 +42,8 @@ def demo(
     began = time.monotonic()
     directory = _fresh(directory)
     _title("0", "A broker, with a ZooKeeper of its own")
-    broker, bootstrap, zookeeper = start_broker(directory)
+    broker = EmbeddedBroker(directory).start()
+    bootstrap, zookeeper = broker.bootstrap, broker.zookeeper
     console.print(f"broker on [bold]{bootstrap}[/], ZooKeeper on {zookeeper}, data in {directory / 'broker'}")
     try:
         count = _produce(bootstrap)
@@ -54,7 +57,8 @@ def demo(
         console.print(f"\n[bold]{count:,} flights, {time.monotonic() - began:.0f} seconds.[/]")
         _how_to_go_on(directory, bootstrap, running=keep_running)
         if keep_running:
-            broker.wait()
+            console.print("the broker runs until Ctrl-C")
+            signal.pause()
     except KeyboardInterrupt:
         console.print("stopped")
     finally:

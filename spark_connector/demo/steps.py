@@ -20,8 +20,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from broker.client.admin import Admin, NewTopic
 from broker.client.cluster import Cluster
 from broker.client.producer import Producer
+from spark_connector.demo.console_process import ConsoleProcess
 from spark_connector.demo.flights import SCHEMA, airlines, flights
-from spark_connector.demo.servers import ConsoleProcess
 
 __all__ = [
     "delays_by_airline",

@@ -1,0 +1,119 @@
+"""A broker for a notebook, a test or a script: started as a child process, gone when its owner is.
+
+    from broker.embedded import EmbeddedBroker
+
+    with EmbeddedBroker() as kafka:
+        spark.read.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap)…
+
+It is the ordinary broker with a ZooKeeper of its own, run by `python -m broker start`; nothing of it runs
+in the owner's process. The child stops when its standard input closes, so also when the owner is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from broker.errors import PykafkaError
+
+__all__ = ["EmbeddedBroker"]
+
+_READY = re.compile(r"^pykafka broker \d+ listening on (\S+:\d+)(?: \(its own ZooKeeper on (\S+)\))?$", re.MULTILINE)
+_LOOK_EVERY_S = 0.02
+
+
+class EmbeddedBroker:
+    """One broker over `data_dir`; without one, over a temporary directory that `stop` removes.
+
+    `settings` are broker settings in Kafka's names; it listens on a free loopback port unless they say
+    otherwise, and on the same port when it is started again.
+    """
+
+    def __init__(self, data_dir: Path | str | None = None, settings: Mapping[str, str] | None = None) -> None:
+        self._temporary = data_dir is None
+        self.data_dir = Path(tempfile.mkdtemp(prefix="pykafka-") if data_dir is None else data_dir).absolute()
+        self._settings = {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(self.data_dir / "broker"),
+            **(settings or {}),
+        }
+        self._process: subprocess.Popen[bytes] | None = None
+        self.bootstrap = ""
+        """`host:port` for `kafka.bootstrap.servers`."""
+        self.zookeeper = self._settings.get("zookeeper.connect", "")
+        """`host:port` of its ZooKeeper."""
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def log_file(self) -> Path:
+        """What the broker logs."""
+        return self.data_dir / "broker.log"
+
+    @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process is not None else None
+
+    def start(self, timeout_s: float = 60.0) -> Self:
+        """Return when it listens. Raises PykafkaError with what it said when it does not come up."""
+        if self.running:
+            return self
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        said = self.data_dir / "broker.out"
+        overrides = [word for key, value in self._settings.items() for word in ("--override", f"{key}={value}")]
+        with said.open("wb") as stdout, self.log_file.open("ab") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "broker", "start", "--stop-on-eof", *overrides],
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+        self._process = process
+        deadline = time.monotonic() + timeout_s
+        while (ready := _READY.search(said.read_text())) is None:
+            if process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                log = self.log_file.read_text(errors="replace")[-2000:]
+                raise PykafkaError(f"the broker did not come up within {timeout_s:g} s:\n{log}")
+            time.sleep(_LOOK_EVERY_S)
+        self.bootstrap, self.zookeeper = ready.group(1), ready.group(2) or self.zookeeper
+        self._settings["listeners"] = f"PLAINTEXT://{self.bootstrap}"
+        return self
+
+    def stop(self) -> None:
+        """A clean end; removes the data if they were temporary. Idempotent."""
+        self._end(signal.SIGTERM)
+        if self._temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def kill(self) -> None:
+        """SIGKILL, as a crash; the data stay and `start` goes on with them."""
+        self._end(signal.SIGKILL)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        process.wait()
+        if process.stdin is not None:
+            process.stdin.close()

@@ -1,0 +1,61 @@
+"""The embedded broker: up, restarted on the same port, cleaned away, and gone with its owner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from broker.client.admin import Admin, NewTopic
+from broker.client.cluster import Cluster
+from broker.embedded import EmbeddedBroker
+from broker.errors import PykafkaError
+from tests.support.source_tree import ROOT
+from tests.support.waiting import eventually
+
+
+def test_it_serves_keeps_its_port_and_data_over_a_crash_and_leaves_nothing_behind() -> None:
+    kafka = EmbeddedBroker(settings={"num.partitions": "3"})
+    with kafka:
+        with Cluster(kafka.bootstrap) as cluster:
+            Admin(cluster).create_topics([NewTopic("t", 2)])
+        before = kafka.bootstrap
+        kafka.kill()
+        assert not kafka.running
+        kafka.start()
+        assert kafka.bootstrap == before
+        with Cluster(kafka.bootstrap) as cluster:
+            assert cluster.partitions("t") == [0, 1]
+        with socket.create_connection((kafka.zookeeper.split(":")[0], int(kafka.zookeeper.split(":")[1])), timeout=5):
+            pass
+    assert not kafka.data_dir.exists()
+
+
+def test_a_setting_it_cannot_use_is_told(tmp_path: Path) -> None:
+    with pytest.raises(PykafkaError, match="did you mean .log.retention.minutes"):
+        EmbeddedBroker(tmp_path, {"log.retention.minuts": "1"}).start()
+
+
+def test_broker_and_zookeeper_end_when_their_owner_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time\n"
+        "from broker.embedded import EmbeddedBroker\n"
+        f"kafka = EmbeddedBroker({str(tmp_path)!r}).start()\n"
+        "print(kafka.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    owner = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert owner.stdout is not None
+    pid = int(owner.stdout.readline())
+    family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+    assert len(family) > 1
+    os.kill(owner.pid, signal.SIGKILL)
+    owner.wait()
+    owner.stdout.close()
+    eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), timeout=30)
