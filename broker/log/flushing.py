@@ -64,8 +64,9 @@ class Flusher:
 
     def _sync(self, segments: Sequence[Segment], point: int) -> None:
         for number, segment in enumerate(segments):
-            if number + 1 == len(segments) or segments[number + 1].base_offset > point:
-                segment.sync()
+            closed = number + 1 < len(segments)
+            if not closed or segments[number + 1].base_offset > point:
+                segment.sync(closed=closed)
         if segments[-1].base_offset != self._synced_base:
             try:
                 sync_directory(self._directory)

@@ -81,7 +81,7 @@ class LogDirectory:
                 continue
             name = _PARTITION_NAME.fullmatch(path.name)
             if name is None:
-                logger.warning("%s is no partition directory and is left alone", path)
+                logger.debug("%s is no partition directory and is left alone", path)
             else:
                 found[TopicPartition(name[1], int(name[2]))] = path
         return found, deleted

@@ -166,13 +166,17 @@ class Segment:
         if self._file is not None:
             self._opened.add(self)
 
-    def sync(self) -> None:
-        """fsync the log file, from any thread; a segment deleted meanwhile needs none. Raises OSError."""
-        try:
-            file = SegmentFile(self.path())
-        except FileNotFoundError:
-            return
-        os.fsync(file.fileno())
+    def sync(self, *, closed: bool) -> None:
+        """fsync the log file, and the indexes of a `closed` segment, from any thread. Raises OSError.
+
+        What was deleted meanwhile needs none.
+        """
+        for suffix in (".log", ".index", ".timeindex") if closed else (".log",):
+            try:
+                file = SegmentFile(self.path(suffix))
+            except FileNotFoundError:
+                continue
+            os.fsync(file.fileno())
 
     def mark_deleted(self) -> list[Path]:
         """Rename the files out of the log's sight; returns what is to be unlinked later. Raises OSError."""

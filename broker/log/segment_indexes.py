@@ -15,6 +15,9 @@ __all__ = ["SegmentIndexes"]
 
 logger = logging.getLogger(__name__)
 
+MOST_UNINDEXED = 4 << 20
+"""Log bytes behind the last entry beyond which an index was cut short, in a power failure perhaps."""
+
 
 class SegmentIndexes:
     """`newest` is (newest timestamp in ms or -1, last offset of the batch that has it), None until known."""
@@ -38,10 +41,12 @@ class SegmentIndexes:
         self._unindexed = 0
 
     def load_offsets(self, log_size: int) -> OffsetIndex | None:
-        """None when the file is missing or wrong."""
+        """None when the file is missing or wrong, or lacks so much that reads would crawl."""
         offsets = OffsetIndex.load(self._path(".index"), log_size)
         if offsets is not None:
             self._unindexed = log_size - (offsets.positions[-1] if len(offsets) else 0)
+            if self._unindexed > self.interval + MOST_UNINDEXED:
+                offsets = None
         self.offsets = offsets
         return offsets
 

@@ -72,6 +72,17 @@ def test_only_what_is_not_yet_on_disk_is_synced(tmp_path: Path, monkeypatch: pyt
     assert [Path(path).name for path in synced] == ["00000000000000000006.log"]
 
 
+def test_a_rolled_segment_is_synced_with_its_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path / "t-0", SMALL)
+    synced: list[str] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name))
+    fill(log, 4)
+    log.flush()
+    closed, active = "0" * 20, f"{3:020d}"
+    assert synced[:4] == [f"{closed}.log", f"{closed}.index", f"{closed}.timeindex", f"{active}.log"]
+    assert synced[4:] == ["t-0", tmp_path.name], "the names of the files are on disk, too"
+
+
 def test_appends_rolls_and_deletes_go_on_meanwhile(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", replace(SMALL, retention_bytes=2000))
     stop, errors = threading.Event(), []

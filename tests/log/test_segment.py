@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,20 @@ def test_a_closed_segment_opens_itself_again(tmp_path: Path, opened: OpenSegment
     assert [header.base_offset for header in headers(segment)] == list(range(40))
 
 
+def test_an_index_that_was_cut_short_is_made_anew(tmp_path: Path, opened: OpenSegments) -> None:
+    """It may lag, but not so far that every read walks the log."""
+    segment = create(tmp_path, opened)
+    for number in range(6):
+        add(segment, number, b"x" * 1_000_000)
+    segment.seal()
+    segment.close()
+    for keep, rebuilt in ((4, False), (0, True)):
+        os.truncate(segment.path(".index"), keep * 8)
+        segment.locate(5)
+        assert (segment.index_bytes() > keep * 8) == rebuilt
+        segment.close()
+
+
 def test_newest_is_known_without_opening_it_all(tmp_path: Path, opened: OpenSegments) -> None:
     segment = create(tmp_path, opened)
     for number, at in enumerate([5, 9, 7]):
@@ -139,7 +154,7 @@ def test_deleted_files_get_out_of_the_way(tmp_path: Path, opened: OpenSegments) 
     assert sorted(path.name for path in renamed) == sorted(path.name for path in tmp_path.iterdir())
     assert all(path.name.endswith(".deleted") for path in renamed)
     assert len(opened) == 0
-    segment.sync()  # a flush that was on its way finds nothing to do
+    segment.sync(closed=True)  # a flush that was on its way finds nothing to do
 
 
 class TestOpenSegments:
