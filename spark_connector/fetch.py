@@ -98,7 +98,7 @@ def _first_left(options: SourceOptions, cluster: Cluster, planned: OffsetRange, 
 def _report(options: SourceOptions, planned: OffsetRange, position: int, why: str) -> None:
     reason = (
         f"Could not read records in offset [{position}, {planned.until_offset}) for topic partition {planned.tp} "
-        f"(topic '{planned.tp.topic}', partition {planned.tp.partition}, planned range {planned}). {why}"
+        f"(topic '{planned.tp.topic}', partition {planned.tp.partition}). {why}"
     )
     report_data_loss("COULD_NOT_READ_OFFSET_RANGE", reason, fail=options.fail_on_data_loss)
 

@@ -98,7 +98,7 @@ def test_a_range_that_is_not_there_names_all_there_is_to_know(ten: Topic) -> Non
         read(ten, 50, 60)
     text = str(raised.value)
     assert text.startswith("[KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE]")
-    assert f"offset [50, 60) for topic partition {ten.name}-0 (topic '{ten.name}', partition 0" in text
+    assert f"offset [50, 60) for topic partition {ten.name}-0 (topic '{ten.name}', partition 0)" in text
     assert "The broker has offsets [0, 10)" in text
     assert "set the source option failOnDataLoss to false" in text
 

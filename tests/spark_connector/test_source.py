@@ -1,0 +1,60 @@
+"""The format's registration, and what the facade checks before any broker is asked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from pyspark.sql.datasource import DataSource
+from pyspark.sql.types import LongType, StructType
+
+import pyspark_pykafka
+from broker.errors import ConfigError
+from spark_connector.batch_reader import KafkaBatchReader
+from spark_connector.source import FORMAT, PykafkaSource, spark_schema
+from spark_connector.stream_reader import KafkaStreamReader
+
+MINIMUM = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
+SOURCES = [PykafkaSource, pyspark_pykafka.DefaultSource]
+
+
+def test_registration_imports_nothing_but_pyspark() -> None:
+    program = (
+        "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_pykafka;"
+        "print(sorted(name for name in set(sys.modules) - before if not name.startswith(('pyspark.', 'importlib'))))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "['pyspark_pykafka']"
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_format_is_pykafka_for_batch_and_stream(source: type[DataSource]) -> None:
+    assert source.name() == FORMAT == "pykafka"
+    made = source(dict(MINIMUM))
+    assert made.schema() == spark_schema(False)
+    assert isinstance(made.reader(schema=spark_schema(False)), KafkaBatchReader)
+    assert isinstance(made.streamReader(schema=spark_schema(False)), KafkaStreamReader)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_wrong_options_fail_at_load(source: type[DataSource]) -> None:
+    with pytest.raises(ConfigError, match="Unknown option"):
+        source({**MINIMUM, "subscribee": "t"}).schema()
+
+
+def test_what_depends_on_the_kind_of_query_fails_with_its_reader() -> None:
+    made = PykafkaSource({**MINIMUM, "endingOffsets": "latest"})
+    assert made.schema() == spark_schema(False)
+    made.reader(spark_schema(False))
+    with pytest.raises(ConfigError, match="ending offset not valid in streaming queries"):
+        made.streamReader(spark_schema(False))
+    with pytest.raises(ConfigError, match="can't be latest for batch"):
+        PykafkaSource({**MINIMUM, "startingOffsets": "latest"}).reader(spark_schema(False))
+
+
+def test_another_schema_is_refused() -> None:
+    other = StructType().add("value", LongType())
+    for ask in (PykafkaSource(dict(MINIMUM)).reader, PykafkaSource(dict(MINIMUM)).streamReader):
+        with pytest.raises(ConfigError, match=r"fixed schema .*leave out \.schema.*struct<value:bigint>"):
+            ask(other)

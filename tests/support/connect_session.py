@@ -1,0 +1,45 @@
+"""Run as a program: reads a topic over Spark Connect, batch and stream, and prints what it saw as JSON.
+
+A process of its own, since one process cannot hold a classic session and a Connect session.
+Arguments: bootstrap servers, topic, an empty directory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+
+def main(bootstrap: str, topic: str, directory: str) -> None:
+    from pyspark.sql import SparkSession
+    from pyspark.sql import functions as F  # noqa: N812
+
+    spark = (
+        SparkSession.builder.remote("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .getOrCreate()
+    )
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    batch = spark.read.format("pykafka").options(**options).load()
+    number = F.col("value").cast("string").cast("int")
+    row = batch.agg(F.count("*").alias("rows"), F.sum(number).alias("sum")).collect()[0]
+    stream = spark.readStream.format("pykafka").options(**options).load()
+    writer = stream.writeStream.format("parquet").option("checkpointLocation", f"{directory}/checkpoint")
+    query = writer.trigger(availableNow=True).start(f"{directory}/output")
+    finished = query.awaitTermination(120)
+    streamed = spark.read.parquet(f"{directory}/output").count()
+    try:
+        spark.read.format("pykafka").options(**options, subscrib="t").load().count()
+        error = ""
+    except Exception as raised:  # whatever Connect makes of it
+        error = str(raised)
+    print(
+        json.dumps({"rows": row["rows"], "sum": row["sum"], "finished": finished, "streamed": streamed, "error": error})
+    )
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
