@@ -130,10 +130,11 @@ class Accumulator:
                     if partition is None:
                         topic.move_on()
                 elif not reserved:  # look again afterwards: others may run while this waits
-                    reserved = max(self._batch_size, _size_at_most(key, value, headers))
+                    reserved = max(min(self._batch_size, self._memory), _size_at_most(key, value, headers))
                     self._reserve(reserved)
                 else:
                     self._open_batch(queue, reserved)
+                    reserved = 0  # it is the batch's now
 
     def ready(self, now: float) -> tuple[list[PartitionQueue], float]:
         """Partitions with something to send at `now`, and when (monotonic seconds) to look again at the latest."""

@@ -153,12 +153,14 @@ class ConsumerFetch:
         try:
             connection = self._connections.get(leader)
             if connection is None or not connection.usable:
+                self._drop(leader)
                 connection = self._connections[leader] = self._cluster.open_connection(leader)
             body = fetch_request(self._limits, wanted)
             connection.send(ApiKey.FETCH, body, at_most=fetch_version_limit(wanted))
             self._requests[leader] = _Request(connection, wanted, time.monotonic())
         except PykafkaError as error:
             self._drop(leader)
+            self._cluster.invalidate()
             if not error.retriable:
                 raise
 
@@ -200,9 +202,9 @@ class ConsumerFetch:
                 self._drop(node)
 
     def _drop(self, node: Node) -> None:
-        """The connection is of no use any more; whoever leads is looked up anew."""
+        """The connection is of no use any more, if there is one; whoever leads is looked up anew."""
         self._requests.pop(node, None)
         connection = self._connections.pop(node, None)
         if connection is not None:
             connection.close()
-        self._cluster.invalidate()
+            self._cluster.invalidate()

@@ -263,4 +263,5 @@ class GroupMember:
             member_id = "" if error.code is ErrorCode.unknown_member_id else self._membership.member_id
             self._membership = Membership(-1, member_id, self._membership.group_instance_id)
         elif not error.retriable:
+            self._step = _Step.OUT
             self._fatal = error
