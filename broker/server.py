@@ -16,6 +16,7 @@ from typing import Any
 from broker.api.context import ApiContext
 from broker.api.table import make_routes
 from broker.clock import Clock, SystemClock
+from broker.cluster.election import ControllerElection
 from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from broker.cluster.membership import Membership
 from broker.cluster.producer_ids import ProducerIds
@@ -60,6 +61,7 @@ class BrokerServer:
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
         self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
         self._undo: list[Callable[[], object]] = []
         self._topics: Topics
         self._groups: GroupCoordinator | None = None
@@ -74,8 +76,7 @@ class BrokerServer:
 
     async def _start(self) -> list[Listener]:
         bound = self._listeners.bind()
-        registry, membership = await asyncio.to_thread(self._reach_zookeeper, bound)
-        self._undo.append(membership.stop)
+        registry = await asyncio.to_thread(self._reach_zookeeper, bound)
         metadata = await asyncio.to_thread(registry.load_metadata)
         self._topics = Topics(self.config, registry, self._logs, metadata)
         self._groups = await self._start_groups()
@@ -86,7 +87,7 @@ class BrokerServer:
         self._begin(self._tick_forever())
         return bound
 
-    def _reach_zookeeper(self, bound: list[Listener]) -> tuple[Registry, Membership]:
+    def _reach_zookeeper(self, bound: list[Listener]) -> Registry:
         """In a worker thread: ZooKeeper, then the logs (topic settings come from there), then the registration."""
         connect = self.config.zookeeper_connect
         for directory in self._directories:
@@ -109,8 +110,12 @@ class BrokerServer:
             zookeeper, registry, self._info(bound), session_file=self._directories[0] / SESSION_FILE
         )
         membership.start()
-        registry.elect_controller(self.config.broker_id)
-        return registry, membership
+        self._undo.append(membership.stop)
+        registry.resume_deletions()
+        election = ControllerElection(registry, self.config.broker_id)
+        election.start()
+        self._undo.append(election.stop)
+        return registry
 
     def _load_logs(self, registry: Registry) -> None:
         defaults = LogConfig.from_properties(self.config.topic_defaults())
@@ -148,20 +153,35 @@ class BrokerServer:
     # --- while it runs
 
     def _watch(self, registry: Registry) -> None:
-        """Changes that others make in ZooKeeper: the callbacks come from kazoo's thread."""
+        """Changes that others make in ZooKeeper: the callbacks come on a thread of the client's."""
         loop = asyncio.get_running_loop()
 
         def changed(_: object) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(lambda: self._begin(self._refresh()))
+                loop.call_soon_threadsafe(self._changed.set)
 
-        self._undo += [registry.watch_topics(changed).cancel, registry.watch_brokers(changed).cancel]
+        def deletions(names: list[str]) -> None:
+            if names:
+                registry.resume_deletions()  # marks that Kafka's tools leave; watch_topics tells the rest
 
-    async def _refresh(self) -> None:
-        try:
-            await self._topics.refresh()
-        except PykafkaError as error:
-            logger.warning("cannot read the cluster's metadata: %s", error)
+        watches = (
+            registry.watch_topics(changed),
+            registry.watch_brokers(changed),
+            registry.watch_controller(changed),
+            registry.watch_deletions(deletions),
+        )
+        self._undo += [watch.cancel for watch in watches]
+        self._begin(self._refresh_when_changed())
+
+    async def _refresh_when_changed(self) -> None:
+        """However many changes come meanwhile, one reading follows."""
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._topics.refresh()
+            except PykafkaError as error:
+                logger.warning("cannot read the cluster's metadata: %s", error)
 
     async def _tick_forever(self) -> None:
         seconds = self.config.log_flush_scheduler_interval_ms / 1000
