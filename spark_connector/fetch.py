@@ -40,7 +40,7 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
 
     `topic_id`: the topic the range was planned for; if one of another id bears the name now, its records are not read.
     """
-    settings = options.client_settings()
+    settings = options.client
     cluster = worker_clients().cluster(settings)
     tp, position, until = planned.tp, planned.from_offset, planned.until_offset
     try:

@@ -77,7 +77,7 @@ class OffsetReader:
         self._options = options
         self._committed = committed
         self._sleep = sleep
-        self._cluster = Cluster(options.client_settings(), create_topics=False)
+        self._cluster = Cluster(options.client, create_topics=False)
         self._reached = False
 
     def close(self) -> None:

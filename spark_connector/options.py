@@ -103,7 +103,7 @@ Subscription = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """The options of one read. Durations in ms, counts in offsets; `kafka` without its prefix."""
+    """The options of one read. Durations in ms, counts in offsets."""
 
     subscription: Subscription
     starting: OffsetRangeLimit
@@ -118,16 +118,10 @@ class SourceOptions:
     num_retries: int
     retry_interval_ms: int
     poll_timeout_ms: int
-    client_id: str
-    kafka: Mapping[str, str]
+    client: ClientSettings
     offset_store: str | None
     store_options: Mapping[str, str]
     group: str | None
-
-    def client_settings(self) -> ClientSettings:
-        """The client's settings: the user's `kafka.*` over ours. Equal options give equal, hashable settings."""
-        ours = {"client.id": self.client_id, "max.partition.fetch.bytes": str(_FETCH_BYTES)}
-        return ClientSettings.from_properties({**ours, **self.kafka})
 
 
 def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
@@ -135,7 +129,6 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
     option_table.check_names(options)
     values = OptionValues(options)
     subscription = _subscription(values)
-    kafka = _client_properties(values)
     starting, ending = _limits(values, mode)
     if mode is Mode.STREAM:
         for name, why in _STREAM_REFUSES.items():
@@ -164,8 +157,7 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         num_retries=values.long("fetchOffset.numRetries", least=1),
         retry_interval_ms=values.long("fetchOffset.retryIntervalMs", least=0),
         poll_timeout_ms=values.long("kafkaConsumer.pollTimeoutMs", least=1),
-        client_id=_client_id(values, mode),
-        kafka=kafka,
+        client=_client_settings(values, mode),
         offset_store=offset_store,
         store_options=values.store_options(),
         group=group,
@@ -198,7 +190,8 @@ def _subscription(values: OptionValues) -> Subscription:
     return SubscribePattern(text)
 
 
-def _client_properties(values: OptionValues) -> dict[str, str]:
+def _client_settings(values: OptionValues, mode: Mode) -> ClientSettings:
+    """The user's `kafka.*` over what suits a Spark task. Equal options give equal, hashable settings."""
     properties = values.kafka_properties()
     for name, why in _REJECTED_PROPERTIES.items():
         if name in properties:
@@ -207,11 +200,12 @@ def _client_properties(values: OptionValues) -> dict[str, str]:
         raise ConfigError(
             "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer, e.g. 'localhost:9092'"
         )
+    name = "spark-kafka-relation" if mode is Mode.BATCH else "spark-kafka-source"
+    ours = {"client.id": values.text("groupIdPrefix") or name, "max.partition.fetch.bytes": str(_FETCH_BYTES)}
     try:
-        ClientSettings.from_properties(properties)
+        return ClientSettings.from_properties({**ours, **properties})
     except ConfigError as error:
         raise ConfigError(f"Options of the Kafka client ('kafka.*'): {error}") from None
-    return properties
 
 
 def _limits(values: OptionValues, mode: Mode) -> tuple[OffsetRangeLimit, OffsetRangeLimit]:
@@ -272,11 +266,6 @@ def _store(values: OptionValues, starting: OffsetRangeLimit) -> tuple[str | None
     if kind is not None and group is not None:
         check_group(group)
     return kind, group
-
-
-def _client_id(values: OptionValues, mode: Mode) -> str:
-    fallback = "spark-kafka-relation" if mode is Mode.BATCH else "spark-kafka-source"
-    return values.text("groupIdPrefix") or fallback
 
 
 def _warn_of_what_batch_ignores(values: OptionValues, starting: OffsetRangeLimit) -> None:

@@ -31,14 +31,14 @@ def test_defaults_of_a_batch() -> None:
     assert (options.min_partitions, options.max_records_per_partition, options.max_offsets_per_trigger) == (None,) * 3
     assert (options.num_retries, options.retry_interval_ms, options.poll_timeout_ms) == (3, 1000, 120000)
     assert (options.offset_store, options.group) == (None, None)
-    assert options.client_id == "spark-kafka-relation"
+    assert options.client.client_id == "spark-kafka-relation"
 
 
 def test_defaults_of_a_stream() -> None:
     options = parse(Mode.STREAM)
     assert options.starting is Position.LATEST
     assert options.max_trigger_delay_ms == 15 * 60_000
-    assert options.client_id == "spark-kafka-source"
+    assert options.client.client_id == "spark-kafka-source"
 
 
 def test_names_match_in_any_case() -> None:
@@ -71,9 +71,9 @@ def test_every_declared_option_is_accepted_and_an_instance_can_be_pickled() -> N
     options = parse(Mode.STREAM, **values)
     assert options == pickle.loads(pickle.dumps(options))
     assert options.starting is Position.COMMITTED
-    assert (options.offset_store, options.group, options.client_id) == ("files", "g2", "nightly")
+    assert (options.offset_store, options.group, options.client.client_id) == ("files", "g2", "nightly")
     assert options.store_options["offsetstore.path"] == "/offsets"
-    assert options.kafka["isolation.level"] == "read_committed"
+    assert options.client.isolation_level == "read_committed"
     assert options.max_trigger_delay_ms == 90_000
     rest = {option.name for option in OPTIONS} - values.keys() - MINIMUM.keys()
     assert rest == {
