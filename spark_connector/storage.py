@@ -10,6 +10,7 @@ Paths given to a `Storage` are relative to its root, with `/` between the parts.
 
 from __future__ import annotations
 
+import io
 import os
 import posixpath
 import secrets
@@ -24,6 +25,8 @@ from hdfs_native.fsspec import HdfsFileSystem
 from broker.errors import ConfigError
 
 __all__ = ["LocalStorage", "Storage", "open_storage"]
+
+_WRITE_BUFFER = 1 << 20  # bytes
 
 fsspec.register_implementation("hdfs", HdfsFileSystem, clobber=True)
 
@@ -60,6 +63,10 @@ class Storage:
     @property
     def renames_directories(self) -> bool:
         """Whether `rename` is atomic here; `load` needs it."""
+        return self.is_hdfs
+
+    @property
+    def is_hdfs(self) -> bool:
         return isinstance(self._fs, HdfsFileSystem)
 
     def below(self, path: str) -> Storage:
@@ -93,7 +100,8 @@ class Storage:
     def open_output(self, path: str) -> Any:
         """A binary file object that replaces the file; parents are made."""
         self.make_directory(posixpath.dirname(path))
-        return self._fs.open(self._full(path), "wb")
+        file = self._fs.open(self._full(path), "wb")
+        return io.BufferedWriter(_BytesWriter(file), _WRITE_BUFFER) if self.is_hdfs else file
 
     def make_directory(self, path: str) -> None:
         """Make the directory and its parents where they do not exist."""
@@ -185,6 +193,24 @@ class LocalStorage(Storage):
         with open(self._full(temporary), "rb") as file:
             os.fsync(file.fileno())
         return temporary
+
+
+class _BytesWriter(io.RawIOBase):
+    """hdfs-native's file takes nothing but `bytes`; writers hand in any buffer."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        return int(self._file.write(bytes(data)))
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
 
 
 def _sync_directory(path: str) -> None:

@@ -1,0 +1,1 @@
+"""Tests that kill processes at random moments."""

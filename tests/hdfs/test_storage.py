@@ -1,0 +1,80 @@
+"""The two atomic acts of a storage on a real HDFS, and the files offset store over it."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from spark_connector.offset_store.files import FilesOffsetStore
+from spark_connector.storage import Storage, open_storage
+from tests.support.hdfs import MiniHdfs
+from tests.support.offset_store_contract import A0, ComparingStoreContract
+
+pytestmark = pytest.mark.hdfs
+
+
+@pytest.fixture
+def storage(hdfs: MiniHdfs, hdfs_directory: str) -> Storage:
+    return open_storage(hdfs_directory, hdfs.client_options)
+
+
+class TestFilesStoreContract(ComparingStoreContract):
+    @pytest.fixture
+    def store(self, storage: Storage) -> FilesOffsetStore:
+        return FilesOffsetStore(storage)
+
+
+def test_create_refuses_to_replace_and_leaves_no_temporary(storage: Storage) -> None:
+    storage.create("d/file", b"first")
+    with pytest.raises(FileExistsError):
+        storage.create("d/file", b"second")
+    assert storage.read("d/file") == b"first"
+    assert storage.names("d") == ["file"]
+
+
+def test_of_many_creators_exactly_one_wins(storage: Storage) -> None:
+    start = threading.Barrier(6)
+    won: list[bytes] = []
+
+    def create(content: bytes) -> None:
+        start.wait()
+        try:
+            storage.create("one", content)
+        except FileExistsError:
+            return
+        won.append(content)
+
+    threads = [threading.Thread(target=create, args=(str(number).encode(),)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won == [storage.read("one")]
+
+
+def test_rename_of_a_directory_refuses_a_target_that_exists(storage: Storage) -> None:
+    storage.create("from/file", b"x")
+    storage.make_directory("taken")
+    with pytest.raises(FileExistsError):
+        storage.rename("from", "taken")
+    storage.rename("from", "deep/to")
+    assert storage.read("deep/to/file") == b"x"
+    with pytest.raises(FileNotFoundError):
+        storage.rename("from", "elsewhere")
+
+
+def test_what_is_not_there_lists_as_empty_and_removes_without_error(storage: Storage) -> None:
+    assert storage.names("nothing") == []
+    assert storage.file_sizes("nothing") == {}
+    storage.remove("nothing")
+
+
+def test_the_store_survives_a_kill_of_the_name_node(hdfs: MiniHdfs, storage: Storage) -> None:
+    store = FilesOffsetStore(storage)
+    store.commit("g", {A0: 1})
+    hdfs.kill("namenode")
+    hdfs.start()
+    assert store.read("g") == {A0: 1}
+    store.commit("g", {A0: 2}, expected={A0: 1})
+    assert store.read("g") == {A0: 2}
