@@ -61,6 +61,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator
     data_dir = tmp_path_factory.mktemp("broker") / "data"
     with BrokerProcess(data_dir, SESSION_SETTINGS, zookeeper=f"{zookeeper}/session") as process:
         yield process
+    # Whatever the clients did to it, nothing may have come as a surprise.
+    assert "Traceback" not in process.output, process.output[-LOG_TAIL:]
 
 
 @pytest.fixture
