@@ -61,10 +61,14 @@ class Waker:
                 self._outer.send(b"\0")
 
     def clear(self) -> None:
-        """Called by the thread that waited, before it looks for what there is to do."""
-        self._signalled = False
+        """Called by the thread that waited, before it looks for what there is to do.
+
+        In this order: a signal that comes in between is left out, but what it was about is seen when looking. The
+        other way round its byte would be swallowed, the mark stay, and no later signal would be sent.
+        """
         with contextlib.suppress(OSError):
             self._inner.recv(64)
+        self._signalled = False
 
     def close(self) -> None:
         self._inner.close()

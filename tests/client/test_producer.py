@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -104,6 +105,15 @@ def test_a_flush_leaves_nothing_undone(producer: Producer, make_topic: TopicMake
     futures = [producer.send(topic, b"v", partition=n % 3) for n in range(300)]
     producer.flush(30)
     assert all(future.done() for future in futures)
+
+
+def test_a_small_buffer_slows_down_but_does_not_stall(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+    topic = make_topic(2)
+    with Producer(broker.bootstrap, {"buffer.memory": 20_000, "batch.size": 2_000, "linger.ms": 60_000}) as producer:
+        started = time.monotonic()
+        for _ in range(20_000):
+            producer.send(topic, b"x" * 100)
+        assert time.monotonic() - started < 20
 
 
 def test_delivery_is_reported_to_the_callback(producer: Producer, make_topic: TopicMaker) -> None:
