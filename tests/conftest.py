@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support import broker_process
 from tests.support.broker_process import BrokerProcess
 
@@ -48,8 +49,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.fixture(scope="session")
 def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """`host:port` of a ZooKeeper server for the whole session; take a chroot of your own below it."""
-    from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
-
     server = EmbeddedZooKeeper(tmp_path_factory.mktemp("zookeeper"))
     yield server.start()
     server.stop()

@@ -30,7 +30,7 @@ ROWS: list[set[str]] = [
     {"net", "client"},
     {"records"},
     {"protocol"},
-    {"errors", "clock", "config", "settings", "meta_properties", "metrics", "embedded"},
+    {"errors", "clock", "config", "settings", "meta_properties", "metrics"},
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
 BASE = ROWS[-1]
