@@ -1,0 +1,86 @@
+"""kill -9 at random moments of a streaming query, driver and Python workers: in the end output equals input.
+
+The query writes parquet with a checkpoint and is started again from it after every kill. At no time does a reader
+of the output find a row twice, and when the query has caught up every (partition, offset) is there exactly once.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.stream_driver import StreamDriver
+from tests.support.topic_data import TopicData
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 4
+RECORDS = 6_000  # per round
+CAP = 1_000  # records per micro-batch, so that a round has several
+LONGEST = 2.0  # seconds after the first micro-batch of a round at which it may be killed
+
+
+class KilledStream:
+    """One query over one checkpoint, killed in every round."""
+
+    def __init__(self, data: TopicData, directory: Path) -> None:
+        self._data = data
+        self._directory = directory
+        self.output = directory / "output"
+        self._arguments: dict[str, Any] = {
+            "bootstrap": data.bootstrap,
+            "topic": data.topic,
+            "output": str(self.output),
+            "checkpoint": str(directory / "checkpoint"),
+            "cap": CAP,
+        }
+
+    def run(self, spark: SparkSession, rounds: int, *, seed: int) -> None:
+        """New data and a killed query, `rounds` times: the driver and the workers in turn."""
+        moments = random.Random(seed)
+        killed = 0
+        for number in range(rounds):
+            self._data.produce(RECORDS)
+            with self._driver() as driver:
+                if driver.wait_for_batches(moments.randint(0, 2)):
+                    kill = driver.kill_driver_after if number % 2 == 0 else driver.kill_a_worker_after
+                    killed += kill(moments.uniform(0, LONGEST))
+                driver.finished()
+            rows = self.visible(spark)
+            assert len(set(rows)) == len(rows), f"round {number}: rows are doubled"
+            assert set(rows) <= set(self._data.positions())
+        assert killed > rounds // 2, f"only {killed} of {rounds} rounds were killed in time"
+        with self._driver() as driver:
+            assert driver.finished(), (self._directory / "driver.log").read_text()[-3000:]
+        assert self.visible(spark) == self._data.positions()
+
+    def visible(self, spark: SparkSession) -> list[tuple[str, int, int]]:
+        """What Spark reads from the output: what the sink's log says is committed."""
+        if not (self.output / "_spark_metadata").exists():
+            return []
+        rows = spark.read.schema("topic string, partition int, offset long").parquet(str(self.output)).collect()
+        return sorted((row.topic, row.partition, row.offset) for row in rows)
+
+    def _driver(self) -> StreamDriver:
+        return StreamDriver(self._arguments, self._directory / "driver.log")
+
+
+@pytest.fixture
+def stream(broker: BrokerProcess, topic: str, tmp_path: Path) -> KilledStream:
+    return KilledStream(TopicData(broker.bootstrap, topic, partitions=PARTITIONS), tmp_path)
+
+
+@pytest.mark.timeout(400)
+def test_output_equals_input_after_3_kills(stream: KilledStream, spark: SparkSession) -> None:
+    stream.run(spark, 3, seed=3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_output_equals_input_after_20_kills(stream: KilledStream, spark: SparkSession) -> None:
+    stream.run(spark, 20, seed=20)
