@@ -102,7 +102,6 @@ class GroupMember:
             try:
                 if not self._advance_once(topics, max(left, 0.0)):
                     return False
-                self._failures = 0
             except PykafkaError as error:
                 self._recover(error)
             if time.monotonic() >= deadline:
@@ -234,6 +233,7 @@ class GroupMember:
         with self._lock:
             self.assignment = decode_assignment(answer.assignment)
             self._step = _Step.IN
+            self._failures = 0
 
     # --- what goes wrong -----------------------------------------------------------------------
 

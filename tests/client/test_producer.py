@@ -191,8 +191,8 @@ def test_closing_with_a_deadline_fails_what_is_left(broker_factory: Callable[...
 def test_an_idempotent_producer_loses_doubles_and_reorders_nothing_over_restarts(
     broker_factory: Callable[..., BrokerProcess], crash: bool
 ) -> None:
-    process, count = broker_factory(), 60_000
-    restarts = threading.Thread(target=restart_often, args=(process, crash, 3))
+    process, count = broker_factory(), 30_000
+    restarts = threading.Thread(target=restart_often, args=(process, crash, 2))
     with Cluster(process.bootstrap) as cluster:
         Admin(cluster).create_topic("t", 2)
     with Producer(process.bootstrap, {"linger.ms": 1, "batch.size": 2000}) as producer:
