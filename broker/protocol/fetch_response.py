@@ -84,7 +84,9 @@ def encode_fetch_response(
 
 def _partition(version: int, partition: PartitionAnswer, flexible: bool) -> bytes:
     out = bytearray(
-        struct.pack(">ihqq", partition.partition, partition.error, partition.high_watermark, partition.last_stable_offset)
+        struct.pack(
+            ">ihqq", partition.partition, partition.error, partition.high_watermark, partition.last_stable_offset
+        )
     )
     if version >= 5:
         out += struct.pack(">q", partition.log_start_offset)

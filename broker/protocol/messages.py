@@ -98,30 +98,26 @@ def decode_request(frame: bytes | bytearray | memoryview) -> Request:
     """Read a whole request (without its 4-byte length)."""
     key, version, correlation_id = peek(frame)
     codec = _codec(key, version, EntityType.request)
-    # librdkafka 2.x ends some Metadata requests with stray bytes; Kafka's broker does not look, so we do not.
-    header, body, _ = _read(codec, frame, f"API {key} version {version}")
+    header, body = _read(codec, frame, f"API {key} version {version}")
     return Request(ApiKey(key), version, correlation_id, header.client_id, body, len(frame))
 
 
 def decode_response(api: ApiKey, version: int, payload: bytes | bytearray | memoryview) -> tuple[int, Any]:
     """Read a whole response (without its length): (correlation id, body)."""
     codec = _codec(api, version, EntityType.response)
-    what = f"{api.name} response version {version}"
-    header, body, left_over = _read(codec, payload, what)
-    if left_over:
-        raise ProtocolError(f"{what}: {left_over} bytes are left over")
+    header, body = _read(codec, payload, f"{api.name} response version {version}")
     return header.correlation_id, body
 
 
-def _read(codec: _Codec, data: bytes | bytearray | memoryview, what: str) -> tuple[Any, Any, int]:
-    """Header, body, and how many bytes were left over."""
+def _read(codec: _Codec, data: bytes | bytearray | memoryview, what: str) -> tuple[Any, Any]:
+    """Header and body. Stray bytes after them are let pass, as Kafka does: librdkafka sends some."""
     data = memoryview(data).toreadonly()  # kio reads no writable buffer
     try:
         header, header_size = codec.read_header(data, 0)
-        body, size = codec.read(data, header_size)
+        body, _ = codec.read(data, header_size)
     except (SerialError, ValueError, LookupError, OverflowError, struct.error, MemoryError) as error:
         raise ProtocolError(f"{what}: {type(error).__name__}: {error}") from error
-    return header, body, len(data) - header_size - size
+    return header, body
 
 
 def encode_request(
