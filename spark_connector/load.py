@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from broker.errors import PykafkaError
 from spark_connector.load_commit import published_directory
 from spark_connector.load_output import read_ranges, write_output
 from spark_connector.load_planner import LoadSite, finished_rerun, open_site, plan_load, recover
@@ -149,9 +149,9 @@ def _write(
                 f"group '{request.target.group}': another load committed number {record.id.sequence} while "
                 f"{record.load_id} was running; nothing of {record.load_id} is kept"
             ) from error
-        if isinstance(error, PySparkException):
-            raise LoadError(f"load {record.load_id}: Spark failed: {_summary(error)}") from error
-        raise
+        if isinstance(error, PykafkaError):
+            raise
+        raise LoadError(f"load {record.load_id} failed: {_summary(error)}") from error
     return sealed
 
 

@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import secrets
+import socket
 import time
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.committed import CommittedOffsets
 from spark_connector.load_commit import LoadCommitter, published_directory
 from spark_connector.load_log import FilesLoadLog, LoadLog
 from spark_connector.load_plan import Bounds, plan_ranges, plan_rerun
-from spark_connector.load_record import LoadId, LoadRecord
+from spark_connector.load_record import LoadError, LoadId, LoadRecord
 from spark_connector.load_request import LoadRequest, Target
 from spark_connector.offset_reader import OffsetReader
 from spark_connector.options import SourceOptions
@@ -27,6 +29,8 @@ from spark_connector.range_limit import Position, SpecificOffsets
 from spark_connector.storage import Storage, open_storage
 
 __all__ = ["LoadSite", "finished_rerun", "open_site", "plan_load", "recover"]
+
+_KNOCK_TIMEOUT = 10.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,19 @@ class LoadSite:
 
 @contextlib.contextmanager
 def open_site(target: Target) -> Iterator[LoadSite]:
-    """The site for as long as the block runs. Raises ConfigError, OffsetStoreError."""
+    """The site for as long as the block runs. Raises ConfigError, OffsetStoreError; OSErrors come out as LoadError."""
     output = open_storage(target.to, target.storage_options)
     if not output.renames_directories:
         raise ConfigError(f"'{target.to}': a load needs a file system with atomic rename: a local directory or hdfs://")
+    _knock(output.url)
     log = _open_log(target, output)
     try:
         reopen = functools.partial(open_storage, options=target.storage_options)
         yield LoadSite(output, log, LoadCommitter(output, log, target.group, reopen))
+    except PykafkaError:
+        raise  # some of them are OSErrors too
+    except OSError as error:
+        raise LoadError(f"{target.to}: {type(error).__name__}: {error}") from error
     finally:
         log.close()
 
@@ -69,6 +78,17 @@ def _open_log(target: Target, output: Storage) -> LoadLog:
     from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
 
     return ZooKeeperLoadLog(ZooKeeperOffsetStore(target.zookeeper_connect), target.group)
+
+
+def _knock(url: str) -> None:
+    """Fail within seconds when no NameNode is there: hdfs-native tries for three minutes and says nothing."""
+    parts = urlsplit(url)
+    if parts.hostname is None or parts.port is None:
+        return  # a local path, or a name service of HADOOP_CONF_DIR
+    try:
+        socket.create_connection((parts.hostname, parts.port), timeout=_KNOCK_TIMEOUT).close()
+    except OSError as error:
+        raise LoadError(f"nothing answers at {parts.netloc}, the NameNode of '{url}': {error}") from error
 
 
 def plan_load(request: LoadRequest, site: LoadSite) -> LoadRecord | None:

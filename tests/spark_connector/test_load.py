@@ -268,10 +268,26 @@ def test_a_load_finishes_what_was_killed_and_says_so(loads: Loads) -> None:
 
 def test_a_failed_write_leaves_nothing(files: Loads) -> None:
     files.data.produce(3)
-    with pytest.raises(LoadError, match="Spark failed"):
+    with pytest.raises(LoadError, match="failed: .*nonsense"):
         files(write_options={"compression": "nonsense"})
     assert list((files.to / "_staging" / "files").iterdir()) == []
     assert files().rows == 3
+
+
+@pytest.mark.parametrize(
+    ("to", "message"),
+    [
+        ("hdfs://127.0.0.1:1/x", r"nothing answers at 127\.0\.0\.1:1, the NameNode of"),
+        ("{file}/x", "file/x: NotADirectoryError"),
+    ],
+)
+def test_an_output_that_cannot_be_reached_is_one_clear_error(
+    files: Loads, tmp_path: Path, to: str, message: str
+) -> None:
+    files.data.produce(1)
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(LoadError, match=message):
+        files(to=to.format(file=tmp_path / "file"), storage_options={})
 
 
 def test_the_same_group_may_not_change_its_store(files: Loads, zookeeper: str) -> None:
