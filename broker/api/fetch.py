@@ -31,12 +31,12 @@ _FETCH_SESSION_ID_NOT_FOUND = int(ErrorCode.fetch_session_id_not_found)
 
 @dataclasses.dataclass(slots=True)
 class _Read:
-    """What one pass over the asked partitions found."""
+    """What one pass over the asked partitions found. `complete`: waiting would bring nothing more."""
 
     topics: list[TopicAnswer] = dataclasses.field(default_factory=list)
     partitions: list[Partition] = dataclasses.field(default_factory=list)
     size: int = 0
-    failed: bool = False
+    complete: bool = False
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Part] | Awaitable[Sequence[Part]]:
@@ -46,14 +46,14 @@ def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Pa
         return encode_fetch_response(request.version, request.correlation_id, (), error=_FETCH_SESSION_ID_NOT_FOUND)
     read = _read(context, body)
     wait_ms = to_ms(body.max_wait)
-    if read.failed or read.size >= body.min_bytes or wait_ms <= 0 or not read.partitions:
+    if read.complete or read.size >= body.min_bytes or wait_ms <= 0 or not read.partitions:
         return encode_fetch_response(request.version, request.correlation_id, read.topics)
-    delayed = DelayedFetch(read.partitions, body.min_bytes - read.size)
-    return _wait(context, request, delayed, wait_ms / 1000)
+    delayed = DelayedFetch(read.partitions, body.min_bytes - read.size, wait_ms / 1000)
+    return _wait(context, request, delayed)
 
 
-async def _wait(context: ApiContext, request: Request, delayed: DelayedFetch, seconds: float) -> Sequence[Part]:
-    await delayed.wait(seconds)
+async def _wait(context: ApiContext, request: Request, delayed: DelayedFetch) -> Sequence[Part]:
+    await delayed.wait()
     read = _read(context, request.body)
     return encode_fetch_response(request.version, request.correlation_id, read.topics)
 
@@ -82,10 +82,13 @@ def _read_partition(
         partition.check_epoch(field(asked, "current_leader_epoch", -1))
         found = _take(partition, asked, budget - read.size, first=read.size == 0)
     except BrokerError as error:
-        read.failed = True
+        read.complete = True  # an error is told at once
         return PartitionAnswer(asked.partition, int(error.code), -1, -1, -1, None, None)
     read.partitions.append(partition)
-    read.size += found.length if found else 0
+    if found is not None:
+        read.size += found.length
+        # A slice ends with its segment: no append makes that of a rolled one longer.
+        read.complete |= asked.fetch_offset < partition.log.active_base_offset
     return PartitionAnswer(
         asked.partition,
         0,

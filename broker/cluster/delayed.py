@@ -20,24 +20,27 @@ class Watched(Protocol):
 
 
 class DelayedFetch:
-    """Waits until its partitions have gained `missing_bytes`, or one of them changed hands."""
+    """Waits until its partitions have gained `missing_bytes`, or one of them changed hands, or `seconds` are over.
 
-    def __init__(self, partitions: Iterable[Watched], missing_bytes: int) -> None:
+    It counts from the moment it is made, not from the first step of whoever awaits it: an append that comes in
+    between must not be missed. One that nobody awaits any more ends with its time.
+    """
+
+    def __init__(self, partitions: Iterable[Watched], missing_bytes: int, seconds: float) -> None:
         self._partitions = tuple(partitions)
         self._missing = missing_bytes
-        self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def wait(self, seconds: float) -> None:
-        """Return when satisfied or after `seconds`."""
+        loop = asyncio.get_running_loop()
+        self._done: asyncio.Future[None] = loop.create_future()
+        self._timer = loop.call_later(seconds, self.end)
         for partition in self._partitions:
             partition.waiters.add(self)
-        timer = asyncio.get_running_loop().call_later(seconds, self.end)
+
+    async def wait(self) -> None:
+        """Return when satisfied or out of time."""
         try:
             await self._done
         finally:
-            timer.cancel()
-            for partition in self._partitions:
-                partition.waiters.discard(self)
+            self.end()
 
     def gained(self, size: int) -> None:
         """`size` more bytes can be read."""
@@ -46,6 +49,9 @@ class DelayedFetch:
             self.end()
 
     def end(self) -> None:
-        """Stop to wait, whatever there is."""
+        """Stop to wait, whatever there is. Idempotent."""
+        self._timer.cancel()
+        for partition in self._partitions:
+            partition.waiters.discard(self)
         if not self._done.done():
             self._done.set_result(None)

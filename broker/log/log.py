@@ -126,6 +126,11 @@ class Log:
         return tuple(self._segments)
 
     @property
+    def active_base_offset(self) -> int:
+        """Where the segment begins that is appended to."""
+        return self._segments.active.base_offset
+
+    @property
     def size(self) -> int:
         """Bytes of all segments."""
         return sum(segment.size for segment in self._segments)
