@@ -1,20 +1,22 @@
 """Produce: append record batches as leader.
 
-Behaviour: acks 0 gets no answer; 1 and all are answered once the records are in the log (and, where the
-topic's flush settings ask for it, on disk). Every partition has its own error. With one replica acks=all
-equals acks=1, unless min.insync.replicas asks for more, which is then refused.
+Behaviour: acks 0 gets no answer, and its connection is closed when it fails; 1 and all are answered once
+the records are in the log (and, where the topic's flush settings ask for it, on disk). Every partition has
+its own error. With one replica acks=all equals acks=1, unless min.insync.replicas asks for more, which is
+then refused. Clients do not write to internal topics.
 Version notes: 3 is the first with record batches; topic ids (13) are not served.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from broker.api.context import ApiContext
 from broker.cluster.partition import Partition
-from broker.errors import BrokerError, ErrorCode
+from broker.cluster.topic_names import INTERNAL_TOPICS
+from broker.errors import BrokerError, ErrorCode, ProtocolError
 from broker.net.router import Client
 from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
@@ -22,12 +24,14 @@ from broker.protocol.topic_partition import TopicPartition
 __all__ = ["handle"]
 
 Answer = Mapping[str, Any] | None
+Unflushed = list[tuple[Partition, dict[str, Any]]]
+"""Partitions whose records must be on disk before they are acknowledged, with what they will be answered."""
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     """Append what each partition was sent."""
     body = request.body
-    to_flush: list[Partition] = []
+    to_flush: Unflushed = []
     responses = [
         {
             "name": topic.name,
@@ -38,40 +42,63 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
         }
         for topic in body.topic_data
     ]
-    answer = None if body.acks == 0 else {"responses": responses}
-    return _flushed(to_flush, answer) if to_flush else answer
+    if to_flush:
+        return _flushed(to_flush, body, responses)
+    return _answer(body, responses)
 
 
-async def _flushed(partitions: list[Partition], answer: Answer) -> Answer:
-    for partition in partitions:
-        await asyncio.to_thread(partition.log.flush)
-    return answer
+async def _flushed(to_flush: Unflushed, body: Any, responses: Sequence[Mapping[str, Any]]) -> Answer:
+    for partition, response in to_flush:
+        try:
+            await asyncio.to_thread(partition.log.flush)
+        except BrokerError as error:
+            response.update(_failed(response["index"], error))
+    return _answer(body, responses)
+
+
+def _answer(body: Any, responses: Sequence[Mapping[str, Any]]) -> Answer:
+    if body.acks != 0:
+        return {"responses": responses}
+    for topic in responses:
+        for partition in topic["partition_responses"]:
+            if partition["error_code"] is not ErrorCode.none:
+                raise ProtocolError(
+                    f"produce with acks=0 to {topic['name']}-{partition['index']} failed: {partition['error_message']}"
+                )
+    return None
 
 
 def _append(
-    context: ApiContext, body: Any, tp: TopicPartition, records: bytes | None, to_flush: list[Partition]
+    context: ApiContext, body: Any, tp: TopicPartition, records: bytes | None, to_flush: Unflushed
 ) -> Mapping[str, Any]:
     try:
+        if tp.topic in INTERNAL_TOPICS:
+            raise BrokerError(ErrorCode.invalid_topic_exception, f"{tp.topic} is written by brokers only")
         partition = context.topics.partition(tp)
         _check(body, partition, records)
         result = partition.append(records or b"")
     except BrokerError as error:
-        return {
-            "index": tp.partition,
-            "error_code": error.code,
-            "base_offset": -1,
-            "log_append_time": -1,
-            "log_start_offset": -1,
-            "error_message": error.message or None,
-        }
-    if partition.log.flush_due():
-        to_flush.append(partition)
-    return {
+        return _failed(tp.partition, error)
+    response = {
         "index": tp.partition,
         "error_code": ErrorCode.none,
         "base_offset": result.base_offset,
         "log_append_time": result.log_append_time,
         "log_start_offset": result.log_start_offset,
+    }
+    if partition.log.flush_due():
+        to_flush.append((partition, response))
+    return response
+
+
+def _failed(index: int, error: BrokerError) -> dict[str, Any]:
+    return {
+        "index": index,
+        "error_code": error.code,
+        "base_offset": -1,
+        "log_append_time": -1,
+        "log_start_offset": -1,
+        "error_message": error.message or None,
     }
 
 
