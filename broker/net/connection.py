@@ -2,7 +2,7 @@
 
 Made by the listener. A frame is received straight into a buffer of its own size. Requests are handled
 one after another, as Kafka does: while one waits (a long poll, a group join) later frames queue up, and
-past `MAX_QUEUED` of them nothing more is read, so a connection's memory is bounded by its requests.
+past `MAX_QUEUED` of them, or so many bytes, nothing more is read: a connection's memory is bounded.
 File ranges go out by sendfile, at once when the socket takes them, else when it is writable again.
 """
 
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 SCRATCH_BYTES = 256 * 1024
 MAX_QUEUED = 16
+MAX_QUEUED_BYTES = 8 * 1024 * 1024
+SEND_BYTES = 1024 * 1024
+"""A reader that takes so much of a long response within connections.max.idle.ms is slow, not gone."""
 _SCRATCH = bytearray(SCRATCH_BYTES)
 """Shared by all connections: asyncio reads into it and hands it over in one step of the one event loop."""
 _LENGTH = struct.Struct(">i")
@@ -43,7 +46,9 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         self._filled = 0
         self._queue: collections.deque[bytes | bytearray] = collections.deque()
+        self._queued_bytes = 0
         self._task: asyncio.Task[None] | None = None
+        self._sending = False
         self._write_paused = False
         self._transport: asyncio.Transport
         self.client = Client("", 0)
@@ -61,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._task is not None:
             self._task.cancel()
-        self._queue.clear()
+        self._drop_queued()
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -94,10 +99,14 @@ class Connection(asyncio.BufferedProtocol):
         """Close once what is already written has left."""
         self._transport.close()
 
+    def abort(self) -> None:
+        """Close at once; what the peer has not taken is dropped."""
+        self._transport.abort()
+
     @property
     def waiting(self) -> bool:
-        """Is a request being served, so that silence is not idleness?"""
-        return self._task is not None
+        """Is a request being served, so that silence is not idleness? A response that is not taken counts as such."""
+        return self._task is not None and not self._sending
 
     # --- frames
 
@@ -133,15 +142,22 @@ class Connection(asyncio.BufferedProtocol):
             self._handle(frame)
             return
         self._queue.append(frame)
-        if len(self._queue) >= MAX_QUEUED:
+        self._queued_bytes += len(frame)
+        if len(self._queue) >= MAX_QUEUED or self._queued_bytes >= MAX_QUEUED_BYTES:
             self._transport.pause_reading()
 
     def _handle_queued(self) -> None:
         while self._queue and self._task is None and not self._write_paused:
             frame = self._queue.popleft()
-            if len(self._queue) == MAX_QUEUED // 2 and not self._transport.is_closing():
+            self._queued_bytes -= len(frame)
+            few = len(self._queue) <= MAX_QUEUED // 2 and self._queued_bytes <= MAX_QUEUED_BYTES // 2
+            if few and not self._transport.is_reading() and not self._transport.is_closing():
                 self._transport.resume_reading()
             self._handle(frame)
+
+    def _drop_queued(self) -> None:
+        self._queue.clear()
+        self._queued_bytes = 0
 
     # --- requests and responses
 
@@ -221,30 +237,40 @@ class Connection(asyncio.BufferedProtocol):
         return sent
 
     async def _send_rest(self, parts: list[Part]) -> None:
-        for part in parts:
-            if isinstance(part, bytes):
-                self._transport.write(part)
-            elif part.length:
-                sent = await self._loop.sendfile(
-                    self._transport,
-                    part.file,  # type: ignore[arg-type]  # fileno() is all it uses
-                    part.position,
-                    part.length,
-                    fallback=False,
-                )
-                if sent != part.length:
-                    raise ConnectionError("the log file ended before its range did")
+        self._sending = True
+        try:
+            for part in parts:
+                if isinstance(part, bytes):
+                    self._transport.write(part)
+                else:
+                    await self._send_file(part)
+        finally:
+            self._sending = False
+
+    async def _send_file(self, part: FileRange) -> None:
+        for start in range(0, part.length, SEND_BYTES):
+            length = min(SEND_BYTES, part.length - start)
+            sent = await self._loop.sendfile(
+                self._transport,
+                part.file,  # type: ignore[arg-type]  # fileno() is all it uses
+                part.position + start,
+                length,
+                fallback=False,
+            )
+            if sent != length:
+                raise ConnectionError("the log file ended before its range did")
+            self.last_active = self._loop.time()
 
     # --- ends
 
     def _refuse(self, error: ProtocolError) -> None:
         logger.warning("closing the connection of %s:%d: %s", self.client.host, self.client.port, error)
-        self._queue.clear()
+        self._drop_queued()
         self._transport.close()
 
     def _fail(self) -> None:
         logger.exception("request of %s:%d failed", self.client.host, self.client.port)
-        self._queue.clear()
+        self._drop_queued()
         self._transport.close()
 
 

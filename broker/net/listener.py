@@ -78,7 +78,7 @@ class ListenerSet:
         limit = asyncio.get_running_loop().time() - self._config.connections_max_idle_ms / 1000
         idle = [c for c in self._connections if c.last_active < limit and not c.waiting]
         for connection in idle:
-            connection.close()
+            connection.abort()  # also one that was closed before and whose peer never took the rest
         return len(idle)
 
     async def close(self) -> None:
