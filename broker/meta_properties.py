@@ -19,11 +19,14 @@ FILE_NAME = "meta.properties"
 
 
 def check_meta_properties(directories: Sequence[Path], broker_id: int, cluster_id: str) -> None:
-    """Claim new directories for this broker. Raises ConfigError when one belongs to another."""
+    """Claim new directories for this broker. Raises ConfigError when one belongs to another, or cannot be claimed."""
     for directory in directories:
         path = directory / FILE_NAME
         if not path.exists():
-            _write(path, broker_id, cluster_id)
+            try:
+                _write(path, broker_id, cluster_id)
+            except OSError as error:
+                raise ConfigError(f"log.dirs: cannot write {path}: {error.strerror}") from error
             continue
         stored = read_properties_file(path)
         if stored.get("broker.id") != str(broker_id):

@@ -16,15 +16,17 @@ from typing import Any
 from broker.api.context import ApiContext
 from broker.api.table import make_routes
 from broker.clock import Clock, SystemClock
+from broker.cluster.changes import ChangeNotifications
 from broker.cluster.election import ControllerElection
 from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from broker.cluster.membership import Membership
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.registry import Registry
 from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC
-from broker.cluster.topics import Topics
+from broker.cluster.topics import Topics, stored_log_config
 from broker.cluster.zk import ZooKeeper
 from broker.cluster.znodes import BrokerInfo, Endpoint
+from broker.cluster.zookeeper_keeper import ZooKeeperKeeper
 from broker.config import BrokerConfig, Listener
 from broker.coordinator.group_config import GroupConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
@@ -42,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 ZOOKEEPER_DIRECTORY = "zookeeper"
 SESSION_FILE = "zookeeper.session"
+ZOOKEEPER_OPERATION_TIMEOUT_S = 10.0
+"""How long a client that wants a topic created waits for a ZooKeeper that is away, before it gets an error."""
 
 
 class BrokerServer:
@@ -62,6 +66,7 @@ class BrokerServer:
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._zookeeper: ZooKeeper | None = None
         self._undo: list[Callable[[], object]] = []
         self._topics: Topics
         self._groups: GroupCoordinator | None = None
@@ -76,30 +81,42 @@ class BrokerServer:
 
     async def _start(self) -> list[Listener]:
         bound = self._listeners.bind()
-        registry = await asyncio.to_thread(self._reach_zookeeper, bound)
+        registry, changes = await self._reach_zookeeper(bound)
         metadata = await asyncio.to_thread(registry.load_metadata)
-        self._topics = Topics(self.config, registry, self._logs, metadata)
+        self._topics = Topics(
+            self.config,
+            registry,
+            self._logs,
+            metadata,
+            tell_changed=lambda topic: changes.notify_config_change(f"topics/{topic}"),
+        )
         self._groups = await self._start_groups()
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
         context = ApiContext(self.config, self._clock, self.config.broker_id, self._topics, self._groups, ids)
-        self._watch(registry)
+        self._watch(registry, changes)
         await self._listeners.serve(Router(make_routes(context)))
         self._begin(self._tick_forever())
         return bound
 
-    def _reach_zookeeper(self, bound: list[Listener]) -> Registry:
-        """In a worker thread: ZooKeeper, then the logs (topic settings come from there), then the registration."""
-        connect = self.config.zookeeper_connect
-        for directory in self._directories:
-            directory.mkdir(parents=True, exist_ok=True)
-        if not connect:
-            embedded = EmbeddedZooKeeper(
-                self._directories[0] / ZOOKEEPER_DIRECTORY, self.config.embedded_zookeeper_port
-            )
-            self._undo.append(embedded.stop)
-            connect = self.embedded_zookeeper = embedded.start()
-            logger.info("started a ZooKeeper of our own at %s", connect)
-        zookeeper = ZooKeeper(connect, self.config.zookeeper_session_timeout_ms)
+    async def _reach_zookeeper(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:
+        """Do it in a worker thread, and when we are told to stop meanwhile see that thread end first."""
+        reaching = asyncio.ensure_future(asyncio.to_thread(self._reach_zookeeper_blocking, bound))
+        try:
+            return await asyncio.shield(reaching)
+        except asyncio.CancelledError:
+            if self._zookeeper is not None:
+                await asyncio.to_thread(self._zookeeper.close)
+            await asyncio.wait([reaching])
+            raise
+
+    def _reach_zookeeper_blocking(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:
+        """ZooKeeper, then the logs (topic settings come from there), then the registration."""
+        self._logs.lock()
+        zookeeper = self._zookeeper = ZooKeeper(
+            self.config.zookeeper_connect or self._start_own_zookeeper(),
+            self.config.zookeeper_session_timeout_ms,
+            operation_timeout_s=ZOOKEEPER_OPERATION_TIMEOUT_S,
+        )
         self._undo.append(zookeeper.close)
         zookeeper.start()
         registry = Registry(zookeeper, self._clock)
@@ -115,12 +132,20 @@ class BrokerServer:
         election = ControllerElection(registry, self.config.broker_id)
         election.start()
         self._undo.append(election.stop)
-        return registry
+        return registry, ChangeNotifications(zookeeper, self._clock)
+
+    def _start_own_zookeeper(self) -> str:
+        keeper = ZooKeeperKeeper(
+            EmbeddedZooKeeper(self._directories[0] / ZOOKEEPER_DIRECTORY, self.config.embedded_zookeeper_port)
+        )
+        self._undo.append(keeper.stop)
+        self.embedded_zookeeper = keeper.start()
+        return self.embedded_zookeeper
 
     def _load_logs(self, registry: Registry) -> None:
         defaults = LogConfig.from_properties(self.config.topic_defaults())
         settings = {name: record.config for name, record in registry.topics().items()}
-        self._logs.load(lambda topic: LogConfig.from_properties(settings.get(topic, {}), defaults))
+        self._logs.load(lambda topic: stored_log_config(topic, settings.get(topic, {}), defaults))
         for tp in self._logs.logs():
             if tp.topic not in settings:
                 logger.warning("%s lies in log.dirs but ZooKeeper knows no such topic; it is left alone", tp)
@@ -152,7 +177,7 @@ class BrokerServer:
 
     # --- while it runs
 
-    def _watch(self, registry: Registry) -> None:
+    def _watch(self, registry: Registry, changes: ChangeNotifications) -> None:
         """Changes that others make in ZooKeeper: the callbacks come on a thread of the client's."""
         loop = asyncio.get_running_loop()
 
@@ -169,6 +194,7 @@ class BrokerServer:
             registry.watch_brokers(changed),
             registry.watch_controller(changed),
             registry.watch_deletions(deletions),
+            changes.watch_config_changes(changed),
         )
         self._undo += [watch.cancel for watch in watches]
         self._begin(self._refresh_when_changed())
@@ -182,6 +208,8 @@ class BrokerServer:
                 await self._topics.refresh()
             except PykafkaError as error:
                 logger.warning("cannot read the cluster's metadata: %s", error)
+            except Exception:
+                logger.exception("taking over a change of the cluster failed")
 
     async def _tick_forever(self) -> None:
         seconds = self.config.log_flush_scheduler_interval_ms / 1000

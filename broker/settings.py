@@ -110,6 +110,8 @@ def read_properties_file(path: Path) -> dict[str, str]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"cannot read {path}: it is no text file in UTF-8 ({error.reason})") from error
     properties: dict[str, str] = {}
     for number, line in enumerate(text.replace("\\\n", "").splitlines(), 1):
         line = line.strip()

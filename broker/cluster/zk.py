@@ -60,6 +60,7 @@ _ATTEMPTS_PER_SESSION = 4
 _SHORTEST_ATTEMPT_MS = 1000
 _NODES_PER_READ = 500  # so that neither request nor answer grows large
 _CLOSE_TIMEOUT_S = 5.0
+_LOOK_S = 0.1  # how soon a start notices that it is not wanted any more
 
 _TRY_AGAIN = (
     kz.ConnectionLoss,
@@ -122,7 +123,10 @@ class ZooKeeper:
         """Connect, and create the chroot. Raises ConnectionFailed when no server answers in time."""
         self._events.start()
         connected = self._client.start_async()
-        connected.wait(self._connection_timeout)
+        deadline = time.monotonic() + self._connection_timeout
+        while not connected.wait(_LOOK_S) and time.monotonic() < deadline:
+            if self._closing.is_set():
+                raise ConnectionFailed(f"the ZooKeeper client of {self.connect} is closed")
         if not connected.is_set():
             self.close()
             raise ConnectionFailed(

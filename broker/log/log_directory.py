@@ -36,7 +36,9 @@ class LogDirectory:
         self._written: dict[str, dict[TopicPartition, int]] = {}
 
     def lock(self) -> None:
-        """Create the directory if need be and take it. Raises ConfigError, also when another broker has it."""
+        """Create the directory if need be and take it; idempotent. Raises ConfigError, also when another has it."""
+        if self._lock_fd >= 0:
+            return
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock_fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

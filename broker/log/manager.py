@@ -61,15 +61,23 @@ class LogManager:
             producer_expiration_ms=producer_expiration_ms,
         )
 
+    def lock(self) -> None:
+        """Take the directories, before anything else is done in them. Raises ConfigError; none is taken then."""
+        try:
+            for directory in self._directories:
+                directory.lock()
+        except BaseException:
+            self._unlock()
+            raise
+
     def load(self, config_of: Callable[[str], LogConfig]) -> None:
         """Lock the directories and open every log in them, recovering those that were not closed cleanly.
 
         `config_of(topic)` gives a topic's settings. Raises ConfigError (a directory in use, or no directory;
         a broken checkpoint) and BrokerError `kafka_storage_error`; the locks are free again then.
         """
+        self.lock()
         try:
-            for directory in self._directories:
-                directory.lock()
             for directory in self._directories:
                 self._load_directory(directory, config_of)
         except BaseException:
@@ -158,6 +166,7 @@ class LogManager:
     def close(self) -> None:
         """Flush and close every log, and mark each directory whose logs all closed well as clean."""
         if not self._loaded:
+            self._unlock()
             return
         self._loaded = False
         unclean = set()
