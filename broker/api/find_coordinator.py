@@ -56,7 +56,14 @@ async def _coordinator(context: ApiContext, kind: int, key: str) -> Any:
                 raise BrokerError(ErrorCode.coordinator_not_available, error.message) from error
     metadata = context.topics.metadata
     partitions = metadata.topics[GROUP_OFFSETS_TOPIC].partitions
-    leader = partitions[context.groups.partition_for(key)].leader
+    found = partitions.get(context.groups.partition_for(key))
+    if found is None:
+        raise BrokerError(
+            ErrorCode.coordinator_not_available,
+            f"{GROUP_OFFSETS_TOPIC} has {len(partitions)} partitions; start every broker with the same "
+            "offsets.topic.num.partitions",
+        )
+    leader = found.leader
     if leader not in metadata.brokers:
         raise BrokerError(ErrorCode.coordinator_not_available, f"broker {leader} is not up")
     return metadata.brokers[leader]

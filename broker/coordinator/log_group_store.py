@@ -6,6 +6,7 @@ back gives them in order, for the replay at start.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator, Sequence
 
@@ -35,7 +36,10 @@ class LogGroupStore:
         now = self._clock.now_ms()
         for key, value in records:
             builder.append(now, key, value)
-        self._topics.partition(TopicPartition(GROUP_OFFSETS_TOPIC, partition)).append(builder.build())
+        held = self._topics.partition(TopicPartition(GROUP_OFFSETS_TOPIC, partition))
+        held.append(builder.build())
+        if held.log.flush_due():
+            await asyncio.to_thread(held.log.flush)
 
     def read(self, partition: int) -> Iterator[tuple[bytes, bytes | None]]:
         """Every record of the partition, oldest first."""
