@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 
 import pytest
 
@@ -45,9 +46,10 @@ def test_one_cluster_per_settings_and_not_too_many() -> None:
 
 
 def test_a_process_has_one_set_and_a_forked_child_its_own() -> None:
-    mine = worker_clients()
-    assert worker_clients() is mine
-    child = os.fork()
-    if child == 0:
-        os._exit(0 if worker_clients() is not mine else 1)
-    assert os.waitpid(child, 0)[1] == 0
+    program = (
+        "import os; from spark_connector.worker_clients import worker_clients; mine = worker_clients();"
+        "assert worker_clients() is mine; child = os.fork();"
+        "child or os._exit(int(worker_clients() is mine));"
+        "assert os.waitpid(child, 0)[1] == 0"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)  # here no other thread holds a lock
