@@ -10,6 +10,7 @@ Version notes: topic names up to 12, ids from 13.
 from __future__ import annotations
 
 import dataclasses
+import uuid
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
 
+_NO_ID = uuid.UUID(int=0)
 _FETCH_SESSION_ID_NOT_FOUND = int(ErrorCode.fetch_session_id_not_found)
 
 
@@ -68,7 +70,7 @@ def _read(context: ApiContext, body: Any) -> _Read:
             topic = context.topics.metadata.topic_by_id(topic_id) if topic_id else None
             name = topic.name if topic else None
         answers = [_read_partition(context, body, name, partition, budget, read) for partition in asked.partitions]
-        read.topics.append(TopicAnswer(name or "", topic_id, answers))
+        read.topics.append(TopicAnswer(name or "", topic_id or _NO_ID, answers))
     return read
 
 

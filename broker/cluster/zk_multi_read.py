@@ -43,7 +43,7 @@ class MultiRead(Generic[T]):
 
     def serialize(self) -> bytes:
         header = _HEADER.pack(self.operation, False, -1)
-        parts = []
+        parts: list[bytes] = []
         for path in map(str.encode, self.paths):
             parts += (header, _INT.pack(len(path)), path, b"\0")
         return b"".join(parts) + _CLOSING_HEADER

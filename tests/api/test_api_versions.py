@@ -1,0 +1,32 @@
+"""ApiVersions: the table as it is, and an answer for clients of the future."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from broker.api.table import API_TABLE
+from broker.errors import ErrorCode
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import decode_response
+from tests.support.raw_requests import Requests, versions
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.API_VERSIONS))
+def test_every_version_tells_the_whole_table(ask: Requests, version: int) -> None:
+    body = {"client_software_name": "tests", "client_software_version": "1"}
+    answer = ask.ask(ApiKey.API_VERSIONS, body, version)
+    told = {key.api_key: (key.min_version, key.max_version) for key in answer.api_keys}
+    served = {int(api): (0 if api is ApiKey.PRODUCE else low, high) for api, low, high, _ in API_TABLE}
+    assert (answer.error_code, told) == (ErrorCode.none, served)
+
+
+@pytest.mark.parametrize("version", [5, 99, 32767, -1])
+def test_an_unknown_version_is_answered_in_version_0_with_the_table(ask: Requests, version: int) -> None:
+    ask.socket.sendall(struct.pack(">ihhi", 30, int(ApiKey.API_VERSIONS), version, 77) + b"\x7f" * 22)
+    (length,) = struct.unpack(">i", ask.read(4))
+    correlation_id, answer = decode_response(ApiKey.API_VERSIONS, 0, ask.read(length))
+    assert (correlation_id, answer.error_code) == (77, ErrorCode.unsupported_version)
+    assert len(answer.api_keys) == len(API_TABLE)
+    assert ask.ask(ApiKey.API_VERSIONS, {}, 0).error_code is ErrorCode.none  # the connection goes on

@@ -1,0 +1,137 @@
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs: what they show, refuse, and that changes hold at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from broker.errors import ErrorCode
+from broker.protocol.api_keys import ApiKey
+from tests.support.broker_process import BrokerProcess
+from tests.support.raw_requests import Requests, batch, versions
+
+TOPIC, BROKER = 2, 4
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+
+
+def describe(
+    ask: Requests, kind: int, name: str, keys: list[str] | None = None, version: int | None = None, **more: bool
+) -> Any:
+    resource = {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
+    return ask.ask(ApiKey.DESCRIBE_CONFIGS, {"resources": [resource], **more}, version).results[0]
+
+
+def setting(ask: Requests, topic: str, key: str) -> tuple[str, int]:
+    """Value and source."""
+    (found,) = describe(ask, TOPIC, topic, [key]).configs
+    return found.value, found.config_source
+
+
+def alter(
+    ask: Requests,
+    topic: str,
+    *changes: tuple[str, int, str | None],
+    kind: int = TOPIC,
+    validate_only: bool = False,
+    version: int | None = None,
+) -> Any:
+    configs = [{"name": key, "config_operation": operation, "value": value} for key, operation, value in changes]
+    resource = {"resource_type": kind, "resource_name": topic, "configs": configs}
+    body = {"resources": [resource], "validate_only": validate_only}
+    return ask.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, version).responses[0]
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_CONFIGS))
+def test_every_version_describes_a_topic(ask: Requests, topic: str, version: int) -> None:
+    ask.create(topic, retention_ms="1234")
+    answer = describe(ask, TOPIC, topic, version=version, include_synonyms=True, include_documentation=True)
+    assert answer.error_code is ErrorCode.none
+    found = {c.name: c for c in answer.configs}
+    assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("1234", 1)
+    assert [s.value for s in found["retention.ms"].synonyms] == ["1234", "604800000"]
+    assert found["segment.bytes"].config_source == 5
+
+
+def test_the_broker_is_described_by_its_id(ask: Requests, broker: BrokerProcess) -> None:
+    (found,) = describe(ask, BROKER, "0", ["group.initial.rebalance.delay.ms"]).configs
+    assert (found.value, found.config_source, found.read_only) == ("50", 4, True)
+    assert describe(ask, BROKER, "77").error_code is ErrorCode.invalid_request
+
+
+def test_what_is_not_there_is_refused(ask: Requests) -> None:
+    assert describe(ask, TOPIC, "no-such-topic").error_code is ErrorCode.unknown_topic_or_partition
+    assert describe(ask, 99, "x").error_code is ErrorCode.invalid_request
+    assert alter(ask, "no-such-topic").error_code is ErrorCode.unknown_topic_or_partition
+    assert alter(ask, "0", kind=BROKER).error_code is ErrorCode.invalid_request
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
+def test_a_setting_is_set_and_taken_away(ask: Requests, topic: str, version: int) -> None:
+    ask.create(topic)
+    assert alter(ask, topic, ("retention.ms", SET, "99"), version=version).error_code is ErrorCode.none
+    assert setting(ask, topic, "retention.ms") == ("99", 1)
+    assert alter(ask, topic, ("retention.ms", DELETE, None), version=version).error_code is ErrorCode.none
+    assert setting(ask, topic, "retention.ms") == ("604800000", 5)
+
+
+def test_a_list_is_appended_to_and_subtracted_from(ask: Requests, topic: str) -> None:
+    ask.create(topic)
+    alter(ask, topic, ("cleanup.policy", APPEND, "compact"))
+    assert setting(ask, topic, "cleanup.policy")[0] == "delete,compact"
+    alter(ask, topic, ("cleanup.policy", SUBTRACT, "delete"))
+    assert setting(ask, topic, "cleanup.policy")[0] == "compact"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("retention.m", SET, "1"),
+        ("retention.ms", SET, "soon"),
+        ("retention.ms", SET, None),
+        ("retention.ms", APPEND, "1"),
+        ("cleanup.policy", SET, "keep"),
+    ],
+)
+def test_a_bad_change_changes_nothing(ask: Requests, topic: str, change: tuple[str, int, str | None]) -> None:
+    ask.create(topic)
+    answer = alter(ask, topic, ("segment.ms", SET, "5000"), change)
+    assert answer.error_code is ErrorCode.invalid_config
+    assert answer.error_message
+    assert setting(ask, topic, "segment.ms")[1] == 5
+
+
+def test_validate_only_changes_nothing(ask: Requests, topic: str) -> None:
+    ask.create(topic)
+    assert alter(ask, topic, ("retention.ms", SET, "5"), validate_only=True).error_code is ErrorCode.none
+    assert setting(ask, topic, "retention.ms")[1] == 5
+
+
+@pytest.mark.parametrize("version", versions(ApiKey.ALTER_CONFIGS))
+def test_alter_configs_replaces_all(ask: Requests, topic: str, version: int) -> None:
+    ask.create(topic, retention_ms="7")
+    resource = {"resource_type": TOPIC, "resource_name": topic, "configs": [{"name": "segment.ms", "value": "5000"}]}
+    body = {"resources": [resource], "validate_only": False}
+    assert ask.ask(ApiKey.ALTER_CONFIGS, body, version).responses[0].error_code is ErrorCode.none
+    assert setting(ask, topic, "segment.ms") == ("5000", 1)
+    assert setting(ask, topic, "retention.ms")[1] == 5
+
+
+def test_changes_hold_at_once_and_over_a_restart(broker_factory: Callable[..., BrokerProcess], topic: str) -> None:
+    broker = broker_factory({"log.retention.check.interval.ms": "50", "log.flush.scheduler.interval.ms": "50"})
+
+    def codes(ask: Requests) -> list[ErrorCode]:
+        return [ask.produce({(topic, 0): batch(b"x" * size)})[topic, 0].error_code for size in (100, 1000)]
+
+    with Requests(broker.bootstrap) as ask:
+        ask.create(topic)
+        assert codes(ask) == [ErrorCode.none, ErrorCode.none]
+        alter(ask, topic, ("max.message.bytes", SET, "500"))
+        assert codes(ask) == [ErrorCode.none, ErrorCode.message_too_large]
+    for end in (broker.stop, broker.kill):
+        end()
+        broker.start()
+        with Requests(broker.bootstrap) as ask:
+            assert codes(ask) == [ErrorCode.none, ErrorCode.message_too_large]
+            assert setting(ask, topic, "max.message.bytes") == ("500", 1)
