@@ -8,6 +8,8 @@ nothing else. PykafkaErrors pass: the console makes one line of them.
 from __future__ import annotations
 
 import json
+import os
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -113,6 +115,8 @@ def _run(request: LoadRequest, master: str, settings: Mapping[str, str], console
     sessions: list[SparkSession] = []
 
     def start() -> SparkSession:
+        # Spark would take the python3 of the PATH for its workers, which may be another one, without the connector.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = SparkSession.builder.master(master).appName(f"pykafka load {request.target.group}")
         for name, value in {**_SESSION, **settings}.items():
             builder = builder.config(name, value)
