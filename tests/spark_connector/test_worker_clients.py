@@ -9,7 +9,7 @@ import pytest
 
 from broker.client.settings import ClientSettings
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.worker_clients import WorkerClients, worker_clients
+from spark_connector.worker_clients import WorkerClients
 
 SETTINGS = ClientSettings.from_properties({"bootstrap.servers": "127.0.0.1:1"})
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
