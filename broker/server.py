@@ -106,7 +106,7 @@ class BrokerServer:
         except asyncio.CancelledError:
             if self._zookeeper is not None:
                 await asyncio.to_thread(self._zookeeper.close)
-            await asyncio.wait([reaching])
+            await asyncio.gather(reaching, return_exceptions=True)
             raise
 
     def _reach_zookeeper_blocking(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:

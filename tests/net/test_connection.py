@@ -245,6 +245,93 @@ def test_silent_connections_are_closed_but_waiting_ones_are_not() -> None:
     assert asyncio.run(main()) == (1, True)
 
 
+@pytest.mark.parametrize("ended_by", ["peer", "broker"])
+def test_a_connection_lost_in_the_middle_of_a_response_ends_quietly(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, ended_by: str
+) -> None:
+    """The peer reads nothing: some of the response lies in the socket's buffers, the rest waits to be sent."""
+    (tmp_path / "segment").write_bytes(bytes(20_000_000))
+
+    async def main() -> int:
+        with (tmp_path / "segment").open("rb", buffering=0) as file:
+
+            def handle(request: Request, client: Client) -> Any:
+                return [bytes(5_000_000), Slice(file, 0, 20_000_000)]
+
+            async with serving(handle) as (host, port, listeners):
+                for _ in range(5):
+                    sock = socket.create_connection((host, port))
+                    sock.sendall(request(1))
+                    while not any(c._sending for c in listeners._connections):
+                        await asyncio.sleep(0.001)
+                    (connection,) = listeners._connections
+                    if ended_by == "peer":
+                        sock.close()
+                    else:
+                        connection.abort()
+                    while listeners.connection_count:
+                        await asyncio.sleep(0.001)
+                    sock.close()
+                await asyncio.sleep(0)
+                return len([task for task in asyncio.all_tasks() if task is not asyncio.current_task()])
+
+    assert asyncio.run(main()) == 0
+    assert caplog.records == []
+
+
+def test_a_response_that_nobody_takes_counts_as_idle(tmp_path: Path) -> None:
+    (tmp_path / "segment").write_bytes(bytes(20_000_000))
+
+    async def main() -> int:
+        with (tmp_path / "segment").open("rb", buffering=0) as file:
+
+            def handle(request: Request, client: Client) -> Any:
+                return [Slice(file, 0, 20_000_000)]
+
+            async with serving(handle, connections_max_idle_ms=1) as (host, port, listeners):
+                with socket.create_connection((host, port)) as sock:
+                    sock.sendall(request(1))
+                    while not any(c._sending for c in listeners._connections):
+                        await asyncio.sleep(0.001)
+                    await asyncio.sleep(0.005)
+                    closed = listeners.close_idle()
+                    while listeners.connection_count:
+                        await asyncio.sleep(0.001)
+                return closed
+
+    assert asyncio.run(main()) == 1
+
+
+def test_queued_requests_are_bounded_in_bytes() -> None:
+    """The first request waits; the peer goes on to send large ones, and is stopped before they fill the memory."""
+
+    async def main() -> int:
+        gate = asyncio.Event()
+
+        async def wait() -> dict[str, Any]:
+            await gate.wait()
+            return answer_with("x")
+
+        async with serving(lambda r, c: wait()) as (host, port, listeners):
+            reader, writer = await asyncio.open_connection(host, port)
+            names = [{"name": "n" * 1000} for _ in range(5000)]
+            frame = encode_request(ApiKey.METADATA, 4, 1, "t", {"topics": names})
+            writer.write(request(1) + frame * 12)
+            while not any(c._queue for c in listeners._connections):
+                await asyncio.sleep(0.001)
+            (connection,) = listeners._connections
+            while connection._transport.is_reading():
+                await asyncio.sleep(0.001)
+            held = sum(map(len, connection._queue))
+            gate.set()
+            for _ in range(13):
+                await read_frame(reader)
+            writer.close()
+            return held
+
+    assert asyncio.run(main()) < 15_000_000
+
+
 def test_a_port_that_is_taken_is_named() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
