@@ -26,6 +26,7 @@ from kio.static.constants import EntityType
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import build
+from broker.protocol.frame_check import check_body
 
 __all__ = [
     "Request",
@@ -114,6 +115,7 @@ def _read(codec: _Codec, data: bytes | bytearray | memoryview, what: str) -> tup
     data = memoryview(data).toreadonly()  # kio reads no writable buffer
     try:
         header, header_size = codec.read_header(data, 0)
+        check_body(codec.entity, data, header_size)
         body, _ = codec.read(data, header_size)
     except (SerialError, ValueError, LookupError, OverflowError, struct.error, MemoryError) as error:
         raise ProtocolError(f"{what}: {type(error).__name__}: {error}") from error

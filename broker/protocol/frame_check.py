@@ -1,0 +1,197 @@
+"""Is a frame as long as its arrays say? Looked at before kio decodes it, for every message.
+
+Called by messages.py. kio reserves memory for as many elements as an array's length announces, and when there is not
+so much memory the process is aborted, whatever Python would catch: thirty bytes would end a broker. So the frame is
+walked first, by kio's own schema: lengths only, nothing is decoded, and elements of one size are stepped over at once.
+A step takes a buffer, a position and where the buffer ends, and gives the next position; it raises ValueError for an
+array, string or tag that reaches beyond the end, or that is null and may not be.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import struct
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+__all__ = ["check_body"]
+
+Buffer = memoryview
+Step = Callable[[Buffer, int, int], int]
+
+_FIXED = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "error_code": 2,
+    "int32": 4,
+    "timedelta_i32": 4,
+    "int64": 8,
+    "timedelta_i64": 8,
+    "datetime_i64": 8,
+    "uuid": 16,
+}
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+
+
+class _Layout(NamedTuple):
+    """How to step over a value. `size`: its bytes when they are always as many, else -1. `untagged_size`: of a struct
+    that is of one size but for its tags, the bytes it has without any; the last one is a zero then."""
+
+    step: Step
+    size: int = -1
+    untagged_size: int = -1
+
+
+def check_body(entity: Any, buffer: Buffer, position: int) -> None:
+    """Raise ValueError, IndexError or struct.error unless a body of kio's class `entity` lies at `position`."""
+    _struct(entity).step(buffer, position, len(buffer))
+
+
+@functools.cache
+def _struct(entity: Any) -> _Layout:
+    hints = typing.get_type_hints(entity)
+    plain, tagged = [], {}
+    for field in dataclasses.fields(entity):
+        layout = _field(hints[field.name], field.metadata.get("kafka_type", ""), entity.__flexible__)
+        if "tag" in field.metadata:
+            tagged[field.metadata["tag"]] = layout.step
+        else:
+            plain.append(layout)
+    size = sum(layout.size for layout in plain) if all(layout.size >= 0 for layout in plain) else -1
+    if not entity.__flexible__ and size >= 0:
+        return _fixed(size)
+    steps = _merged(plain)
+    if entity.__flexible__:
+        steps.append(functools.partial(_tags, tagged))
+
+    def walk(buffer: Buffer, position: int, end: int) -> int:
+        for step in steps:
+            position = step(buffer, position, end)
+        return position
+
+    return _Layout(walk, untagged_size=size + 1 if size >= 0 else -1)
+
+
+def _merged(layouts: list[_Layout]) -> list[Step]:
+    """Neighbours of fixed size become one step."""
+    steps, run = [], 0
+    for layout in layouts:
+        if layout.size >= 0:
+            run += layout.size
+            continue
+        if run:
+            steps.append(_fixed(run).step)
+        steps.append(layout.step)
+        run = 0
+    if run:
+        steps.append(_fixed(run).step)
+    return steps
+
+
+def _field(hint: Any, kafka_type: str, flexible: bool) -> _Layout:
+    optional = False
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        hint, optional = next(a for a in typing.get_args(hint) if a is not type(None)), True
+    if typing.get_origin(hint) is tuple:
+        element = typing.get_args(hint)[0]
+        return _Layout(_array(_field(element, kafka_type, flexible), flexible, optional))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return _Layout(functools.partial(_optional, _struct(hint).step)) if optional else _struct(hint)
+    if kafka_type in _FIXED:
+        return _fixed(_FIXED[kafka_type])
+    if flexible:
+        return _Layout(_compact_bytes)
+    return _Layout(_string if kafka_type == "string" else _bytes)
+
+
+def _fixed(size: int) -> _Layout:
+    def skip(buffer: Buffer, position: int, end: int) -> int:
+        return _within(position + size, end)
+
+    return _Layout(skip, size)
+
+
+def _array(element: _Layout, flexible: bool, optional: bool) -> Step:
+    step, size, untagged_size = element
+
+    def walk(buffer: Buffer, position: int, end: int) -> int:
+        if flexible:
+            count, position = _unsigned_varint(buffer, position)
+            count -= 1
+        else:
+            (count,) = _INT32.unpack_from(buffer, position)
+            position += 4
+        if count < 0:
+            if count < -1 or not optional:
+                raise ValueError(f"an array of {count} elements")
+            return position
+        if count * max(size, 1) > end - position:
+            raise ValueError(f"an array of {count} elements in {end - position} bytes")
+        if size >= 0:
+            return position + count * size
+        after = position + count * untagged_size
+        if count > 1 and untagged_size > 0 and after <= end:
+            tag_counts = buffer[position + untagged_size - 1 : after : untagged_size]
+            if tag_counts.tobytes().count(0) == count:
+                return after
+        for _ in range(count):
+            position = step(buffer, position, end)
+        return position
+
+    return walk
+
+
+def _optional(step: Step, buffer: Buffer, position: int, end: int) -> int:
+    """A nullable struct: a byte below zero stands for null."""
+    present = buffer[position] < 0x80
+    return step(buffer, position + 1, end) if present else position + 1
+
+
+def _string(buffer: Buffer, position: int, end: int) -> int:
+    return _within(position + 2 + max(_INT16.unpack_from(buffer, position)[0], 0), end)
+
+
+def _bytes(buffer: Buffer, position: int, end: int) -> int:
+    return _within(position + 4 + max(_INT32.unpack_from(buffer, position)[0], 0), end)
+
+
+def _compact_bytes(buffer: Buffer, position: int, end: int) -> int:
+    length, position = _unsigned_varint(buffer, position)
+    return _within(position + max(length - 1, 0), end)
+
+
+def _tags(known: dict[int, Step], buffer: Buffer, position: int, end: int) -> int:
+    if not buffer[position]:
+        return position + 1
+    count, position = _unsigned_varint(buffer, position)
+    for _ in range(count):
+        tag, position = _unsigned_varint(buffer, position)
+        size, position = _unsigned_varint(buffer, position)
+        after = _within(position + size, end)
+        if tag in known:
+            known[tag](buffer, position, after)
+        position = after
+    return position
+
+
+def _unsigned_varint(buffer: Buffer, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
+        if shift > 28:
+            raise ValueError("a varint of more than five bytes")
+
+
+def _within(position: int, end: int) -> int:
+    if position > end:
+        raise ValueError(f"{position - end} bytes are missing")
+    return position

@@ -1,0 +1,82 @@
+"""Frames whose arrays announce more than there is: refused, before kio reserves memory for them."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kio.schema.fetch.v12.request import FetchRequest
+
+from broker.errors import ProtocolError
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.frame_check import check_body
+from broker.protocol.messages import Request, decode_request, decode_response, encode_request, encode_response
+
+
+def fetch(version: int, partitions: int = 3) -> bytes:
+    asked = [{"partition": i, "partition_max_bytes": 7} for i in range(partitions)]
+    return encode_request(ApiKey.FETCH, version, 1, "x", {"topics": [{"topic": "topic", "partitions": asked}]})[4:]
+
+
+@pytest.mark.parametrize("length", [1 << 20, (1 << 31) - 1])
+def test_an_array_longer_than_the_frame_is_refused(length: int) -> None:
+    legacy = encode_request(ApiKey.METADATA, 4, 1, "x", {"topics": []})[4:]
+    at = len(legacy) - 5
+    assert legacy[at : at + 4] == b"\0\0\0\0"
+    with pytest.raises(ProtocolError, match=f"array of {length} elements"):
+        decode_request(legacy[:at] + struct.pack(">i", length) + legacy[at + 4 :])
+
+
+def test_so_is_one_in_the_compact_encoding() -> None:
+    compact = encode_request(ApiKey.METADATA, 12, 1, "x", {"topics": []})[4:]
+    at = len(compact) - 4
+    assert compact[at] == 1
+    with pytest.raises(ProtocolError, match="array of 268435454 elements"):
+        decode_request(compact[:at] + b"\xff\xff\xff\x7f" + compact[at + 1 :])
+
+
+def test_so_is_one_in_a_response() -> None:
+    request = Request(ApiKey.METADATA, 4, 1, None, None, 0)
+    frame = encode_response(request, {"brokers": (), "topics": ()})[4:]
+    assert frame[8:12] == b"\0\0\0\0"
+    with pytest.raises(ProtocolError, match="array of 2147483647 elements"):
+        decode_response(ApiKey.METADATA, 4, frame[:8] + b"\x7f\xff\xff\xff" + frame[12:])
+
+
+def test_an_array_that_may_not_be_null_is_refused() -> None:
+    frame = encode_request(ApiKey.CREATE_TOPICS, 4, 1, "x", {"topics": ()})[4:]
+    at = frame.index(b"\0\0\0\0", 11)
+    with pytest.raises(ProtocolError, match="array of -1 elements"):
+        decode_request(frame[:at] + b"\xff\xff\xff\xff" + frame[at + 4 :])
+
+
+@pytest.mark.parametrize("version", range(4, 17))
+@pytest.mark.parametrize("partitions", [0, 1, 2, 200])
+def test_what_is_whole_passes(version: int, partitions: int) -> None:
+    body: Any = decode_request(fetch(version, partitions)).body
+    assert len(body.topics[0].partitions) == partitions
+
+
+def test_tags_are_stepped_over_whether_known_or_not() -> None:
+    frame = fetch(12, 2)
+    element = struct.pack(">iiqiqi", 0, -1, 0, -1, -1, 7)
+    at = frame.index(element) + len(element)
+    assert frame[at] == 0
+    tagged = frame[:at] + b"\x01\x63\x03abc" + frame[at + 1 :]
+    check_body(FetchRequest, memoryview(tagged), 12)
+    with pytest.raises(ValueError, match="bytes are missing"):
+        check_body(FetchRequest, memoryview(frame[:at] + b"\x01\x63\x7fabc" + frame[at + 1 :]), 12)
+
+
+@given(st.data())
+def test_bytes_that_were_changed_give_a_request_or_a_protocol_error(data: st.DataObject) -> None:
+    frame = bytearray(fetch(data.draw(st.integers(4, 16)), 2))
+    for _ in range(data.draw(st.integers(1, 6))):
+        frame[data.draw(st.integers(4, len(frame) - 1))] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF, 0x40]))
+    try:
+        decode_request(bytes(frame))
+    except ProtocolError:
+        pass
