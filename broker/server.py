@@ -237,6 +237,7 @@ class BrokerServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._groups is not None:
+            await self._topics.close()
             await self._groups.close()
         await asyncio.to_thread(self._logs.close)
         while self._undo:

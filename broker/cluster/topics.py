@@ -36,6 +36,7 @@ __all__ = ["NewTopic", "Topics", "stored_log_config"]
 
 logger = logging.getLogger(__name__)
 
+FILES_AT_ONCE = 16
 MAX_NEW_PARTITIONS = 10_000
 """Made at once; more would not fit into one ZooKeeper transaction anyway."""
 ZOOKEEPER_THREADS = 4
@@ -80,6 +81,7 @@ class Topics:
         self._partitions: dict[TopicPartition, Partition] = {}
         self._lock = asyncio.Lock()
         self._changing = asyncio.Lock()
+        self._refreshing: set[asyncio.Task[None]] = set()
         self._on_led: dict[str, OnLed] = {}
         self._on_deleted: list[OnDeleted] = []
         self.metadata = metadata
@@ -200,7 +202,19 @@ class Topics:
         """Read the cluster's metadata anew and bring the local logs in line.
 
         `changed` names the topics to read again besides new and gone ones; None reads all.
+        Goes on to its end though the caller, a client's request, is cancelled: half of it must not be left undone.
         """
+        refreshing = asyncio.ensure_future(self._refresh(changed))
+        self._refreshing.add(refreshing)
+        refreshing.add_done_callback(self._refreshed)
+        await asyncio.shield(refreshing)
+
+    def _refreshed(self, task: asyncio.Task[None]) -> None:
+        self._refreshing.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has raised it, if it is still there
+
+    async def _refresh(self, changed: Collection[str] | None) -> None:
         async with self._lock:
             if changed is None:
                 metadata = await self._ask(self._registry.load_metadata)
@@ -208,13 +222,22 @@ class Topics:
                 metadata = await self._ask(self._registry.load_metadata, self.metadata, reload=changed)
             if self.metadata.topics.keys() - metadata.topics.keys():
                 await self._check_cluster()
+            await self._in_slices(self._open_log, self._newly_ours(metadata))
             led, gone = self._apply(metadata)
+            await self._in_slices(self._delete_log, [(tp,) for tp in gone])
         for tp in led:
             if tp.topic in self._on_led:
                 await self._on_led[tp.topic](tp.partition)
         if gone:
             for told in self._on_deleted:
                 await told(gone)
+
+    async def close(self) -> None:
+        """Take over no more changes."""
+        for task in self._refreshing:
+            task.cancel()
+        await asyncio.gather(*self._refreshing, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def tell_led(self, topic: str, told: OnLed) -> None:
         """Await `told` for every partition of `topic` led here, now and whenever one is added."""
@@ -265,6 +288,22 @@ class Topics:
         _check_count(partitions)
         return assign_replicas(brokers, partitions, factor, start=zlib.crc32(new.name.encode()))
 
+    def _newly_ours(self, metadata: ClusterMetadata) -> list[tuple[TopicPartition, Topic]]:
+        return [
+            (tp, topic)
+            for topic in metadata.topics.values()
+            for index, info in topic.partitions.items()
+            if info.leader == self._config.broker_id
+            and (tp := TopicPartition(topic.name, index)) not in self._partitions
+        ]
+
+    async def _in_slices(self, work: Callable[..., object], items: Sequence[tuple[Any, ...]]) -> None:
+        """Many files are made or renamed: requests are served in between."""
+        for number, arguments in enumerate(items, 1):
+            work(*arguments)
+            if number % FILES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
     def _apply(self, metadata: ClusterMetadata) -> tuple[list[TopicPartition], list[TopicPartition]]:
         """Open what we lead, let go of what we do not, pass new settings on: (newly led, gone from the cluster)."""
         led = []
@@ -275,12 +314,8 @@ class Topics:
             if info.leader == self._config.broker_id
         }
         for tp, partition in list(self._partitions.items()):
-            topic = metadata.topics.get(tp.topic)
-            if topic is None or partition.log.topic_id != topic.topic_id:
-                self._partitions.pop(tp).close()
-                self._delete_log(tp)
-            elif tp not in ours:
-                self._partitions.pop(tp).close()  # led by somebody else, or by nobody: the records stay
+            if tp not in ours or partition.log.topic_id != ours[tp][0].topic_id:
+                self._partitions.pop(tp).close()  # of those led by somebody else, or by nobody, the records stay
         for tp, (topic, info) in ours.items():
             if tp in self._partitions:
                 self._partitions[tp].leader_epoch = info.leader_epoch

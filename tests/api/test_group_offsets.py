@@ -116,3 +116,18 @@ def test_offsets_outlive_a_kill_and_a_clean_restart(
         broker.start()
         with Requests(broker.bootstrap) as ask:
             assert committed(ask, group, {topic: [0]}) == {(topic, 0): (number, f"at {number}")}
+
+
+def test_a_client_that_leaves_while_the_offsets_topic_is_made_does_no_harm(
+    broker_factory: Callable[..., BrokerProcess], topic: str
+) -> None:
+    broker = broker_factory({"offsets.topic.num.partitions": "50"})
+    for _ in range(3):
+        with Requests(broker.bootstrap) as leaving:
+            leaving.send(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": ["g"]})
+    with Requests(broker.bootstrap) as ask:
+        ask.create(topic)
+        for number in range(60):
+            group = f"group-{number}"
+            eventually(lambda group=group: find(ask, group).error_code is ErrorCode.none)  # type: ignore[misc]
+            eventually(lambda group=group: commit(ask, group, {(topic, 0): 1})[topic, 0] is ErrorCode.none)  # type: ignore[misc]
