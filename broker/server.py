@@ -44,6 +44,7 @@ logger = logging.getLogger(__name__)
 
 ZOOKEEPER_DIRECTORY = "zookeeper"
 SESSION_FILE = "zookeeper.session"
+REFRESH_AGAIN_S = 5.0
 ZOOKEEPER_OPERATION_TIMEOUT_S = 10.0
 """How long a client that wants a topic created waits for a ZooKeeper that is away, before it gets an error; less when
 sessions are short."""
@@ -201,16 +202,22 @@ class BrokerServer:
         self._begin(self._refresh_when_changed())
 
     async def _refresh_when_changed(self) -> None:
-        """However many changes come meanwhile, one reading follows."""
+        """However many changes come meanwhile, one reading follows; one that failed is tried again."""
+        told = ""
         while True:
             await self._changed.wait()
             self._changed.clear()
             try:
                 await self._topics.refresh()
+                told = ""
+                continue
             except PykafkaError as error:
-                logger.warning("cannot read the cluster's metadata: %s", error)
+                if str(error) != told:
+                    logger.warning("cannot take over a change of the cluster: %s", error)
+                told = str(error)
             except Exception:
                 logger.exception("taking over a change of the cluster failed")
+            asyncio.get_running_loop().call_later(REFRESH_AGAIN_S, self._changed.set)
 
     async def _tick_forever(self) -> None:
         seconds = self.config.log_flush_scheduler_interval_ms / 1000

@@ -219,6 +219,7 @@ def test_an_emptied_zookeeper_costs_no_records(tmp_path: Path, zookeeper: str, t
             ask.put(topic, b"kept")
             with ZooKeeper(chroot) as zk:
                 delete_below(zk, "/cluster")
+                ask.create_topics({"name": f"{topic}-2"})  # the broker looks before the topics go, too
                 delete_below(zk, "/brokers/topics")
             eventually(lambda: "ZooKeeper has lost the cluster" in broker.output)
             assert ask.values(topic) == [b"kept"]
@@ -249,14 +250,19 @@ def test_a_keeper_that_was_stopped_starts_nothing_more(tmp_path: Path) -> None:
     assert not server.running
 
 
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[tuple[BrokerProcess, BrokerProcess]]:
+    settings = {"offsets.topic.num.partitions": "4", "group.initial.rebalance.delay.ms": "50"}
+    directory = tmp_path_factory.mktemp("pair")
+    with (
+        BrokerProcess(directory / "1", {"broker.id": "1", **settings}, zookeeper=f"{zookeeper}/pair") as first,
+        BrokerProcess(directory / "2", {"broker.id": "2", **settings}, zookeeper=f"{zookeeper}/pair") as second,
+    ):
+        yield first, second
+
+
 class TestTwoBrokers:
     """Different ids on one ZooKeeper are one cluster."""
-
-    @pytest.fixture
-    def pair(self, broker_factory: BrokerFactory) -> tuple[BrokerProcess, BrokerProcess]:
-        settings = {"offsets.topic.num.partitions": "4", "group.initial.rebalance.delay.ms": "50"}
-        first = broker_factory({"broker.id": "1", **settings}, name="one")
-        return first, broker_factory({"broker.id": "2", **settings}, name="two")
 
     def test_they_agree_and_each_serves_what_it_leads(
         self, pair: tuple[BrokerProcess, BrokerProcess], topic: str

@@ -84,6 +84,7 @@ class Topics:
         self._refreshing: set[asyncio.Task[None]] = set()
         self._on_led: dict[str, OnLed] = {}
         self._on_deleted: list[OnDeleted] = []
+        self._cluster_id = metadata.cluster_id
         self.metadata = metadata
         self._apply(metadata)
 
@@ -220,7 +221,7 @@ class Topics:
                 metadata = await self._ask(self._registry.load_metadata)
             else:
                 metadata = await self._ask(self._registry.load_metadata, self.metadata, reload=changed)
-            if self.metadata.topics.keys() - metadata.topics.keys():
+            if metadata.cluster_id != self._cluster_id or self.metadata.topics.keys() - metadata.topics.keys():
                 await self._check_cluster()
             await self._in_slices(self._open_log, self._newly_ours(metadata))
             led, gone = self._apply(metadata)
@@ -269,7 +270,7 @@ class Topics:
 
     async def _check_cluster(self) -> None:
         """Topics are gone. Before any record is deleted: is this still the ZooKeeper we know, or an empty one?"""
-        found, ours = await self._ask(self._registry.cluster_id), self.metadata.cluster_id
+        found, ours = await self._ask(self._registry.cluster_id), self._cluster_id
         if found != ours:
             raise BrokerError(
                 ErrorCode.inconsistent_cluster_id,

@@ -11,6 +11,7 @@ import contextlib
 import gc
 import logging
 import logging.config
+import resource
 import signal
 import sys
 from collections.abc import Iterable
@@ -49,6 +50,7 @@ def start(
     """Start a broker in the foreground; stop it with Ctrl-C or SIGTERM."""
     _configure_logging(logging_config)
     config = BrokerConfig.load(properties, _parse_overrides(override or ()))
+    _allow_many_files()
     asyncio.run(_run(config, stop_on_eof))
 
 
@@ -97,6 +99,13 @@ async def _run(config: BrokerConfig, stop_on_eof: bool) -> None:
     print(f"pykafka broker {config.broker_id} listening on {where}{own}", flush=True)
     await waiting
     await server.stop()
+
+
+def _allow_many_files() -> None:
+    """Connections and segments are descriptors; the soft limit, often 1024, is meant for `select` (as the JVM does)."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS refuses what its kernel does not give
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _configure_logging(path: Path | None) -> None:

@@ -145,26 +145,24 @@ class TestRecreation:
             assert ask.put(topic, b"%d" % round_) == 0
             assert ask.delete(topic) is ErrorCode.none
 
-    @pytest.mark.parametrize("recreate_after", [False, True], ids=["recreated before the kill", "and after it"])
-    def test_nor_after_a_kill(
-        self, broker_factory: Callable[..., BrokerProcess], topic: str, recreate_after: bool
-    ) -> None:
+    def test_nor_after_a_kill(self, broker_factory: Callable[..., BrokerProcess], topic: str) -> None:
         broker = broker_factory()
+        before, after = f"{topic}-recreated-before-the-kill", f"{topic}-and-after-it"
         with Requests(broker.bootstrap) as ask:
-            ask.create(topic)
-            ask.put(topic, b"old")
-            assert ask.delete(topic) is ErrorCode.none
-            if not recreate_after:
-                ask.create(topic)
+            for name in (before, after):
+                ask.create(name)
+                ask.put(name, b"old")
+                assert ask.delete(name) is ErrorCode.none
+            ask.create(before)
             broker.kill()
         broker.start()
         with Requests(broker.bootstrap) as ask:
-            if recreate_after:
-                assert not exists(ask, topic)
-                ask.create(topic)
-            assert ask.values(topic) == []
-            assert ask.put(topic, b"new") == 0
-            assert ask.values(topic) == [b"new"]
+            assert not exists(ask, after)
+            ask.create(after)
+            for name in (before, after):
+                assert ask.values(name) == []
+                assert ask.put(name, b"new") == 0
+                assert ask.values(name) == [b"new"]
 
     def test_a_log_of_another_topic_of_that_name_is_not_served(
         self, broker_factory: Callable[..., BrokerProcess], topic: str
