@@ -48,7 +48,7 @@ class KilledStream:
             self._data.produce(RECORDS)
             with self._driver() as driver:
                 if driver.wait_for_batches(moments.randint(0, 2)):
-                    kill = driver.kill_driver_after if number % 2 == 0 else driver.kill_a_worker_after
+                    kill = driver.kill_after if number % 2 == 0 else driver.kill_a_worker_after
                     killed += kill(moments.uniform(0, LONGEST))
                 driver.finished()
             rows = self.visible(spark)

@@ -1,0 +1,88 @@
+"""A Python process with a Spark of its own, started to be killed. The base of load_driver.py and stream_driver.py.
+
+It prints lines that tell how far it is; what Spark prints goes to a log.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+import psutil
+
+from tests.support.source_tree import ROOT
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.log.level": "ERROR",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # starts in half the time
+    "spark.sql.shuffle.partitions": "2",
+}
+"""Settings of a Spark that starts quickly and says little."""
+
+
+class SparkChild:
+    """`python -m MODULE WORDS…`; `log` takes what Spark prints."""
+
+    def __init__(self, module: str, words: list[str], log: Path) -> None:
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *words],
+                cwd=ROOT,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+            )
+        self._log = log
+
+    def kill_after(self, seconds: float) -> bool:
+        """Let it go on for so long, then kill -9 (its JVM ends with it); False when it was done before."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+            return True
+        return False
+
+    def kill_a_worker_after(self, seconds: float) -> bool:
+        """Let it go on for so long, then kill -9 one of Spark's Python workers; False when there was none."""
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            workers = [p for p in psutil.Process(self._process.pid).children(recursive=True) if _is_worker(p)]
+            for worker in workers[-1:]:  # the youngest: the oldest is the daemon they are forked from
+                worker.send_signal(signal.SIGKILL)
+            return bool(workers)
+        return False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._process:
+            self._process.kill()
+
+    @property
+    def _output(self) -> IO[str]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    try:
+        return any("pyspark" in word and ("daemon" in word or "worker" in word) for word in process.cmdline())
+    except psutil.Error:
+        return False  # it has ended by itself
