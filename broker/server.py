@@ -27,7 +27,8 @@ from broker.cluster.topics import Topics, stored_log_config
 from broker.cluster.zk import ZooKeeper
 from broker.cluster.znodes import BrokerInfo, Endpoint
 from broker.cluster.zookeeper_keeper import ZooKeeperKeeper
-from broker.config import BrokerConfig, Listener
+from broker.config.broker_config import BrokerConfig
+from broker.config.listener import Listener
 from broker.coordinator.group_config import GroupConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.log_group_store import LogGroupStore

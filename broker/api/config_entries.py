@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import TOPIC_KEYS, LogConfig
 from broker.settings import Setting, settings_of
 

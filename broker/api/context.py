@@ -11,7 +11,7 @@ import dataclasses
 from broker.clock import Clock
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 
 __all__ = ["ApiContext"]

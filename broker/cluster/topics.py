@@ -25,7 +25,7 @@ from broker.cluster.registry import Registry
 from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS, check_topic_name
 from broker.cluster.zk_types import ZooKeeperError
 from broker.cluster.znodes import TopicRecord, new_uuid
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ConfigError, ConnectionFailed, ErrorCode
 from broker.log.log import Log
 from broker.log.log_config import LogConfig

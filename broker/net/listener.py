@@ -10,7 +10,8 @@ import collections
 import logging
 import socket
 
-from broker.config import BrokerConfig, Listener
+from broker.config.broker_config import BrokerConfig
+from broker.config.listener import Listener
 from broker.errors import ConfigError
 from broker.net.connection import Connection
 from broker.net.router import Router

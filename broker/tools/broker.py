@@ -20,7 +20,7 @@ from typing import Annotated
 
 import typer
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
 from broker.server import BrokerServer
 

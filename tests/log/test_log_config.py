@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
 from broker.log.log_config import TOPIC_KEYS, LogConfig
 

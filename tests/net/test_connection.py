@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.net.listener import ListenerSet
 from broker.net.router import Client, Route, Router
 from broker.protocol.api_keys import ApiKey

@@ -12,7 +12,7 @@ from typing import Any
 
 from broker.api.table import API_TABLE
 from broker.client.settings import ClientSettings
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import LogConfig
 from broker.settings import Setting, settings_of
 from broker.tools.main import commands, summary

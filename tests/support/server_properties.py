@@ -6,7 +6,7 @@ operator nearly always sets are given a value, all others stand commented out at
 
 from __future__ import annotations
 
-from broker.config import BrokerConfig
+from broker.config.broker_config import BrokerConfig
 from broker.settings import settings_of
 from tests.support.source_tree import ROOT
 

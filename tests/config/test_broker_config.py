@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.config import BrokerConfig, Listener
+from broker.config.broker_config import BrokerConfig
+from broker.config.listener import Listener
 from broker.errors import ConfigError
 from broker.settings import read_properties_file, settings_of
 

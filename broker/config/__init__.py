@@ -1,0 +1,1 @@
+"""The broker's settings, in Kafka's key names, each declared once, a file per part."""

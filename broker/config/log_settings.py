@@ -1,0 +1,104 @@
+"""The broker keys that give topics their defaults: segments, flushing, retention."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from broker.settings import at_least, one_of, setting
+
+__all__ = ["LogSettings"]
+
+LOG, FLUSH, RETENTION = "log", "flush", "retention"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LogSettings:
+    """A part of `BrokerConfig`."""
+
+    log_segment_bytes: int = setting(
+        "log.segment.bytes", 1073741824, "A segment is closed at this size.", group=LOG, check=at_least(14)
+    )
+    log_roll_hours: int = setting(
+        "log.roll.hours", 168, "A segment is closed at this age (log.roll.ms wins).", group=LOG, check=at_least(1)
+    )
+    log_roll_ms: int | None = setting("log.roll.ms", None, "The same in milliseconds.", group=LOG, check=at_least(1))
+    log_index_interval_bytes: int = setting(
+        "log.index.interval.bytes", 4096, "Log bytes between two index entries.", group=LOG, check=at_least(0)
+    )
+    log_index_size_max_bytes: int = setting(
+        "log.index.size.max.bytes",
+        10485760,
+        "A segment is closed when an index is this large.",
+        group=LOG,
+        check=at_least(4),
+    )
+    message_max_bytes: int = setting(
+        "message.max.bytes", 1048588, "Largest record batch taken.", group=LOG, check=at_least(0)
+    )
+    log_message_timestamp_type: str = setting(
+        "log.message.timestamp.type",
+        "CreateTime",
+        "CreateTime keeps the producer's time, LogAppendTime stamps the broker's.",
+        group=LOG,
+        check=one_of(("CreateTime", "LogAppendTime")),
+    )
+    log_cleanup_policy: tuple[str, ...] = setting(
+        "log.cleanup.policy",
+        ("delete",),
+        "What becomes of old segments.",
+        group=LOG,
+        check=one_of(("delete", "compact")),
+    )
+    compression_type: str = setting(
+        "compression.type",
+        "producer",
+        "Batches are stored as the producer sent them.",
+        group=LOG,
+        check=one_of(("producer",)),
+    )
+    min_insync_replicas: int = setting(
+        "min.insync.replicas", 1, "In-sync replicas that acks=all needs.", group=LOG, check=at_least(1)
+    )
+    log_segment_delete_delay_ms: int = setting(
+        "log.segment.delete.delay.ms", 60000, "Wait before a deleted file is unlinked.", group=LOG, check=at_least(0)
+    )
+    producer_id_expiration_ms: int = setting(
+        "producer.id.expiration.ms", 86400000, "Idle idempotent producers are forgotten.", group=LOG, check=at_least(1)
+    )
+
+    log_flush_interval_messages: int = setting(
+        "log.flush.interval.messages",
+        9223372036854775807,
+        "fsync after this many records.",
+        group=FLUSH,
+        check=at_least(1),
+    )
+    log_flush_interval_ms: int | None = setting(
+        "log.flush.interval.ms", None, "fsync records older than this; unset leaves it to the OS.", group=FLUSH
+    )
+    log_flush_scheduler_interval_ms: int = setting(
+        "log.flush.scheduler.interval.ms",
+        1000,
+        "How often time-based work on logs is looked for.",
+        group=FLUSH,
+        check=at_least(10),
+    )
+
+    log_retention_hours: int = setting(
+        "log.retention.hours", 168, "Age at which a segment is deleted.", group=RETENTION
+    )
+    log_retention_minutes: int | None = setting(
+        "log.retention.minutes", None, "The same in minutes; wins over hours.", group=RETENTION
+    )
+    log_retention_ms: int | None = setting(
+        "log.retention.ms", None, "The same in milliseconds; wins over both; -1 keeps for ever.", group=RETENTION
+    )
+    log_retention_bytes: int = setting(
+        "log.retention.bytes",
+        -1,
+        "Size of a partition above which its oldest segments go; -1 is no limit.",
+        group=RETENTION,
+    )
+    log_retention_check_interval_ms: int = setting(
+        "log.retention.check.interval.ms", 300000, "How often segments are checked.", group=RETENTION, check=at_least(1)
+    )

@@ -1,0 +1,39 @@
+"""Listeners and connections: buffers, limits, idle time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from broker.settings import at_least, setting
+
+__all__ = ["NetworkSettings"]
+
+SOCKET = "socket"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NetworkSettings:
+    """A part of `BrokerConfig`."""
+
+    socket_send_buffer_bytes: int = setting(
+        "socket.send.buffer.bytes", -1, "SO_SNDBUF of client sockets; -1 leaves it to the OS.", group=SOCKET
+    )
+    socket_receive_buffer_bytes: int = setting(
+        "socket.receive.buffer.bytes", -1, "SO_RCVBUF of client sockets; -1 leaves it to the OS.", group=SOCKET
+    )
+    socket_request_max_bytes: int = setting(
+        "socket.request.max.bytes",
+        104857600,
+        "A larger request closes its connection.",
+        group=SOCKET,
+        check=at_least(1),
+    )
+    connections_max_idle_ms: int = setting(
+        "connections.max.idle.ms", 600000, "Connections idle for longer are closed.", group=SOCKET, check=at_least(1)
+    )
+    max_connections_per_ip: int = setting(
+        "max.connections.per.ip", 2147483647, "Connections taken from one address.", group=SOCKET, check=at_least(0)
+    )
+    fetch_max_bytes: int = setting(
+        "fetch.max.bytes", 57671680, "Most bytes in one fetch response.", group=SOCKET, check=at_least(1024)
+    )
