@@ -11,7 +11,6 @@ import contextlib
 import gc
 import logging
 import logging.config
-import resource
 import signal
 import sys
 from collections.abc import Iterable
@@ -23,6 +22,7 @@ import typer
 from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
 from broker.server import BrokerServer
+from broker.tools.process import allow_many_files, keep_freed_memory
 
 __all__ = ["app", "start"]
 
@@ -50,7 +50,8 @@ def start(
     """Start a broker in the foreground; stop it with Ctrl-C or SIGTERM."""
     _configure_logging(logging_config)
     config = BrokerConfig.load(properties, _parse_overrides(override or ()))
-    _allow_many_files()
+    allow_many_files()
+    keep_freed_memory()
     asyncio.run(_run(config, stop_on_eof))
 
 
@@ -99,13 +100,6 @@ async def _run(config: BrokerConfig, stop_on_eof: bool) -> None:
     print(f"pykafka broker {config.broker_id} listening on {where}{own}", flush=True)
     await waiting
     await server.stop()
-
-
-def _allow_many_files() -> None:
-    """Connections and segments are descriptors; the soft limit, often 1024, is meant for `select` (as the JVM does)."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # macOS refuses what its kernel does not give
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _configure_logging(path: Path | None) -> None:
