@@ -31,7 +31,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener
 from broker.coordinator.group_config import GroupConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
-from broker.coordinator.log_group_store import LogGroupStore
+from broker.coordinator.log_record_store import LogRecordStore
 from broker.errors import PykafkaError
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
@@ -162,7 +162,7 @@ class BrokerServer:
         config = self.config
         held = self._topics.metadata.topics.get(GROUP_OFFSETS_TOPIC)
         groups = GroupCoordinator(
-            LogGroupStore(self._topics, self._clock),
+            LogRecordStore(self._topics, GROUP_OFFSETS_TOPIC, self._clock),
             self._clock,
             GroupConfig(
                 group_min_session_timeout_ms=config.group_min_session_timeout_ms,

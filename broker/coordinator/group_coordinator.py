@@ -31,7 +31,7 @@ from broker.coordinator.group_messages import (
 )
 from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.group_store import GroupStore, KeyValue
+from broker.coordinator.record_store import KeyValue, RecordStore
 from broker.coordinator.records import (
     MalformedRecord,
     OffsetAndMetadata,
@@ -62,9 +62,15 @@ _Answer = TypeVar("_Answer", JoinReply, SyncReply)
 class GroupCoordinator:
     """All groups whose partitions this broker leads. `load` a partition before its groups are served."""
 
-    def __init__(self, store: GroupStore, clock: Clock, config: GroupConfig, partitions: int) -> None:
+    def __init__(self, store: RecordStore, clock: Clock, config: GroupConfig, partitions: int) -> None:
         self._config = config
-        self._shards = ShardMap(store, clock, config, partitions)
+        self._shards = ShardMap(
+            lambda partition, timer: GroupShard(partition, store, clock, config, timer),
+            clock,
+            partitions,
+            expiry_interval_ms=config.offsets_retention_check_interval_ms,
+            invalid_id=ErrorCode.invalid_group_id,
+        )
 
     # --- partitions ------------------------------------------------------------------------------
 

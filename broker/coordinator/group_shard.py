@@ -21,8 +21,8 @@ from broker.coordinator.group_effects import Effects, GroupState, Now, Store
 from broker.coordinator.group_events import expired_offsets
 from broker.coordinator.group_messages import JoinReply, SyncReply
 from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.group_store import GroupStore, KeyValue
-from broker.coordinator.group_writer import PartitionWriter
+from broker.coordinator.record_store import KeyValue, RecordStore
+from broker.coordinator.record_writer import RecordWriter
 from broker.coordinator.records import (
     MalformedRecord,
     OffsetKey,
@@ -56,7 +56,7 @@ class GroupShard:
     """One partition's groups; `loaded` is false while they are replayed."""
 
     def __init__(
-        self, partition: int, store: GroupStore, clock: Clock, config: GroupConfig, timer: DeadlineTimer
+        self, partition: int, store: RecordStore, clock: Clock, config: GroupConfig, timer: DeadlineTimer
     ) -> None:
         self.partition = partition
         self.groups: dict[str, ClassicGroup] = {}
@@ -66,7 +66,7 @@ class GroupShard:
         self._clock = clock
         self._config = config
         self._timer = timer
-        self._writer = PartitionWriter(store, partition)
+        self._writer = RecordWriter(store, partition)
         # Group id → the moment its timer is set to.
         self._armed: dict[str, float] = {}
 

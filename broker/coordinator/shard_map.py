@@ -1,22 +1,20 @@
-"""Which `__consumer_offsets` partitions this broker coordinates, and where a group is found.
+"""Which partitions of an internal topic this broker coordinates, and where an id is found.
 
-Owned by the group coordinator. Loads, unloads and closes shards, routes group ids to them, and sets
-off the expiry of offsets in all of them.
+Owned by the group and by the transaction coordinator, each with shards of its own kind. Loads, unloads
+and closes shards, routes ids to them, and sets off the expiry of what is old in all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import lru_cache
+from typing import Generic, Protocol, TypeVar
 
 from broker.clock import Clock
 from broker.coordinator.deadline_timer import DeadlineTimer
-from broker.coordinator.group_config import GroupConfig
-from broker.coordinator.group_shard import GroupShard
-from broker.coordinator.group_store import GroupStore
 from broker.errors import ErrorCode
 
-__all__ = ["ShardMap", "partition_for"]
+__all__ = ["Shard", "ShardMap", "partition_for"]
 
 # Ids are kept in records, whose strings end at 32767 bytes; a character has up to four.
 MAX_ID_LENGTH = 8191
@@ -24,7 +22,7 @@ MAX_ID_LENGTH = 8191
 
 @lru_cache(maxsize=16_384)
 def partition_for(group_id: str, partitions: int) -> int:
-    """The `__consumer_offsets` partition of a group: |Java's String.hashCode| mod `partitions`, as in Kafka."""
+    """The partition of an id: |Java's String.hashCode| mod `partitions`, as in Kafka."""
     encoded = group_id.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for high, low in zip(encoded[::2], encoded[1::2], strict=True):
@@ -34,32 +32,71 @@ def partition_for(group_id: str, partitions: int) -> int:
     return (hashed if hashed < 0x80000000 else 0x100000000 - hashed) % partitions
 
 
-class ShardMap:
+class Shard(Protocol):
+    """What is coordinated of one partition."""
+
+    loaded: bool
+
+    async def load(self) -> None:
+        """Replay the partition; `loaded` is true after it."""
+        ...
+
+    def unload(self, error: ErrorCode) -> None:
+        """Forget everything; whoever waits is told `error`."""
+        ...
+
+    async def flush(self) -> None:
+        """Wait until everything written so far has ended."""
+        ...
+
+    def expire(self) -> None:
+        """Drop what is too old."""
+        ...
+
+
+AnyShard = TypeVar("AnyShard", bound=Shard)
+
+
+class ShardMap(Generic[AnyShard]):
     """Partition → shard, from the first call of `load` on."""
 
-    def __init__(self, store: GroupStore, clock: Clock, config: GroupConfig, partitions: int) -> None:
-        self._store = store
+    def __init__(
+        self,
+        make_shard: Callable[[int, DeadlineTimer], AnyShard],
+        clock: Clock,
+        partitions: int,
+        *,
+        expiry_interval_ms: int,
+        invalid_id: ErrorCode,
+    ) -> None:
+        """`invalid_id` is what an id that no record can hold is answered with."""
+        self._make_shard = make_shard
         self._clock = clock
-        self._config = config
         self._partitions = partitions
-        self._shards: dict[int, GroupShard] = {}
+        self._expiry_interval_ms = expiry_interval_ms
+        self._invalid_id = invalid_id
+        self._shards: dict[int, AnyShard] = {}
         self._timer = DeadlineTimer(clock)
         self._closed = False
         self._expires = False
 
-    def partition_for(self, group_id: str) -> int:
-        return partition_for(group_id, self._partitions)
+    def partition_for(self, coordinated_id: str) -> int:
+        return partition_for(coordinated_id, self._partitions)
 
-    def all(self) -> Collection[GroupShard]:
+    def all(self) -> Collection[AnyShard]:
         return self._shards.values()
 
-    def locate(self, group_id: str, *, may_be_empty: bool = False) -> GroupShard | ErrorCode:
-        """The shard of a group, or why it cannot be asked."""
+    def get(self, partition: int) -> AnyShard | None:
+        """The shard of a partition coordinated here, loaded or not."""
+        return self._shards.get(partition)
+
+    def locate(self, coordinated_id: str, *, may_be_empty: bool = False) -> AnyShard | ErrorCode:
+        """The shard of an id, or why it cannot be asked."""
         if self._closed:
             return ErrorCode.coordinator_not_available
-        if len(group_id) > MAX_ID_LENGTH or not (group_id or may_be_empty):
-            return ErrorCode.invalid_group_id
-        shard = self._shards.get(partition_for(group_id, self._partitions))
+        if len(coordinated_id) > MAX_ID_LENGTH or not (coordinated_id or may_be_empty):
+            return self._invalid_id
+        shard = self._shards.get(partition_for(coordinated_id, self._partitions))
         if shard is None:
             return ErrorCode.not_coordinator
         return shard if shard.loaded else ErrorCode.coordinator_load_in_progress
@@ -68,7 +105,7 @@ class ShardMap:
         """Replay a partition and serve it from then on; nothing to do when it is served already."""
         if partition in self._shards:
             return
-        shard = GroupShard(partition, self._store, self._clock, self._config, self._timer)
+        shard = self._make_shard(partition, self._timer)
         self._shards[partition] = shard
         try:
             await shard.load()
@@ -102,8 +139,7 @@ class ShardMap:
         self._timer.run_due()
 
     def _schedule_expiry(self) -> None:
-        interval = self._config.offsets_retention_check_interval_ms / 1000
-        self._timer.at(self._clock.monotonic() + interval, self._expire)
+        self._timer.at(self._clock.monotonic() + self._expiry_interval_ms / 1000, self._expire)
 
     def _expire(self) -> None:
         for shard in self._shards.values():

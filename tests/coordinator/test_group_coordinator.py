@@ -11,10 +11,10 @@ from broker.clock import SystemClock
 from broker.coordinator.group_config import GroupConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import JoinRequest, LeavingMember, SyncRequest
-from broker.coordinator.group_store import KeyValue, MemoryGroupStore
+from broker.coordinator.record_store import KeyValue, MemoryRecordStore
 from broker.errors import BrokerError, ErrorCode
 from tests.support.coordinators import PARTITIONS, Groups, running_groups, settle
-from tests.support.group_stores import GatedGroupStore
+from tests.support.record_stores import GatedRecordStore
 
 
 async def test_two_members_join_sync_and_beat() -> None:
@@ -75,7 +75,7 @@ async def test_silent_member_expires_when_its_session_ends() -> None:
 
 async def test_the_loops_own_timer_expires_members_and_ends_the_initial_delay() -> None:
     config = GroupConfig(group_min_session_timeout_ms=1, group_initial_rebalance_delay_ms=20)
-    coordinator = GroupCoordinator(MemoryGroupStore(), SystemClock(), config, 1)
+    coordinator = GroupCoordinator(MemoryRecordStore(), SystemClock(), config, 1)
     await coordinator.load(0)
     request = JoinRequest("g", "", "client", "/host", "consumer", (("range", b""),), 50)
     joined = await asyncio.wait_for(coordinator.join(request), 20)
@@ -111,7 +111,7 @@ async def test_restarted_coordinator_expires_who_does_not_come_back() -> None:
 
 
 async def test_time_spent_on_replay_does_not_count_against_the_members() -> None:
-    class SlowStore(GatedGroupStore):
+    class SlowStore(GatedRecordStore):
         def read(self, partition: int) -> Iterable[KeyValue]:
             yield from super().read(partition)
             groups.clock.advance(60_000)

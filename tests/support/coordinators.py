@@ -13,7 +13,7 @@ from broker.coordinator.group_messages import CommitRequest, JoinReply, JoinRequ
 from broker.coordinator.records import OffsetAndMetadata
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
-from tests.support.group_stores import GatedGroupStore
+from tests.support.record_stores import GatedRecordStore
 
 PARTITIONS = 5
 
@@ -22,9 +22,9 @@ class Groups:
     """A coordinator of all partitions and what stands around it."""
 
     def __init__(
-        self, store: GatedGroupStore | None = None, clock: ManualClock | None = None, *, initial_delay_ms: int = 0
+        self, store: GatedRecordStore | None = None, clock: ManualClock | None = None, *, initial_delay_ms: int = 0
     ) -> None:
-        self.store = store or GatedGroupStore()
+        self.store = store or GatedRecordStore()
         self.clock = clock or ManualClock()
         self.config = GroupConfig(group_initial_rebalance_delay_ms=initial_delay_ms)
         self.coordinator = GroupCoordinator(self.store, self.clock, self.config, PARTITIONS)

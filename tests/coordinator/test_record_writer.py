@@ -1,4 +1,4 @@
-"""The writer of one offsets partition."""
+"""The writer of one internal partition."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.coordinator.group_store import KeyValue
-from broker.coordinator.group_writer import PartitionWriter
+from broker.coordinator.record_store import KeyValue
+from broker.coordinator.record_writer import RecordWriter
 from broker.errors import BrokerError, ErrorCode
-from tests.support.group_stores import GatedGroupStore
+from tests.support.record_stores import GatedRecordStore
 
 
 def record(number: int) -> KeyValue:
@@ -17,8 +17,8 @@ def record(number: int) -> KeyValue:
 
 
 async def test_writes_that_come_together_are_appended_together_and_in_order() -> None:
-    store = GatedGroupStore()
-    writer = PartitionWriter(store, 3)
+    store = GatedRecordStore()
+    writer = RecordWriter(store, 3)
     ended: list[tuple[int, ErrorCode]] = []
     store.gate.clear()
     for number in range(5):
@@ -41,8 +41,8 @@ async def test_writes_that_come_together_are_appended_together_and_in_order() ->
     ],
 )
 async def test_failed_append_is_told_and_the_next_one_works(raised: Exception, code: ErrorCode) -> None:
-    store = GatedGroupStore()
-    writer = PartitionWriter(store, 0)
+    store = GatedRecordStore()
+    writer = RecordWriter(store, 0)
     ended: list[ErrorCode] = []
     store.fail_with = raised
     writer.write([record(1)], ended.append)
@@ -55,14 +55,14 @@ async def test_failed_append_is_told_and_the_next_one_works(raised: Exception, c
 
 
 async def test_one_record_too_large_does_not_fail_its_neighbours() -> None:
-    class SmallStore(GatedGroupStore):
+    class SmallStore(GatedRecordStore):
         async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
             if sum(len(value or b"") for _, value in records) > 10:
                 raise BrokerError(ErrorCode.message_too_large)
             await super().append(partition, records)
 
     store = SmallStore()
-    writer = PartitionWriter(store, 0)
+    writer = RecordWriter(store, 0)
     ended: list[ErrorCode] = []
     for value in (b"small", b"far too large", b"small too"):
         writer.write([(b"key", value)], ended.append)
@@ -75,8 +75,8 @@ async def test_error_in_what_follows_does_not_stop_the_writer(caplog: pytest.Log
     def broken(code: ErrorCode) -> None:
         raise RuntimeError("broken")
 
-    store = GatedGroupStore()
-    writer = PartitionWriter(store, 0)
+    store = GatedRecordStore()
+    writer = RecordWriter(store, 0)
     ended: list[ErrorCode] = []
     writer.write([record(1)], broken)
     writer.write([record(2)], ended.append)

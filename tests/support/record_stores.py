@@ -1,14 +1,14 @@
-"""A group store whose appends a test lets through one by one."""
+"""A record store whose appends a test lets through one by one."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
 
-from broker.coordinator.group_store import KeyValue, MemoryGroupStore
+from broker.coordinator.record_store import KeyValue, MemoryRecordStore
 
 
-class GatedGroupStore(MemoryGroupStore):
+class GatedRecordStore(MemoryRecordStore):
     """Appends wait while `gate` is closed; `waiting` counts those that stand before it."""
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class GatedGroupStore(MemoryGroupStore):
         self.waiting += 1
         await self.gate.wait()
         self.waiting -= 1
-        await super().append(partition, records)
+        MemoryRecordStore.append(self, partition, records)
 
     async def until_waiting(self) -> None:
         """Return once an append stands before the closed gate."""

@@ -1,6 +1,6 @@
-"""The one writer of an offsets partition: keeps appends in order and joins those that come together.
+"""The one writer of an internal partition: keeps appends in order and joins those that come together.
 
-Used by a group shard. While one append is under way the writes that arrive are collected and go out
+Used by the shards of both coordinators. While one append is under way the writes that arrive are collected and go out
 as one. Promises that each write's `done` is called exactly once, in the order of the writes, and that
 a caller who stops waiting disturbs nothing.
 """
@@ -11,10 +11,10 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
-from broker.coordinator.group_store import GroupStore, KeyValue
+from broker.coordinator.record_store import KeyValue, RecordStore
 from broker.errors import BrokerError, ErrorCode
 
-__all__ = ["PartitionWriter"]
+__all__ = ["RecordWriter"]
 
 logger = logging.getLogger(__name__)
 
@@ -25,17 +25,17 @@ Write = tuple[Sequence[KeyValue], Done]
 _TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
 
 
-class PartitionWriter:
-    """Appends to one partition of a `GroupStore`."""
+class RecordWriter:
+    """Appends to one partition of a `RecordStore`."""
 
-    def __init__(self, store: GroupStore, partition: int) -> None:
+    def __init__(self, store: RecordStore, partition: int) -> None:
         self._store = store
         self._partition = partition
         self._queue: list[Write] = []
         self._task: asyncio.Task[None] | None = None
 
     def write(self, records: Sequence[KeyValue], done: Done) -> None:
-        """Store `records` after everything written before them."""
+        """Store `records` after everything written before them, together with what else is written meanwhile."""
         self._queue.append((records, done))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
@@ -65,18 +65,20 @@ class PartitionWriter:
             try:
                 done(code)
             except Exception:
-                logger.exception("What should follow an append to offsets partition %d failed", self._partition)
+                logger.exception("What should follow an append to partition %d failed", self._partition)
 
     async def _append(self, records: Sequence[KeyValue]) -> ErrorCode:
         try:
-            await self._store.append(self._partition, records)
+            waiting = self._store.append(self._partition, records)
+            if waiting is not None:
+                await waiting
         except BrokerError as error:
-            logger.warning("Append to offsets partition %d failed: %s", self._partition, error)
+            logger.warning("Append to partition %d failed: %s", self._partition, error)
             return error.code
         except OSError as error:
-            logger.error("Append to offsets partition %d failed: %s", self._partition, error)
+            logger.error("Append to partition %d failed: %s", self._partition, error)
             return ErrorCode.kafka_storage_error
         except Exception:
-            logger.exception("Append to offsets partition %d failed", self._partition)
+            logger.exception("Append to partition %d failed", self._partition)
             return ErrorCode.unknown_server_error
         return ErrorCode.none
