@@ -122,7 +122,7 @@ class Connection(asyncio.BufferedProtocol):
             start, end = position + _LENGTH.size, position + _LENGTH.size + length
             if end > used:
                 break
-            frames.append(bytes(memoryview(_SCRATCH)[start:end]))
+            frames.append(bytearray(memoryview(_SCRATCH)[start:end]))  # patched in place when it holds records
             position = end
         self._head = b""
         if used - position >= _LENGTH.size:

@@ -12,6 +12,8 @@ import uuid
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
+from broker.protocol.wire import array_length, string
+
 __all__ = ["FETCH_VERSIONS", "PartitionAnswer", "TopicAnswer", "encode_fetch_response"]
 
 FETCH_VERSIONS = (4, 16)
@@ -59,10 +61,10 @@ def encode_fetch_response(
     head += struct.pack(">i", 0)  # throttle time
     if version >= 7:
         head += struct.pack(">hi", error, 0)  # session id 0: every fetch names its partitions
-    head += _array(len(topics), flexible)
+    head += array_length(len(topics), flexible)
     for topic in topics:
-        head += topic.topic_id.bytes if version >= _FIRST_TOPIC_ID else _string(topic.name, flexible)
-        head += _array(len(topic.partitions), flexible)
+        head += topic.topic_id.bytes if version >= _FIRST_TOPIC_ID else string(topic.name, flexible)
+        head += array_length(len(topic.partitions), flexible)
         for partition in topic.partitions:
             head += _partition(version, partition, flexible)
             if partition.records is not None and partition.records.length:
@@ -93,7 +95,7 @@ def _partition(version: int, partition: PartitionAnswer, flexible: bool) -> byte
     if partition.aborted is None:
         out += b"\0" if flexible else b"\xff\xff\xff\xff"
     else:
-        out += _array(len(partition.aborted), flexible)
+        out += array_length(len(partition.aborted), flexible)
         for producer_id, first_offset in partition.aborted:
             out += struct.pack(">qq", producer_id, first_offset)
             if flexible:
@@ -101,23 +103,5 @@ def _partition(version: int, partition: PartitionAnswer, flexible: bool) -> byte
     if version >= 11:
         out += struct.pack(">i", -1)  # preferred read replica
     length = partition.records.length if partition.records is not None else 0
-    out += _array(length, flexible)
-    return bytes(out)
-
-
-def _array(length: int, flexible: bool) -> bytes:
-    return _unsigned_varint(length + 1) if flexible else struct.pack(">i", length)
-
-
-def _string(text: str, flexible: bool) -> bytes:
-    raw = text.encode()
-    return (_unsigned_varint(len(raw) + 1) if flexible else struct.pack(">h", len(raw))) + raw
-
-
-def _unsigned_varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
+    out += array_length(length, flexible)
     return bytes(out)

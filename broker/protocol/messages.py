@@ -27,6 +27,7 @@ from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import build
 from broker.protocol.frame_check import check_body
+from broker.protocol.produce_frames import PRODUCE_VERSIONS, decode_produce, encode_produce_response
 
 __all__ = [
     "Request",
@@ -98,9 +99,19 @@ def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
 def decode_request(frame: bytes | bytearray | memoryview) -> Request:
     """Read a whole request (without its 4-byte length)."""
     key, version, correlation_id = peek(frame)
+    if key == ApiKey.PRODUCE and version in PRODUCE_VERSIONS:
+        return _decode_produce(frame, version, correlation_id)
     codec = _codec(key, version, EntityType.request)
     header, body = _read(codec, frame, f"API {key} version {version}")
     return Request(ApiKey(key), version, correlation_id, header.client_id, body, len(frame))
+
+
+def _decode_produce(frame: bytes | bytearray | memoryview, version: int, correlation_id: int) -> Request:
+    try:
+        client_id, body = decode_produce(frame, version)
+    except (ValueError, struct.error) as error:
+        raise ProtocolError(f"PRODUCE version {version}: {type(error).__name__}: {error}") from error
+    return Request(ApiKey.PRODUCE, version, correlation_id, client_id, body, len(frame))
 
 
 def decode_response(api: ApiKey, version: int, payload: bytes | bytearray | memoryview) -> tuple[int, Any]:
@@ -138,6 +149,8 @@ def encode_request(
 
 def encode_response(request: Request, body: Mapping[str, Any]) -> bytes:
     """The response frame to `request`, in its version, length first."""
+    if request.api is ApiKey.PRODUCE and request.version in PRODUCE_VERSIONS:
+        return encode_produce_response(request.version, request.correlation_id, body)
     codec = _codec(request.api, request.version, EntityType.response)
     return _write(codec, {"correlation_id": request.correlation_id}, body)
 

@@ -1,0 +1,33 @@
+"""Strings, arrays and varints as Kafka writes them, for the two messages that are written by hand.
+
+Called by fetch_response.py and produce_frames.py. `flexible` messages have compact lengths (KIP-482): the
+length plus one as an unsigned varint.
+"""
+
+from __future__ import annotations
+
+import struct
+
+__all__ = ["array_length", "string", "unsigned_varint"]
+
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+
+
+def string(text: str, flexible: bool) -> bytes:
+    raw = text.encode()
+    return (unsigned_varint(len(raw) + 1) if flexible else _INT16.pack(len(raw))) + raw
+
+
+def array_length(length: int, flexible: bool) -> bytes:
+    return unsigned_varint(length + 1) if flexible else _INT32.pack(length)
+
+
+def unsigned_varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,122 @@
+"""The hand-written Produce frames against kio's codec, and against hostile bytes."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import ErrorCode, ProtocolError
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import Request, decode_request, decode_response, encode_request, encode_response
+from broker.protocol.produce_frames import PRODUCE_VERSIONS
+
+VERSIONS = st.sampled_from(list(PRODUCE_VERSIONS))
+NAMES = st.text(st.characters(codec="utf-8"), max_size=200)
+PARTITION = st.fixed_dictionaries(
+    {"index": st.integers(-(2**31), 2**31 - 1), "records": st.none() | st.binary(max_size=300)}
+)
+TOPIC = st.fixed_dictionaries({"name": NAMES, "partition_data": st.lists(PARTITION, max_size=4)})
+BODY = st.fixed_dictionaries(
+    {
+        "transactional_id": st.none() | NAMES,
+        "acks": st.integers(-1, 1),
+        "timeout": st.integers(0, 2**31 - 1),
+        "topic_data": st.lists(TOPIC, max_size=3),
+    }
+)
+RESULT = st.fixed_dictionaries(
+    {
+        "index": st.integers(0, 2**31 - 1),
+        "error_code": st.sampled_from([ErrorCode.none, ErrorCode.corrupt_message, ErrorCode.not_leader_or_follower]),
+        "base_offset": st.integers(-1, 2**63 - 1),
+        "log_append_time": st.just(-1) | st.integers(0, 10**13),
+        "log_start_offset": st.integers(-1, 2**63 - 1),
+    },
+    optional={"error_message": st.none() | NAMES},
+)
+ANSWER = st.fixed_dictionaries(
+    {
+        "responses": st.lists(
+            st.fixed_dictionaries({"name": NAMES, "partition_responses": st.lists(RESULT, max_size=3)}), max_size=3
+        )
+    }
+)
+
+
+def _frame(version: int, body: Any, client_id: str | None = "c") -> bytearray:
+    return bytearray(encode_request(ApiKey.PRODUCE, version, 7, client_id, body)[4:])
+
+
+@given(VERSIONS, BODY, st.none() | NAMES)
+def test_a_request_is_read_as_it_was_written(version: int, body: dict[str, Any], client_id: str | None) -> None:
+    request = decode_request(_frame(version, body, client_id))
+    assert (request.version, request.correlation_id, request.client_id) == (version, 7, client_id)
+    assert request.body.transactional_id == body["transactional_id"]
+    assert (request.body.acks, request.body.timeout) == (body["acks"], body["timeout"])
+    read = [
+        (t.name, [(p.index, None if p.records is None else bytes(p.records)) for p in t.partition_data])
+        for t in request.body.topic_data
+    ]
+    sent = [(t["name"], [(p["index"], p["records"]) for p in t["partition_data"]]) for t in body["topic_data"]]
+    assert read == sent
+
+
+def test_records_are_a_view_of_the_frame_that_can_be_patched() -> None:
+    body = {"acks": 1, "timeout": 1, "topic_data": [{"name": "t", "partition_data": [{"index": 0, "records": b"abc"}]}]}
+    frame = _frame(9, body)
+    records = decode_request(frame).body.topic_data[0].partition_data[0].records
+    records[0] = ord("X")
+    assert b"Xbc" in frame
+
+
+@given(VERSIONS, ANSWER)
+def test_a_response_is_what_kio_reads(version: int, answer: dict[str, Any]) -> None:
+    payload = encode_response(Request(ApiKey.PRODUCE, version, 7, None, None, 0), answer)
+    assert struct.unpack_from(">i", payload)[0] == len(payload) - 4
+    correlation_id, body = decode_response(ApiKey.PRODUCE, version, payload[4:])
+    assert correlation_id == 7
+    for topic, sent in zip(body.responses, answer["responses"], strict=True):
+        assert topic.name == sent["name"]
+        for partition, wanted in zip(topic.partition_responses, sent["partition_responses"], strict=True):
+            assert (partition.index, partition.error_code) == (wanted["index"], wanted["error_code"])
+            assert partition.base_offset == wanted["base_offset"]
+            if version >= 5:
+                assert partition.log_start_offset == wanted["log_start_offset"]
+            if version >= 8:
+                assert partition.error_message == wanted.get("error_message")
+
+
+@given(VERSIONS, BODY, st.data())
+def test_a_cut_frame_is_a_protocol_error(version: int, body: dict[str, Any], data: st.DataObject) -> None:
+    frame = _frame(version, body)
+    with pytest.raises(ProtocolError):
+        decode_request(frame[: data.draw(st.integers(0, len(frame) - 1))])
+
+
+@given(VERSIONS, BODY, st.data())
+def test_a_damaged_frame_raises_protocol_error_or_is_read(
+    version: int, body: dict[str, Any], data: st.DataObject
+) -> None:
+    frame = _frame(version, body)
+    at = data.draw(st.integers(8, len(frame) - 1))
+    frame[at] = data.draw(st.integers(0, 255))
+    try:
+        decode_request(frame)
+    except ProtocolError:
+        pass
+
+
+@pytest.mark.parametrize("version", [3, 12])
+def test_an_array_announced_longer_than_its_frame_is_refused(version: int) -> None:
+    body: dict[str, Any] = {"transactional_id": None, "acks": 1, "timeout": 1, "topic_data": []}
+    frame = _frame(version, body)
+    if version == 3:
+        frame[-4:] = struct.pack(">i", 2**31 - 1)
+    else:
+        frame[-2:] = b"\xff\xff\xff\xff\x07\x00"
+    with pytest.raises(ProtocolError, match="elements"):
+        decode_request(frame)
