@@ -11,6 +11,7 @@ import dataclasses
 import difflib
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from broker.errors import ConfigError
 
 __all__ = [
     "Setting",
+    "UpdateMode",
     "at_least",
     "between",
     "did_you_mean",
@@ -32,9 +34,21 @@ Check = Callable[[Any], str | None]
 T = TypeVar("T")
 
 
+class UpdateMode(StrEnum):
+    """How a broker setting changes while the broker runs, in the words of Kafka's documentation (KIP-226)."""
+
+    READ_ONLY = "read-only"
+    """Only by a restart."""
+    PER_BROKER = "per-broker"
+    """For one broker at a time."""
+    CLUSTER_WIDE = "cluster-wide"
+    """For all brokers at once, or for one."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One declared key. `type` is Kafka's name for it: int, boolean, string, list, double."""
+    """One declared key. `type` is Kafka's name for it: boolean, string, int (32 bits), short, long, double, list,
+    password."""
 
     name: str
     attribute: str
@@ -43,6 +57,12 @@ class Setting:
     doc: str
     group: str
     check: Check | None
+    update: UpdateMode = UpdateMode.READ_ONLY
+
+    @property
+    def sensitive(self) -> bool:
+        """Whether the value must never be shown."""
+        return self.type == "password"
 
     def parse(self, text: str) -> Any:
         """The value of `text`; raises ConfigError that names the key, the text and what is allowed."""
@@ -69,9 +89,20 @@ class Setting:
         return str(value)
 
 
-def setting(name: str, default: Any, doc: str, *, group: str = "", check: Check | None = None) -> Any:
-    """A dataclass field that declares the key `name`."""
-    return dataclasses.field(default=default, metadata={"name": name, "doc": doc, "group": group, "check": check})
+def setting(
+    name: str,
+    default: Any,
+    doc: str,
+    *,
+    group: str = "",
+    check: Check | None = None,
+    type: str = "",
+    update: UpdateMode = UpdateMode.READ_ONLY,
+) -> Any:
+    """A dataclass field that declares the key `name`. `type` where the annotation does not say it: a `long` or `short`
+    among the ints, a `password` among the strings."""
+    metadata = {"name": name, "doc": doc, "group": group, "check": check, "type": type, "update": update}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def settings_of(cls: type[Any]) -> dict[str, Setting]:
@@ -80,9 +111,11 @@ def settings_of(cls: type[Any]) -> dict[str, Setting]:
     result = {}
     for field in dataclasses.fields(cls):
         meta = field.metadata
-        kind = _type_name(hints[field.name])
+        if not meta:
+            continue  # a field that is no setting
+        kind = meta["type"] or _type_name(hints[field.name])
         result[meta["name"]] = Setting(
-            meta["name"], field.name, kind, field.default, meta["doc"], meta["group"], meta["check"]
+            meta["name"], field.name, kind, field.default, meta["doc"], meta["group"], meta["check"], meta["update"]
         )
     return result
 
@@ -155,10 +188,23 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(item.strip() for item in text.split(",") if item.strip())
 
 
+def _whole_number(bits: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
 _PARSERS: dict[str, Callable[[str], Any]] = {
-    "int": int,
+    "short": _whole_number(16),
+    "int": _whole_number(32),
+    "long": _whole_number(64),
     "boolean": _boolean,
     "string": str,
+    "password": str,
     "list": _list,
     "double": float,
 }

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import TOPIC_KEYS, LogConfig
-from broker.settings import Setting, settings_of
+from broker.settings import settings_of
 
 __all__ = ["ConfigEntry", "ConfigSource", "broker_entries", "topic_entries"]
 
@@ -24,8 +24,7 @@ class ConfigSource(IntEnum):
     DEFAULT = 5
 
 
-_TYPES = {"boolean": 1, "string": 2, "int": 5, "double": 6, "list": 7}
-_LONG, _INT = 5, 3
+_TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
 
 
 class ConfigEntry(NamedTuple):
@@ -52,7 +51,7 @@ def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[Co
         if name in overrides:
             synonyms.insert(0, (name, overrides[name], ConfigSource.TOPIC))
         _, value, source = synonyms[0]
-        entries.append(ConfigEntry(name, value, source, _type_of(key), key.doc, tuple(synonyms)))
+        entries.append(ConfigEntry(name, value, source, _TYPES[key.type], key.doc, tuple(synonyms)))
     return entries
 
 
@@ -64,11 +63,5 @@ def broker_entries(config: BrokerConfig) -> list[ConfigEntry]:
         default = key.format(key.default)
         value = values[name]
         source = ConfigSource.DEFAULT if value == default else ConfigSource.STATIC_BROKER
-        entries.append(ConfigEntry(name, value, source, _type_of(key), key.doc, ((name, value, source),)))
+        entries.append(ConfigEntry(name, value, source, _TYPES[key.type], key.doc, ((name, value, source),)))
     return entries
-
-
-def _type_of(key: Setting) -> int:
-    if key.type == "int":
-        return _LONG if key.name.endswith((".ms", ".messages", "retention.bytes")) else _INT
-    return _TYPES[key.type]

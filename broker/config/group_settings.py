@@ -57,7 +57,12 @@ class GroupSettings:
         check=at_least(1),
     )
     offsets_topic_replication_factor: int = setting(
-        "offsets.topic.replication.factor", 1, "Replicas of __consumer_offsets.", group=GROUPS, check=at_least(1)
+        "offsets.topic.replication.factor",
+        1,
+        "Replicas of __consumer_offsets.",
+        group=GROUPS,
+        check=at_least(1),
+        type="short",
     )
     offsets_topic_segment_bytes: int = setting(
         "offsets.topic.segment.bytes", 104857600, "Segment size of __consumer_offsets.", group=GROUPS, check=at_least(1)

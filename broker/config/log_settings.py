@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from broker.settings import at_least, one_of, setting
+from broker.settings import UpdateMode, at_least, one_of, setting
 
 __all__ = ["LogSettings"]
 
 LOG, FLUSH, RETENTION = "log", "flush", "retention"
+CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -16,14 +17,26 @@ class LogSettings:
     """A part of `BrokerConfig`."""
 
     log_segment_bytes: int = setting(
-        "log.segment.bytes", 1073741824, "A segment is closed at this size.", group=LOG, check=at_least(14)
+        "log.segment.bytes",
+        1073741824,
+        "A segment is closed at this size.",
+        group=LOG,
+        check=at_least(14),
+        update=CLUSTER_WIDE,
     )
     log_roll_hours: int = setting(
         "log.roll.hours", 168, "A segment is closed at this age (log.roll.ms wins).", group=LOG, check=at_least(1)
     )
-    log_roll_ms: int | None = setting("log.roll.ms", None, "The same in milliseconds.", group=LOG, check=at_least(1))
+    log_roll_ms: int | None = setting(
+        "log.roll.ms", None, "The same in milliseconds.", group=LOG, check=at_least(1), type="long", update=CLUSTER_WIDE
+    )
     log_index_interval_bytes: int = setting(
-        "log.index.interval.bytes", 4096, "Log bytes between two index entries.", group=LOG, check=at_least(0)
+        "log.index.interval.bytes",
+        4096,
+        "Log bytes between two index entries.",
+        group=LOG,
+        check=at_least(0),
+        update=CLUSTER_WIDE,
     )
     log_index_size_max_bytes: int = setting(
         "log.index.size.max.bytes",
@@ -31,9 +44,10 @@ class LogSettings:
         "A segment is closed when an index is this large.",
         group=LOG,
         check=at_least(4),
+        update=CLUSTER_WIDE,
     )
     message_max_bytes: int = setting(
-        "message.max.bytes", 1048588, "Largest record batch taken.", group=LOG, check=at_least(0)
+        "message.max.bytes", 1048588, "Largest record batch taken.", group=LOG, check=at_least(0), update=CLUSTER_WIDE
     )
     log_message_timestamp_type: str = setting(
         "log.message.timestamp.type",
@@ -41,6 +55,7 @@ class LogSettings:
         "CreateTime keeps the producer's time, LogAppendTime stamps the broker's.",
         group=LOG,
         check=one_of(("CreateTime", "LogAppendTime")),
+        update=CLUSTER_WIDE,
     )
     log_cleanup_policy: tuple[str, ...] = setting(
         "log.cleanup.policy",
@@ -48,6 +63,7 @@ class LogSettings:
         "What becomes of old segments.",
         group=LOG,
         check=one_of(("delete", "compact")),
+        update=CLUSTER_WIDE,
     )
     compression_type: str = setting(
         "compression.type",
@@ -55,15 +71,32 @@ class LogSettings:
         "Batches are stored as the producer sent them.",
         group=LOG,
         check=one_of(("producer",)),
+        update=CLUSTER_WIDE,
     )
     min_insync_replicas: int = setting(
-        "min.insync.replicas", 1, "In-sync replicas that acks=all needs.", group=LOG, check=at_least(1)
+        "min.insync.replicas",
+        1,
+        "In-sync replicas that acks=all needs.",
+        group=LOG,
+        check=at_least(1),
+        update=CLUSTER_WIDE,
     )
     log_segment_delete_delay_ms: int = setting(
-        "log.segment.delete.delay.ms", 60000, "Wait before a deleted file is unlinked.", group=LOG, check=at_least(0)
+        "log.segment.delete.delay.ms",
+        60000,
+        "Wait before a deleted file is unlinked.",
+        group=LOG,
+        check=at_least(0),
+        type="long",
+        update=CLUSTER_WIDE,
     )
     producer_id_expiration_ms: int = setting(
-        "producer.id.expiration.ms", 86400000, "Idle idempotent producers are forgotten.", group=LOG, check=at_least(1)
+        "producer.id.expiration.ms",
+        86400000,
+        "Idle idempotent producers are forgotten.",
+        group=LOG,
+        check=at_least(1),
+        update=CLUSTER_WIDE,
     )
 
     log_flush_interval_messages: int = setting(
@@ -72,9 +105,16 @@ class LogSettings:
         "fsync after this many records.",
         group=FLUSH,
         check=at_least(1),
+        type="long",
+        update=CLUSTER_WIDE,
     )
     log_flush_interval_ms: int | None = setting(
-        "log.flush.interval.ms", None, "fsync records older than this; unset leaves it to the OS.", group=FLUSH
+        "log.flush.interval.ms",
+        None,
+        "fsync records older than this; unset leaves it to the OS.",
+        group=FLUSH,
+        type="long",
+        update=CLUSTER_WIDE,
     )
     log_flush_scheduler_interval_ms: int = setting(
         "log.flush.scheduler.interval.ms",
@@ -82,6 +122,7 @@ class LogSettings:
         "How often time-based work on logs is looked for.",
         group=FLUSH,
         check=at_least(10),
+        type="long",
     )
 
     log_retention_hours: int = setting(
@@ -91,14 +132,26 @@ class LogSettings:
         "log.retention.minutes", None, "The same in minutes; wins over hours.", group=RETENTION
     )
     log_retention_ms: int | None = setting(
-        "log.retention.ms", None, "The same in milliseconds; wins over both; -1 keeps for ever.", group=RETENTION
+        "log.retention.ms",
+        None,
+        "The same in milliseconds; wins over both; -1 keeps for ever.",
+        group=RETENTION,
+        type="long",
+        update=CLUSTER_WIDE,
     )
     log_retention_bytes: int = setting(
         "log.retention.bytes",
         -1,
         "Size of a partition above which its oldest segments go; -1 is no limit.",
         group=RETENTION,
+        type="long",
+        update=CLUSTER_WIDE,
     )
     log_retention_check_interval_ms: int = setting(
-        "log.retention.check.interval.ms", 300000, "How often segments are checked.", group=RETENTION, check=at_least(1)
+        "log.retention.check.interval.ms",
+        300000,
+        "How often segments are checked.",
+        group=RETENTION,
+        check=at_least(1),
+        type="long",
     )

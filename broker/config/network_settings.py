@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from broker.settings import at_least, setting
+from broker.settings import UpdateMode, at_least, setting
 
 __all__ = ["NetworkSettings"]
 
@@ -29,10 +29,20 @@ class NetworkSettings:
         check=at_least(1),
     )
     connections_max_idle_ms: int = setting(
-        "connections.max.idle.ms", 600000, "Connections idle for longer are closed.", group=SOCKET, check=at_least(1)
+        "connections.max.idle.ms",
+        600000,
+        "Connections idle for longer are closed.",
+        group=SOCKET,
+        check=at_least(1),
+        type="long",
     )
     max_connections_per_ip: int = setting(
-        "max.connections.per.ip", 2147483647, "Connections taken from one address.", group=SOCKET, check=at_least(0)
+        "max.connections.per.ip",
+        2147483647,
+        "Connections taken from one address.",
+        group=SOCKET,
+        check=at_least(0),
+        update=UpdateMode.CLUSTER_WIDE,
     )
     fetch_max_bytes: int = setting(
         "fetch.max.bytes", 57671680, "Most bytes in one fetch response.", group=SOCKET, check=at_least(1024)

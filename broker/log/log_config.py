@@ -11,20 +11,14 @@ import dataclasses
 from collections.abc import Mapping
 
 from broker.errors import ConfigError
-from broker.settings import Check, Setting, at_least, between, one_of, parse_properties, setting, settings_of
+from broker.settings import Setting, at_least, between, one_of, parse_properties, setting, settings_of
 
 __all__ = ["TOPIC_KEYS", "LogConfig"]
 
 UNLIMITED = 2**63 - 1
-INT_MAX = 2**31 - 1
 DAY_MS = 24 * 60 * 60 * 1000
 
 CLEANUP, SEGMENTS, FLUSH, MESSAGES, REPLICATION = "cleanup", "segments", "flush", "messages", "replication"
-
-
-def _int(low: int) -> Check:
-    """Kafka's INT type with a lower bound: the value must fit in 32 bits."""
-    return between(low, INT_MAX)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +38,7 @@ class LogConfig:
         "Age of its newest record at which a segment is deleted; -1 keeps for ever.",
         group=CLEANUP,
         check=at_least(-1),
+        type="long",
     )
     retention_bytes: int = setting(
         "retention.bytes",
@@ -51,6 +46,7 @@ class LogConfig:
         "Size of a partition above which its oldest segments are deleted; -1 is no limit.",
         group=CLEANUP,
         check=at_least(-1),
+        type="long",
     )
     file_delete_delay_ms: int = setting(
         "file.delete.delay.ms",
@@ -58,6 +54,7 @@ class LogConfig:
         "Wait before the file of a deleted segment is unlinked.",
         group=CLEANUP,
         check=at_least(0),
+        type="long",
     )
     delete_retention_ms: int = setting(
         "delete.retention.ms",
@@ -65,6 +62,7 @@ class LogConfig:
         "How long compaction keeps tombstones.",
         group=CLEANUP,
         check=at_least(0),
+        type="long",
     )
     min_cleanable_dirty_ratio: float = setting(
         "min.cleanable.dirty.ratio",
@@ -79,6 +77,7 @@ class LogConfig:
         "A record is not compacted before this age.",
         group=CLEANUP,
         check=at_least(0),
+        type="long",
     )
     max_compaction_lag_ms: int = setting(
         "max.compaction.lag.ms",
@@ -86,12 +85,13 @@ class LogConfig:
         "A record is open to compaction from this age, whatever the dirty ratio.",
         group=CLEANUP,
         check=at_least(1),
+        type="long",
     )
     segment_bytes: int = setting(
-        "segment.bytes", 1 << 30, "A segment is closed at this size.", group=SEGMENTS, check=_int(14)
+        "segment.bytes", 1 << 30, "A segment is closed at this size.", group=SEGMENTS, check=at_least(14)
     )
     segment_ms: int = setting(
-        "segment.ms", 7 * DAY_MS, "A segment is closed at this age.", group=SEGMENTS, check=at_least(1)
+        "segment.ms", 7 * DAY_MS, "A segment is closed at this age.", group=SEGMENTS, check=at_least(1), type="long"
     )
     segment_jitter_ms: int = setting(
         "segment.jitter.ms",
@@ -99,16 +99,17 @@ class LogConfig:
         "A random part of this is taken off segment.ms, so that partitions do not roll together.",
         group=SEGMENTS,
         check=at_least(0),
+        type="long",
     )
     segment_index_bytes: int = setting(
         "segment.index.bytes",
         10 << 20,
         "A segment is closed when an index is this large.",
         group=SEGMENTS,
-        check=_int(12),
+        check=at_least(12),
     )
     index_interval_bytes: int = setting(
-        "index.interval.bytes", 4096, "Log bytes between two index entries.", group=SEGMENTS, check=_int(0)
+        "index.interval.bytes", 4096, "Log bytes between two index entries.", group=SEGMENTS, check=at_least(0)
     )
     preallocate: bool = setting(
         "preallocate", False, "Reserve the whole segment on disk when it is created.", group=SEGMENTS
@@ -119,12 +120,18 @@ class LogConfig:
         "fsync after this many records; else the OS decides.",
         group=FLUSH,
         check=at_least(1),
+        type="long",
     )
     flush_ms: int = setting(
-        "flush.ms", UNLIMITED, "fsync what has waited this long; else the OS decides.", group=FLUSH, check=at_least(0)
+        "flush.ms",
+        UNLIMITED,
+        "fsync what has waited this long; else the OS decides.",
+        group=FLUSH,
+        check=at_least(0),
+        type="long",
     )
     max_message_bytes: int = setting(
-        "max.message.bytes", 1_048_588, "Largest record batch taken, as sent.", group=MESSAGES, check=_int(0)
+        "max.message.bytes", 1_048_588, "Largest record batch taken, as sent.", group=MESSAGES, check=at_least(0)
     )
     compression_type: str = setting(
         "compression.type",
@@ -146,6 +153,7 @@ class LogConfig:
         "With CreateTime, a record may be this much older than the broker's clock.",
         group=MESSAGES,
         check=at_least(0),
+        type="long",
     )
     message_timestamp_after_max_ms: int = setting(
         "message.timestamp.after.max.ms",
@@ -153,9 +161,10 @@ class LogConfig:
         "With CreateTime, a record may be this much newer than the broker's clock.",
         group=MESSAGES,
         check=at_least(0),
+        type="long",
     )
     min_insync_replicas: int = setting(
-        "min.insync.replicas", 1, "In-sync replicas that acks=all needs.", group=REPLICATION, check=_int(1)
+        "min.insync.replicas", 1, "In-sync replicas that acks=all needs.", group=REPLICATION, check=at_least(1)
     )
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable",

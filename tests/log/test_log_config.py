@@ -77,10 +77,10 @@ def test_the_brokers_settings_give_the_defaults() -> None:
     ("properties", "complaint"),
     [
         ({"retention.m": "1"}, "did you mean 'retention.ms'"),
-        ({"retention.ms": "a week"}, "retention.ms=a week: expected a value of type int"),
+        ({"retention.ms": "a week"}, "retention.ms=a week: expected a value of type long"),
         ({"retention.ms": "-2"}, "must be at least -1"),
-        ({"segment.bytes": "13"}, "must lie between 14 and 2147483647"),
-        ({"segment.bytes": "4294967296"}, "must lie between"),
+        ({"segment.bytes": "13"}, "must be at least 14"),
+        ({"segment.bytes": "4294967296"}, "expected a value of type int"),
         ({"cleanup.policy": "shred"}, "'shred' is not one of delete, compact"),
         ({"cleanup.policy": ""}, "name delete, compact or both"),
         ({"message.timestamp.type": "Now"}, "not one of CreateTime, LogAppendTime"),
