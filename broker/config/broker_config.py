@@ -17,11 +17,12 @@ from broker.config.group_settings import GroupSettings
 from broker.config.listener import Listener
 from broker.config.log_settings import LogSettings
 from broker.config.network_settings import NetworkSettings
+from broker.config.observability_settings import ObservabilitySettings
 from broker.config.zookeeper_settings import ZooKeeperSettings
 from broker.errors import ConfigError
 from broker.settings import parse_properties, read_properties_file, settings_of
 
-__all__ = ["IGNORED_KEYS", "BrokerConfig"]
+__all__ = ["IGNORED_KEYS", "TOPIC_DEFAULT_KEYS", "BrokerConfig"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,9 +47,39 @@ IGNORED_KEYS = frozenset(
 """Keys of an Apache Kafka `server.properties` that mean nothing here: noted in the log, not refused."""
 
 
+TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
+    "cleanup.policy": {"log.cleanup.policy": 1},
+    "compression.type": {"compression.type": 1},
+    "file.delete.delay.ms": {"log.segment.delete.delay.ms": 1},
+    "flush.messages": {"log.flush.interval.messages": 1},
+    "flush.ms": {"log.flush.interval.ms": 1},
+    "index.interval.bytes": {"log.index.interval.bytes": 1},
+    "max.message.bytes": {"message.max.bytes": 1},
+    "message.timestamp.after.max.ms": {"log.message.timestamp.after.max.ms": 1},
+    "message.timestamp.before.max.ms": {"log.message.timestamp.before.max.ms": 1},
+    "message.timestamp.type": {"log.message.timestamp.type": 1},
+    "min.insync.replicas": {"min.insync.replicas": 1},
+    "preallocate": {"log.preallocate": 1},
+    "retention.bytes": {"log.retention.bytes": 1},
+    "retention.ms": {"log.retention.ms": 1, "log.retention.minutes": 60_000, "log.retention.hours": 3_600_000},
+    "segment.bytes": {"log.segment.bytes": 1},
+    "segment.index.bytes": {"log.index.size.max.bytes": 1},
+    "segment.jitter.ms": {"log.roll.jitter.ms": 1, "log.roll.jitter.hours": 3_600_000},
+    "segment.ms": {"log.roll.ms": 1, "log.roll.hours": 3_600_000},
+    "unclean.leader.election.enable": {"unclean.leader.election.enable": 1},
+}
+"""Topic key → the broker keys that give its default, the strongest first, each with the factor to the topic key's unit
+(org.apache.kafka.storage.internals.log.LogConfig.TOPIC_CONFIG_SYNONYMS)."""
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BrokerConfig(GroupSettings, ZooKeeperSettings, LogSettings, NetworkSettings, BasicSettings):
+class BrokerConfig(
+    ObservabilitySettings, GroupSettings, ZooKeeperSettings, LogSettings, NetworkSettings, BasicSettings
+):
     """Every broker key; `settings_of(BrokerConfig)` lists them with their docs, the last base first."""
+
+    named: frozenset[str] = dataclasses.field(default=frozenset(), repr=False, compare=False)
+    """Keys that the file or an override names, whatever their values: DescribeConfigs calls these static."""
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -59,11 +90,12 @@ class BrokerConfig(GroupSettings, ZooKeeperSettings, LogSettings, NetworkSetting
         for name in [n for n in properties if n in IGNORED_KEYS]:
             logger.info("%s has no meaning in pykafka and is ignored", name)
             del properties[name]
-        config = parse_properties(cls, properties)
-        config._check_together()
+        config = dataclasses.replace(parse_properties(cls, properties), named=frozenset(properties))
+        config.check_together()
         return config
 
-    def _check_together(self) -> None:
+    def check_together(self) -> None:
+        """Raise ConfigError when settings contradict each other."""
         if not self.log_dirs:
             raise ConfigError("log.dirs: name at least one directory")
         if not self.listeners:
@@ -77,33 +109,17 @@ class BrokerConfig(GroupSettings, ZooKeeperSettings, LogSettings, NetworkSetting
 
     def topic_defaults(self) -> dict[str, str]:
         """What a topic gets that sets nothing itself, in topic key names."""
-        retention_ms = _first(self.log_retention_ms, _times(self.log_retention_minutes, 60_000))
-        values = {
-            "cleanup.policy": ",".join(self.log_cleanup_policy),
-            "compression.type": self.compression_type,
-            "file.delete.delay.ms": self.log_segment_delete_delay_ms,
-            "flush.messages": self.log_flush_interval_messages,
-            "flush.ms": self.log_flush_interval_ms,
-            "index.interval.bytes": self.log_index_interval_bytes,
-            "max.message.bytes": self.message_max_bytes,
-            "message.timestamp.type": self.log_message_timestamp_type,
-            "min.insync.replicas": self.min_insync_replicas,
-            "retention.bytes": self.log_retention_bytes,
-            "retention.ms": _first(retention_ms, self.log_retention_hours * 3_600_000),
-            "segment.bytes": self.log_segment_bytes,
-            "segment.index.bytes": self.log_index_size_max_bytes,
-            "segment.ms": _first(self.log_roll_ms, self.log_roll_hours * 3_600_000),
-        }
-        return {name: str(value) for name, value in values.items() if value is not None}
+        declared = settings_of(BrokerConfig)
+        found: dict[str, str] = {}
+        for topic_key, synonyms in TOPIC_DEFAULT_KEYS.items():
+            for name, factor in synonyms.items():
+                value = getattr(self, declared[name].attribute)
+                if value is not None:
+                    found[topic_key] = declared[name].format(value if factor == 1 else value * factor)
+                    break
+        return found
 
     def describe(self) -> dict[str, str]:
         """Key → value as text, every key."""
         return {s.name: s.format(getattr(self, s.attribute)) for s in settings_of(BrokerConfig).values()}
 
-
-def _times(value: int | None, factor: int) -> int | None:
-    return None if value is None else value * factor
-
-
-def _first(value: int | None, fallback: int | None) -> int | None:
-    return fallback if value is None else value

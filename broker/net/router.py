@@ -8,10 +8,13 @@ in the request's version), ready parts (Fetch), or None; or an awaitable of one 
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from broker.errors import ProtocolError, UnsupportedVersion
+from broker.metrics import Metrics
+from broker.net.request_log import RequestLog
 from broker.net.response import Part, Response
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, encode_response, peek
@@ -45,16 +48,37 @@ class Route:
 class Router:
     """Finds the handler of each frame. Raises ProtocolError for what must close the connection."""
 
-    def __init__(self, routes: Sequence[Route]) -> None:
+    def __init__(self, routes: Sequence[Route], log: RequestLog | None = None) -> None:
         self._routes = {int(route.api): route for route in routes}
+        self._log = log or RequestLog(Metrics())
 
-    def dispatch(self, frame: bytes | bytearray, client: Client) -> Response | Awaitable[Response]:
-        """The response, or an awaitable of it when the handler has to wait."""
+    def dispatch(
+        self, frame: bytes | bytearray, client: Client, received: float | None = None
+    ) -> Response | Awaitable[Response]:
+        """The response, or an awaitable of it when the handler has to wait.
+
+        `received`: when the frame's last byte came, in seconds of the monotonic clock; now, when it is not given.
+        """
+        started = time.monotonic()
         request = self._decode(frame)
         answer = self._routes[request.api].handler(request, client)
+        if received is None:
+            received = started
         if isinstance(answer, Awaitable):
-            return _later(request, answer)
-        return _encode(request, answer)
+            return self._later(request, client, answer, received, started)
+        response = _encode(request, answer)
+        self._log.answered(request, client, answer, response, received, started)
+        return response
+
+    async def _later(
+        self, request: Request, client: Client, waiting: Awaitable[Answer], received: float, started: float
+    ) -> Response:
+        waits = time.monotonic()
+        answer = await waiting
+        remote = time.monotonic() - waits
+        response = _encode(request, answer)
+        self._log.answered(request, client, answer, response, received, started, remote)
+        return response
 
     def _decode(self, frame: bytes | bytearray) -> Request:
         key, version, correlation_id = peek(frame)
@@ -67,10 +91,6 @@ class Router:
             # KIP-511: answered in version 0 so that any client can read which versions there are.
             return Request(route.api, 0, correlation_id, None, None, len(frame))
         raise UnsupportedVersion(f"{route.api.name} version {version} is outside {route.low}–{route.high}")
-
-
-async def _later(request: Request, answer: Awaitable[Answer]) -> Response:
-    return _encode(request, await answer)
 
 
 def _encode(request: Request, answer: Answer) -> Response:

@@ -1,6 +1,6 @@
 """From plain mappings to kio's entities, by field name.
 
-Called by messages.py only. For each entity class the fields, their converters and their zero values
+Called by messages.py and response_errors.py. For each entity class the fields, their converters and their zero values
 are worked out once; building one is then a dictionary look-up per field.
 """
 
@@ -15,9 +15,13 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kio.index import load_payload_module
 from kio.schema.errors import ErrorCode
+from kio.static.constants import EntityType
 
-__all__ = ["build"]
+from broker.errors import UnsupportedVersion
+
+__all__ = ["build", "entity_class", "unwrap_optional"]
 
 Converter = Callable[[Any], Any]
 
@@ -41,6 +45,15 @@ class _Field(typing.NamedTuple):
     missing: Any
 
 
+def entity_class(api: int, version: int, kind: EntityType) -> Any:
+    """kio's class of a request or response. Raises UnsupportedVersion for what kio lacks."""
+    try:
+        module = load_payload_module(api, version, kind)  # type: ignore[arg-type]
+    except Exception as error:
+        raise UnsupportedVersion(f"API {api} has no version {version} that this side knows") from error
+    return next(c for c in vars(module).values() if getattr(c, "__type__", None) is kind)
+
+
 def build(entity: Any, values: Mapping[str, Any]) -> Any:
     """An instance of kio's `entity` class from `values`, nested mappings and sequences included."""
     arguments = {}
@@ -61,7 +74,7 @@ def _plan(entity: Any) -> tuple[_Field, ...]:
 
 def _plan_field(field: dataclasses.Field[Any], hint: Any) -> _Field:
     kafka_type = field.metadata.get("kafka_type", "")
-    inner, optional = _unwrap_optional(hint)
+    inner, optional = unwrap_optional(hint)
     convert, zero = _converter(inner, kafka_type)
     if field.default is not dataclasses.MISSING:
         zero = field.default
@@ -72,7 +85,8 @@ def _plan_field(field: dataclasses.Field[Any], hint: Any) -> _Field:
     return _Field(field.name, convert, zero)
 
 
-def _unwrap_optional(hint: Any) -> tuple[Any, bool]:
+def unwrap_optional(hint: Any) -> tuple[Any, bool]:
+    """The type without its `| None`, and whether it had one."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = [a for a in typing.get_args(hint) if a is not type(None)]
         return inner[0], True

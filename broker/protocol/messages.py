@@ -17,7 +17,6 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from kio.index import load_payload_module
 from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
@@ -25,7 +24,7 @@ from kio.static.constants import EntityType
 
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.entities import build
+from broker.protocol.entities import build, entity_class
 from broker.protocol.frame_check import check_body
 from broker.protocol.produce_frames import PRODUCE_VERSIONS, decode_produce, encode_produce_response
 
@@ -67,11 +66,7 @@ class _Codec(NamedTuple):
 
 @functools.cache
 def _codec(api: int, version: int, kind: EntityType) -> _Codec:
-    try:
-        module = load_payload_module(api, version, kind)  # type: ignore[arg-type]
-    except Exception as error:
-        raise UnsupportedVersion(f"API {api} has no version {version} that this side knows") from error
-    entity = next(c for c in vars(module).values() if getattr(c, "__type__", None) is kind)
+    entity = entity_class(api, version, kind)
     header = entity.__header_schema__
     return _Codec(
         entity, entity_reader(entity), entity_writer(entity), header, entity_reader(header), entity_writer(header)

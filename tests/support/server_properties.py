@@ -29,6 +29,7 @@ TITLES = {
     "retention": "Log retention policy",
     "zookeeper": "ZooKeeper",
     "groups": "Consumer groups",
+    "observability": "Metrics and logs",
 }
 
 

@@ -1,0 +1,104 @@
+"""What is known of every request once it is answered: counted by API, and told in the log when it was slow.
+
+Called by the router for each response. Counting is a few additions to plain numbers (broker/metrics.py). A request
+slower than `slow.request.log.ms` gets one line with who asked, sizes and times; the time a long poll or a group's
+rebalance waits by design does not make it slow. Idea: Kafka's `RequestChannel.updateRequestMetrics` and request log.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from broker.metrics import Metrics
+from broker.net.response import Response
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import Request
+from broker.protocol.response_errors import error_codes
+
+__all__ = ["COUNT_THEIR_ERRORS", "RequestLog"]
+
+logger = logging.getLogger(__name__)
+
+WAITS_BY_DESIGN = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
+"""Their handlers wait for something to happen, as long as the client asked them to."""
+COUNT_THEIR_ERRORS = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
+"""Their handlers call `Metrics.failed`: looking for errors in every response would cost a microsecond each."""
+
+
+class Peer(Protocol):
+    """Who asked."""
+
+    @property
+    def host(self) -> str: ...
+    @property
+    def port(self) -> int: ...
+
+
+class RequestLog:
+    """Counts into `metrics`; `slow_ms` is the threshold of the slow-request line, below 0 for none."""
+
+    def __init__(self, metrics: Metrics, slow_ms: int = -1) -> None:
+        self._apis = metrics.apis
+        self._slow_s = slow_ms / 1000 if slow_ms >= 0 else float("inf")
+
+    def answered(
+        self,
+        request: Request,
+        peer: Peer,
+        answer: object,
+        response: Response,
+        received: float,
+        started: float,
+        remote: float = 0.0,
+    ) -> None:
+        """Count a request whose handler gave `answer`, which was encoded as `response`.
+
+        Times are seconds of the monotonic clock: its last byte came, it was looked at; `remote`: waited for others.
+        """
+        total = time.monotonic() - received
+        size = _size(response)
+        api = self._apis[request.api]
+        api.requests[request.version] += 1
+        api.total.observe(total)
+        api.queue += started - received
+        api.remote += remote
+        api.request_bytes += request.size
+        api.response_bytes += size
+        if request.api not in COUNT_THEIR_ERRORS and isinstance(answer, Mapping):
+            for code in error_codes(request.api, answer):
+                api.errors[code] += 1
+        if total > self._slow_s and (request.api not in WAITS_BY_DESIGN or total - remote > self._slow_s):
+            _tell_slow(request, peer, size, total, started - received, remote)
+
+
+def _tell_slow(request: Request, peer: Peer, size: int, total: float, queue: float, remote: float) -> None:
+    fields: dict[str, Any] = {
+        "event": "slow_request",
+        "api": request.api.name,
+        "version": request.version,
+        "client_id": request.client_id,
+        "correlation_id": request.correlation_id,
+        "peer": f"{peer.host}:{peer.port}",
+        "request_bytes": request.size,
+        "response_bytes": size,
+        "total_ms": round(total * 1000, 3),
+        "queue_ms": round(queue * 1000, 3),
+        "local_ms": round((total - queue - remote) * 1000, 3),
+        "remote_ms": round(remote * 1000, 3),
+    }
+    logger.warning(
+        "slow request: %(api)s version %(version)d of %(peer)s, client id %(client_id)s: %(total_ms).1f ms, of them "
+        "queue %(queue_ms).1f, local %(local_ms).1f, remote %(remote_ms).1f; %(request_bytes)d bytes in, "
+        "%(response_bytes)d out",
+        fields,
+        extra=fields,
+    )
+
+
+def _size(response: Response) -> int:
+    if response is None or isinstance(response, bytes):
+        return len(response or b"")
+    return sum(len(part) if isinstance(part, bytes) else part.length for part in response)

@@ -1,0 +1,75 @@
+"""Where the error codes stand in the responses of an API, and counting those of a response to be sent.
+
+Called by the request log for every response that is a mapping. The places are read off kio's schemas once per API:
+the union over all versions, as a body may hold the fields of any (see messages.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kio.static.constants import EntityType
+
+from broker.protocol.entities import entity_class, unwrap_optional
+from broker.protocol.messages import known_versions
+
+__all__ = ["error_codes"]
+
+
+class _Place(NamedTuple):
+    """Fields of one structure: those that are error codes, and those that hold structures with error codes."""
+
+    codes: tuple[str, ...]
+    inner: tuple[tuple[str, _Place], ...]
+
+
+def error_codes(api: int, body: Mapping[str, Any]) -> list[int]:
+    """Every error code in `body` that is not NONE, in no particular order."""
+    found: list[int] = []
+    _collect(_place(api), body, found)
+    return found
+
+
+def _collect(place: _Place, body: Mapping[str, Any], found: list[int]) -> None:
+    found += [int(code) for name in place.codes if (code := body.get(name))]
+    for name, inner in place.inner:
+        if held := body.get(name):
+            for item in (held,) if isinstance(held, Mapping) else held:
+                _collect(inner, item, found)
+
+
+@functools.cache
+def _place(api: int) -> _Place:
+    low, high = known_versions(api)
+    return _merged(_of(entity_class(api, version, EntityType.response)) for version in range(low, high + 1))
+
+
+def _of(entity: Any) -> _Place:
+    codes, inner = [], []
+    hints = typing.get_type_hints(entity)
+    for field in dataclasses.fields(entity):
+        if field.metadata.get("kafka_type") == "error_code":
+            codes.append(field.name)
+            continue
+        hint, _ = unwrap_optional(hints[field.name])
+        if typing.get_origin(hint) is tuple:
+            hint = typing.get_args(hint)[0]
+        if dataclasses.is_dataclass(hint):
+            place = _of(hint)
+            if place.codes or place.inner:
+                inner.append((field.name, place))
+    return _Place(tuple(codes), tuple(inner))
+
+
+def _merged(places: Iterable[_Place]) -> _Place:
+    codes: dict[str, None] = {}
+    inner: dict[str, list[_Place]] = {}
+    for place in places:
+        codes.update(dict.fromkeys(place.codes))
+        for name, below in place.inner:
+            inner.setdefault(name, []).append(below)
+    return _Place(tuple(codes), tuple((name, _merged(below)) for name, below in inner.items()))
