@@ -1,6 +1,6 @@
-"""A cursor over the hand-packed bytes of an internal record.
+"""A cursor over the hand-packed bytes of an internal record, and the string of its fields that is not trivial to pack.
 
-Called by the decoders of this package only. Every read is checked against what is left, so that no
+Called by the codecs of this package only. Every read is checked against what is left, so that no
 input, however hostile, makes it read past the end, allocate what is not there, or raise anything
 but `MalformedRecord`.
 """
@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from struct import Struct
 
-from broker.errors import ProtocolError
+from broker.errors import CorruptBatch, ProtocolError
+from broker.records.varint import read_unsigned_varint
 
-__all__ = ["MalformedRecord", "RecordReader"]
+__all__ = ["MAX_STRING_BYTES", "MalformedRecord", "RecordReader", "encode_string"]
 
+MAX_STRING_BYTES = 32767
+
+_I8 = Struct(">b")
 _I16 = Struct(">h")
 _I32 = Struct(">i")
 _I64 = Struct(">q")
@@ -20,6 +24,14 @@ _I64 = Struct(">q")
 
 class MalformedRecord(ProtocolError):
     """Bytes that are no record of this format, or a value that does not fit one."""
+
+
+def encode_string(text: str) -> bytes:
+    """An i16 length and UTF-8. Raises MalformedRecord when it is too long."""
+    encoded = text.encode()
+    if len(encoded) > MAX_STRING_BYTES:
+        raise MalformedRecord(f"a string of {len(encoded)} bytes does not fit a record: {text[:40]!r}…")
+    return _I16.pack(len(encoded)) + encoded
 
 
 class RecordReader:
@@ -30,6 +42,9 @@ class RecordReader:
     def __init__(self, data: bytes) -> None:
         self._data = data
         self._position = 0
+
+    def i8(self) -> int:
+        return self._fixed(_I8)
 
     def i16(self) -> int:
         return self._fixed(_I16)
@@ -55,24 +70,41 @@ class RecordReader:
 
     def nullable_string(self) -> str | None:
         length = self.i16()
-        if length < 0:
-            return None
-        try:
-            return self._take(length).decode()
-        except UnicodeDecodeError as error:
-            raise MalformedRecord(f"a string is no UTF-8: {error}") from None
+        return None if length < 0 else self._text(length)
 
     def blob(self) -> bytes:
         """Bytes with an i32 length; null reads as empty."""
         length = self.i32()
-        return self._take(length) if length > 0 else b""
+        return self.take(length) if length > 0 else b""
 
     def array_length(self) -> int:
-        """The count before an array; every element has at least one byte, so more than is left is a lie."""
-        length = self.i32()
+        """The count before an array."""
+        return self._plausible(self.i32())
+
+    def _plausible(self, length: int) -> int:
+        """Every element has at least one byte, so more than is left is a lie."""
         if not 0 <= length <= len(self._data) - self._position:
             raise MalformedRecord(f"an array of {length} elements in {len(self._data)} bytes")
         return length
+
+    def nullable_array_length(self) -> int:
+        """The count before an array; null (-1) reads as empty."""
+        length = self.i32()
+        return self._plausible(0 if length == -1 else length)
+
+    def unsigned_varint(self) -> int:
+        try:
+            value, self._position = read_unsigned_varint(self._data, self._position)
+        except CorruptBatch as error:
+            raise MalformedRecord(error.message) from None
+        return value
+
+    def compact_length(self) -> int:
+        """The count before an array of a flexible version; null reads as empty."""
+        return self._plausible(max(self.unsigned_varint() - 1, 0))
+
+    def compact_string(self) -> str:
+        return self._text(self.unsigned_varint() - 1)
 
     def expect_end(self) -> None:
         if self._position != len(self._data):
@@ -86,7 +118,16 @@ class RecordReader:
         self._position = end
         return value
 
-    def _take(self, length: int) -> bytes:
+    def _text(self, length: int) -> str:
+        if length < 0:
+            raise MalformedRecord("null where a string must stand")
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError as error:
+            raise MalformedRecord(f"a string is no UTF-8: {error}") from None
+
+    def take(self, length: int) -> bytes:
+        """The next `length` bytes."""
         end = self._position + length
         if end > len(self._data):
             raise MalformedRecord(f"ends at byte {len(self._data)} inside a field of {length} bytes")

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from struct import Struct
 from typing import NamedTuple
 
-from broker.coordinator.record_reader import MalformedRecord, RecordReader
+from broker.coordinator.record_reader import MAX_STRING_BYTES, MalformedRecord, RecordReader, encode_string
 
 __all__ = [
     "GroupKey",
@@ -41,8 +41,6 @@ __all__ = [
     "encode_offset",
     "encode_offset_key",
 ]
-
-MAX_STRING_BYTES = 32767
 
 _I16 = Struct(">h")
 _I32 = Struct(">i")
@@ -104,12 +102,12 @@ class GroupMetadata:
 
 def encode_offset_key(group_id: str, topic: str, partition: int) -> bytes:
     """The key under which an offset is stored (version 1)."""
-    return b"\x00\x01" + _string(group_id) + _string(topic) + _I32.pack(partition)
+    return b"\x00\x01" + encode_string(group_id) + encode_string(topic) + _I32.pack(partition)
 
 
 def encode_group_key(group_id: str) -> bytes:
     """The key under which a group's membership is stored (version 2)."""
-    return b"\x00\x02" + _string(group_id)
+    return b"\x00\x02" + encode_string(group_id)
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
@@ -158,7 +156,7 @@ def encode_group(group: GroupMetadata) -> bytes:
     """The value of a group's membership, v3."""
     parts = [
         _I16.pack(3),
-        _string(group.protocol_type),
+        encode_string(group.protocol_type),
         _I32.pack(group.generation_id),
         _nullable_string(group.protocol_name),
         _nullable_string(group.leader),
@@ -167,10 +165,10 @@ def encode_group(group: GroupMetadata) -> bytes:
     ]
     for member in group.members:
         parts += (
-            _string(member.member_id),
+            encode_string(member.member_id),
             _nullable_string(member.group_instance_id),
-            _string(member.client_id),
-            _string(member.client_host),
+            encode_string(member.client_id),
+            encode_string(member.client_host),
             _I32.pack(member.rebalance_timeout_ms),
             _I32.pack(member.session_timeout_ms),
             _I32.pack(len(member.subscription)),
@@ -216,12 +214,5 @@ def _decode_member(reader: RecordReader, version: int) -> MemberMetadata:
     )
 
 
-def _string(text: str) -> bytes:
-    encoded = text.encode()
-    if len(encoded) > MAX_STRING_BYTES:
-        raise MalformedRecord(f"a string of {len(encoded)} bytes does not fit a record: {text[:40]!r}…")
-    return _I16.pack(len(encoded)) + encoded
-
-
 def _nullable_string(text: str | None) -> bytes:
-    return b"\xff\xff" if text is None else _string(text)
+    return b"\xff\xff" if text is None else encode_string(text)

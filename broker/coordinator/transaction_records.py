@@ -1,0 +1,222 @@
+"""Kafka's own record formats of the `__transaction_state` topic, as typed values.
+
+Called by the transaction runtime: the encoders when something is stored, the decoder when a partition is
+replayed. What is written here is read by Kafka's tools and the other way round
+(`TransactionLogKey/Value.json`).
+
+    key    version i16 = 0      transactional id string
+    value  version i16 = 0, 1   producer id i64, epoch i16, time-out (ms) i32, state i8,
+                                partitions? [topic string, partitions [i32]] (null in state Empty),
+                                last update (ms) i64, start (ms) i64, [tagged fields: v1]
+    tags   0 previous producer id i64, 1 next producer id i64, 2 client's transaction version i16
+
+In version 1 lengths are unsigned varints of the length plus one, and fields end with tagged ones. It is
+written for transactions of version 2 (KIP-890) only, so that what older Kafkas can read stays so. A null
+record value is a tombstone. Hostile bytes raise `MalformedRecord`, never anything else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from broker.coordinator.record_reader import MalformedRecord, RecordReader, encode_string
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = [
+    "NO_EPOCH",
+    "NO_PRODUCER_ID",
+    "TransactionMetadata",
+    "TransactionState",
+    "decode_transaction",
+    "decode_transaction_key",
+    "encode_transaction",
+    "encode_transaction_key",
+]
+
+NO_PRODUCER_ID = -1
+NO_EPOCH = -1
+
+_I16 = Struct(">h")
+_I32 = Struct(">i")
+_HEAD = Struct(">hqhib")
+_TWO_I64 = Struct(">qq")
+_TAG_I64 = Struct(">BBq")
+_TAG_I16 = Struct(">BBh")
+
+
+class TransactionState(IntEnum):
+    """Where a transactional id stands; the values are those of the records."""
+
+    EMPTY = 0
+    ONGOING = 1
+    PREPARE_COMMIT = 2
+    PREPARE_ABORT = 3
+    COMPLETE_COMMIT = 4
+    COMPLETE_ABORT = 5
+    DEAD = 6
+    PREPARE_EPOCH_FENCE = 7
+
+    @property
+    def title(self) -> str:
+        """Kafka's spelling: `PrepareCommit`."""
+        return self.name.title().replace("_", "")
+
+
+class TransactionMetadata(NamedTuple):
+    """What is known of one transactional id. Times are ms since the epoch, the time-out is in ms."""
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    state: TransactionState
+    last_update_ms: int
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: int = -1
+    # The epoch before the last bump, for an InitProducerId that is sent again; not stored.
+    last_producer_epoch: int = NO_EPOCH
+    previous_producer_id: int = NO_PRODUCER_ID
+    # The id that follows when the transaction is complete, once the epochs of this one are used up.
+    next_producer_id: int = NO_PRODUCER_ID
+    # 2: the client takes part in KIP-890's second half, its epoch grows with every transaction.
+    client_version: int = 0
+
+
+def encode_transaction_key(transactional_id: str) -> bytes:
+    """The key under which a transactional id is stored (version 0)."""
+    return b"\x00\x00" + encode_string(transactional_id)
+
+
+def decode_transaction_key(data: bytes) -> str | None:
+    """The transactional id a record is about; None for a key version of a later Kafka, which is to be skipped."""
+    reader = RecordReader(data)
+    version = reader.i16()
+    if version < 0:
+        raise MalformedRecord(f"key version {version} is negative")
+    if version > 0:
+        return None
+    transactional_id = reader.string()
+    reader.expect_end()
+    return transactional_id
+
+
+def encode_transaction(metadata: TransactionMetadata) -> bytes:
+    """The value of a transactional id."""
+    version = 1 if metadata.client_version >= 2 else 0
+    head = _HEAD.pack(version, metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, int(metadata.state))
+    times = _TWO_I64.pack(metadata.last_update_ms, metadata.start_ms)
+    if version == 0:
+        partitions = None if metadata.state is TransactionState.EMPTY else metadata.partitions
+        return head + _encode_partitions(partitions) + times
+    return head + _encode_compact_partitions(metadata) + times + _encode_tags(metadata)
+
+
+def decode_transaction(data: bytes) -> TransactionMetadata:
+    """Read the value of a transactional id, versions 0 and 1."""
+    reader = RecordReader(data)
+    version = reader.version(highest=1)
+    producer_id, producer_epoch, timeout_ms, state = reader.i64(), reader.i16(), reader.i32(), reader.i8()
+    try:
+        state = TransactionState(state)
+    except ValueError:
+        raise MalformedRecord(f"transaction state {state} is not one of 0 to 7") from None
+    partitions = _decode_compact_partitions(reader) if version else _decode_partitions(reader)
+    last_update_ms, start_ms = reader.i64(), reader.i64()
+    tags = _decode_tags(reader) if version else {}
+    reader.expect_end()
+    return TransactionMetadata(
+        producer_id,
+        producer_epoch,
+        timeout_ms,
+        state,
+        last_update_ms,
+        partitions,
+        start_ms,
+        previous_producer_id=tags.get(0, NO_PRODUCER_ID),
+        next_producer_id=tags.get(1, NO_PRODUCER_ID),
+        client_version=tags.get(2, 0),
+    )
+
+
+# --- version 0
+
+
+def _encode_partitions(partitions: Iterable[TopicPartition] | None) -> bytes:
+    if partitions is None:
+        return b"\xff\xff\xff\xff"
+    topics = _by_topic(partitions)
+    parts = [_I32.pack(len(topics))]
+    for topic, numbers in topics.items():
+        parts += (encode_string(topic), _I32.pack(len(numbers)), *map(_I32.pack, numbers))
+    return b"".join(parts)
+
+
+def _decode_partitions(reader: RecordReader) -> frozenset[TopicPartition]:
+    found = set()
+    for _ in range(reader.nullable_array_length()):
+        topic = reader.string()
+        found.update(TopicPartition(topic, reader.i32()) for _ in range(reader.array_length()))
+    return frozenset(found)
+
+
+# --- version 1
+
+
+def _encode_compact_partitions(metadata: TransactionMetadata) -> bytes:
+    if metadata.state is TransactionState.EMPTY:
+        return b"\0"
+    topics = _by_topic(metadata.partitions)
+    parts = [_unsigned_varint(len(topics) + 1)]
+    for topic, numbers in topics.items():
+        name = topic.encode()
+        parts += (_unsigned_varint(len(name) + 1), name, _unsigned_varint(len(numbers) + 1))
+        parts += (*map(_I32.pack, numbers), b"\0")
+    return b"".join(parts)
+
+
+def _decode_compact_partitions(reader: RecordReader) -> frozenset[TopicPartition]:
+    found = set()
+    for _ in range(reader.compact_length()):
+        topic = reader.compact_string()
+        found.update(TopicPartition(topic, reader.i32()) for _ in range(reader.compact_length()))
+        _decode_tags(reader)
+    return frozenset(found)
+
+
+def _encode_tags(metadata: TransactionMetadata) -> bytes:
+    tags = [_TAG_I64.pack(0, 8, metadata.previous_producer_id)] if metadata.previous_producer_id >= 0 else []
+    if metadata.next_producer_id >= 0:
+        tags.append(_TAG_I64.pack(1, 8, metadata.next_producer_id))
+    tags.append(_TAG_I16.pack(2, 2, metadata.client_version))
+    return b"".join((_unsigned_varint(len(tags)), *tags))
+
+
+def _decode_tags(reader: RecordReader) -> dict[int, int]:
+    """The numbers among the tagged fields; what is no number of 1, 2, 4 or 8 bytes is of a later Kafka."""
+    tags = {}
+    for _ in range(reader.unsigned_varint()):
+        tag, value = reader.unsigned_varint(), reader.take(reader.unsigned_varint())
+        if len(value) in (1, 2, 4, 8):
+            tags[tag] = int.from_bytes(value, signed=True)
+    return tags
+
+
+# --- both
+
+
+def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        topics.setdefault(topic, []).append(number)
+    return topics
+
+
+def _unsigned_varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
