@@ -8,9 +8,9 @@ Used by the log (append, recovery), the client and the column decoder. The layou
         12     4  partition leader epoch  patched by the broker
         16     1  magic                   always 2
         17     4  crc                     CRC-32C of all that follows
-        21     2  attributes              bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control
+        21     2  attributes              bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
         23     4  last offset delta
-        27     8  base timestamp          ms
+        27     8  base timestamp          ms; with bit 6 the delete horizon (KIP-534): records count from it as well
         35     8  max timestamp           ms
         43     8  producer id             -1 none
         51     2  producer epoch
@@ -39,6 +39,7 @@ __all__ = [
     "patch_base_offset",
     "patch_log_append_time",
     "patch_producer",
+    "rebuild_batch",
     "verify_batch",
     "walk_batches",
 ]
@@ -58,6 +59,10 @@ _CHECKED_POSITION = 21
 _TIMESTAMP_TYPE_BIT = 0x08
 _TRANSACTIONAL_BIT = 0x10
 _CONTROL_BIT = 0x20
+_HORIZON_BIT = 0x40
+_CODEC_MASK = 0x07
+
+NO_TIMESTAMP = -1
 
 
 class BatchHeader(NamedTuple):
@@ -106,6 +111,11 @@ class BatchHeader(NamedTuple):
     @property
     def is_control(self) -> bool:
         return bool(self.attributes & _CONTROL_BIT)
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When compaction may drop the batch's tombstones or its marker, ms; None until it first met them (KIP-534)."""
+        return self.base_timestamp if self.attributes & _HORIZON_BIT else None
 
     @property
     def last_sequence(self) -> int:
@@ -194,9 +204,46 @@ def build_batch(
     """Frame a record section, already compressed with `codec`, as a batch."""
     attributes = codec | (_TRANSACTIONAL_BIT if transactional else 0) | (_CONTROL_BIT if control else 0)
     delta = record_count - 1 if last_offset_delta is None else last_offset_delta
-    checked = _CHECKED.pack(
-        attributes, delta, base_timestamp, max_timestamp, producer_id, producer_epoch, base_sequence, record_count
+    producer = producer_id, producer_epoch, base_sequence
+    return _frame(
+        base_offset, leader_epoch, (attributes, delta, base_timestamp, max_timestamp, *producer, record_count), records
     )
+
+
+def rebuild_batch(
+    header: BatchHeader,
+    records: Buffer,
+    record_count: int,
+    *,
+    max_timestamp: int,
+    delete_horizon_ms: int | None = None,
+) -> bytes:
+    """The batch of `header` with fewer records, compressed as they were: it keeps its place, its codec, its producer
+    and its sequence numbers. A `delete_horizon_ms`, when given, takes the place of the base timestamp.
+
+    `records` are relative to that base. Without any the codec is none, as Kafka has it.
+    """
+    attributes, base = header.attributes, header.base_timestamp
+    if not record_count:
+        attributes, base = attributes & ~(_CODEC_MASK | _HORIZON_BIT), NO_TIMESTAMP
+    elif delete_horizon_ms is not None:
+        attributes, base = attributes | _HORIZON_BIT, delete_horizon_ms
+    fields = (
+        attributes,
+        header.last_offset_delta,
+        base,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        record_count,
+    )
+    return _frame(header.base_offset, header.leader_epoch, fields, records)
+
+
+def _frame(base_offset: int, leader_epoch: int, fields: tuple[int, ...], records: Buffer) -> bytes:
+    """`fields` are those under the CRC, in wire order."""
+    checked = _CHECKED.pack(*fields)
     crc = crc32c(records, crc32c(checked))
     length = HEADER_SIZE - LENGTH_END + len(records)
     return b"".join((_HEAD.pack(base_offset, length, leader_epoch, 2, crc), checked, records))
