@@ -36,7 +36,9 @@ from broker.errors import PykafkaError
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.meta_properties import check_meta_properties
+from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
+from broker.net.request_log import RequestLog
 from broker.net.router import Router
 
 __all__ = ["BrokerServer"]
@@ -59,6 +61,7 @@ class BrokerServer:
         self._clock = clock or SystemClock()
         self.embedded_zookeeper = ""
         """`host:port` of the ZooKeeper this broker started, if it did."""
+        self._metrics = Metrics()
         self._listeners = ListenerSet(config)
         self._directories = [Path(text) for text in config.log_dirs]
         self._logs = LogManager(
@@ -95,9 +98,13 @@ class BrokerServer:
         )
         self._groups = await self._start_groups()
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
-        context = ApiContext(self.config, self._clock, self.config.broker_id, self._topics, self._groups, ids)
+        context = ApiContext(
+            self.config, self._clock, self.config.broker_id, self._topics, self._groups, ids, self._metrics
+        )
         self._watch(registry, changes)
-        await self._listeners.serve(Router(make_routes(context)))
+        await self._listeners.serve(
+            Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms))
+        )
         self._begin(self._tick_forever())
         return bound
 

@@ -13,6 +13,7 @@ from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
+from broker.metrics import Metrics
 
 __all__ = ["ApiContext"]
 
@@ -27,3 +28,4 @@ class ApiContext:
     topics: Topics
     groups: GroupCoordinator
     producer_ids: ProducerIds
+    metrics: Metrics = dataclasses.field(default_factory=Metrics)

@@ -21,6 +21,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import FileSlice
 from broker.net.response import Part
 from broker.net.router import Client
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_fetch_response
 from broker.protocol.messages import Request, field, to_ms
 from broker.protocol.topic_partition import TopicPartition
@@ -37,6 +38,9 @@ class _Read:
 
     topics: list[TopicAnswer] = dataclasses.field(default_factory=list)
     partitions: list[Partition] = dataclasses.field(default_factory=list)
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    """Bytes found of each of `partitions`."""
+    errors: list[int] = dataclasses.field(default_factory=list)
     size: int = 0
     complete: bool = False
 
@@ -45,18 +49,26 @@ def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Pa
     """Answer at once when there is enough to read, else wait for it."""
     body = request.body
     if field(body, "session_id", 0):
+        context.metrics.failed(ApiKey.FETCH, _FETCH_SESSION_ID_NOT_FOUND)
         return encode_fetch_response(request.version, request.correlation_id, (), error=_FETCH_SESSION_ID_NOT_FOUND)
     read = _read(context, body)
     wait_ms = to_ms(body.max_wait)
     if read.complete or read.size >= body.min_bytes or wait_ms <= 0 or not read.partitions:
-        return encode_fetch_response(request.version, request.correlation_id, read.topics)
+        return _answer(context, request, read)
     delayed = DelayedFetch(read.partitions, body.min_bytes - read.size, wait_ms / 1000)
     return _wait(context, request, delayed)
 
 
 async def _wait(context: ApiContext, request: Request, delayed: DelayedFetch) -> Sequence[Part]:
     await delayed.wait()
-    read = _read(context, request.body)
+    return _answer(context, request, _read(context, request.body))
+
+
+def _answer(context: ApiContext, request: Request, read: _Read) -> Sequence[Part]:
+    for partition, size in zip(read.partitions, read.sizes, strict=True):
+        partition.bytes_out += size
+    for code in read.errors:
+        context.metrics.failed(ApiKey.FETCH, code)
     return encode_fetch_response(request.version, request.correlation_id, read.topics)
 
 
@@ -85,8 +97,10 @@ def _read_partition(
         found = _take(partition, asked, budget - read.size, first=read.size == 0)
     except BrokerError as error:
         read.complete = True  # an error is told at once
+        read.errors.append(int(error.code))
         return PartitionAnswer(asked.partition, int(error.code), -1, -1, -1, None, None)
     read.partitions.append(partition)
+    read.sizes.append(0 if found is None else found.length)
     if found is not None:
         read.size += found.length
         # A slice ends with its segment: no append makes that of a rolled one longer.

@@ -18,6 +18,7 @@ from broker.cluster.partition import Partition
 from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.errors import BrokerError, ErrorCode, ProtocolError
 from broker.net.router import Client
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
 
@@ -43,16 +44,18 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
         for topic in body.topic_data
     ]
     if to_flush:
-        return _flushed(to_flush, body, responses)
+        return _flushed(context, to_flush, body, responses)
     return _answer(body, responses)
 
 
-async def _flushed(to_flush: Unflushed, body: Any, responses: Sequence[Mapping[str, Any]]) -> Answer:
+async def _flushed(
+    context: ApiContext, to_flush: Unflushed, body: Any, responses: Sequence[Mapping[str, Any]]
+) -> Answer:
     for partition, response in to_flush:
         try:
             await asyncio.to_thread(partition.log.flush)
         except BrokerError as error:
-            response.update(_failed(response["index"], error))
+            response.update(_failed(context, response["index"], error))
     return _answer(body, responses)
 
 
@@ -78,7 +81,7 @@ def _append(
         _check(body, partition, records)
         result = partition.append(records or b"")
     except BrokerError as error:
-        return _failed(tp.partition, error)
+        return _failed(context, tp.partition, error)
     response = {
         "index": tp.partition,
         "error_code": ErrorCode.none,
@@ -91,7 +94,8 @@ def _append(
     return response
 
 
-def _failed(index: int, error: BrokerError) -> dict[str, Any]:
+def _failed(context: ApiContext, index: int, error: BrokerError) -> dict[str, Any]:
+    context.metrics.failed(ApiKey.PRODUCE, error.code)
     return {
         "index": index,
         "error_code": error.code,

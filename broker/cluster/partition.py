@@ -24,6 +24,8 @@ class Partition:
         self.log = log
         self.leader_epoch = leader_epoch
         self.waiters: set[DelayedFetch] = set()
+        self.bytes_in = self.messages_in = self.bytes_out = 0
+        """Since we became its leader, for the metrics; `bytes_out` is counted by who sends what was read."""
 
     @property
     def high_watermark(self) -> int:
@@ -45,7 +47,11 @@ class Partition:
     def append(self, records: bytes | bytearray | memoryview) -> AppendResult:
         """Append as leader and wake the fetches that wait. Raises BrokerError."""
         result = self.log.append(records, leader_epoch=self.leader_epoch)
-        if self.waiters and not result.duplicate:
+        if result.duplicate:
+            return result
+        self.bytes_in += len(records)
+        self.messages_in += result.last_offset - result.base_offset + 1
+        if self.waiters:
             for waiter in tuple(self.waiters):
                 waiter.gained(len(records))
         return result
