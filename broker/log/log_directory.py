@@ -15,7 +15,7 @@ from pathlib import Path
 
 from broker.errors import ConfigError
 from broker.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets, write_atomically, write_offsets
-from broker.log.log import DELETED_DIRECTORY_SUFFIX
+from broker.log.stored_log import DELETED_DIRECTORY_SUFFIX
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["CLEAN_MARK", "LogDirectory"]

@@ -1,0 +1,248 @@
+"""What a log consists of, and how segments come and go: rolling, retention, truncation, closing, deleting.
+
+The half of `Log` that is not about single records; log.py adds appending and reading to it and is what everybody
+uses. Whatever raises leaves the log as it was. One thread, the event loop's, owns it.
+Idea: the part of Kafka's `UnifiedLog` that became `LocalLog`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+
+from broker.clock import Clock
+from broker.errors import BrokerError, ErrorCode
+from broker.log import retention
+from broker.log.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
+from broker.log.deleted_files import DeletedFiles
+from broker.log.flushing import Flusher
+from broker.log.log_config import LogConfig
+from broker.log.open_segments import OpenSegments
+from broker.log.producer_snapshot import drop_snapshots, save_snapshot
+from broker.log.producer_state import ProducerStates
+from broker.log.recovery import LoadedLog, new_segment, rebuild_producers
+from broker.log.rolling import is_aged
+from broker.log.segment import Segment
+from broker.log.segment_list import SegmentList
+from broker.log.storage_errors import storage_error, storage_errors
+
+__all__ = ["DELETED_DIRECTORY_SUFFIX", "StoredLog"]
+
+DELETED_DIRECTORY_SUFFIX = "-delete"
+
+
+class StoredLog:
+    """The segments of one partition, its producers and leader epochs, and where it starts and ends."""
+
+    def __init__(
+        self, directory: Path, config: LogConfig, clock: Clock, opened: OpenSegments, loaded: LoadedLog
+    ) -> None:
+        self.directory = directory
+        self._config = config
+        self._clock = clock
+        self._opened = opened
+        self._segments = SegmentList(loaded.segments)
+        self._producers = loaded.producers
+        self.epochs = loaded.epochs
+        self._start = loaded.log_start_offset
+        self._end = loaded.log_end_offset
+        self._topic_id = read_topic_id(directory / PARTITION_METADATA)
+        self._deleted = DeletedFiles()
+        self._failure = ""
+        self._is_sealed = loaded.is_sealed
+        synced_base = self._segments.active.base_offset if loaded.is_sealed and self._end else -1
+        self._flusher = Flusher(directory, loaded.recovery_point, clock, synced_base=synced_base)
+
+    # --- what it holds
+
+    @property
+    def config(self) -> LogConfig:
+        return self._config
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._start
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset the next record gets."""
+        return self._end
+
+    @property
+    def recovery_point(self) -> int:
+        """Records before this offset have been fsynced."""
+        return self._flusher.recovery_point
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Oldest first; the last is the active one."""
+        return tuple(self._segments)
+
+    @property
+    def active_base_offset(self) -> int:
+        """Where the segment begins that is appended to."""
+        return self._segments.active.base_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def producers(self) -> ProducerStates:
+        return self._producers
+
+    @property
+    def topic_id(self) -> uuid.UUID | None:
+        return self._topic_id
+
+    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Write the topic's id beside the segments. Raises BrokerError `kafka_storage_error`."""
+        if topic_id == self._topic_id:
+            return
+        with storage_errors("write the topic id of", self.directory):
+            write_topic_id(self.directory / PARTITION_METADATA, topic_id)
+        self._topic_id = topic_id
+
+    # --- flushing
+
+    def flush_due(self) -> bool:
+        """Whether flush.messages or flush.ms ask for a `flush`, or a segment was rolled and not yet synced."""
+        return self._flusher.due(self._config, self._end, self._segments.active.base_offset)
+
+    def flush(self) -> None:
+        """fsync all that was appended so far. The only method another thread may call while the owner goes on.
+
+        Raises BrokerError `kafka_storage_error`; after that the log takes no more appends, for the kernel may
+        have dropped what it could not write.
+        """
+        end = self._end
+        try:
+            self._flusher.flush(tuple(self._segments), end)
+        except OSError as error:
+            self._failure = f"{self.directory}: fsync failed ({error.strerror}); restart the broker to recover"
+            raise storage_error("flush", self.directory, error) from error
+
+    # --- rolling, retention, truncation
+
+    def roll(self) -> None:
+        """Close the active segment and begin a new one, unless it is empty."""
+        with storage_errors("roll", self.directory):
+            self._roll()
+
+    def roll_if_aged(self) -> None:
+        """Roll a segment that has waited segment.ms without an append to do it."""
+        if is_aged(self._segments.active, self._config, self._clock.now_ms()):
+            self.roll()
+
+    def _roll(self) -> None:
+        active = self._segments.active
+        if not active.size:
+            return
+        active.seal()
+        save_snapshot(self.directory, self._end, self._producers)
+        self._segments.append(new_segment(self.directory, self._end, self._config, self._clock, self._opened))
+
+    def apply_retention(self) -> int:
+        """Delete the segments that retention.ms and retention.bytes no longer want; returns how many.
+
+        Their files stay, renamed, for file.delete.delay.ms: see `take_deleted`.
+        """
+        with storage_errors("apply retention to", self.directory):
+            count = retention.expired_segments(tuple(self._segments), self._config, self._clock.now_ms(), self._start)
+            if count == len(self._segments):
+                self._roll()
+                count = len(self._segments) - 1
+            self._delete_oldest(count)
+        return count
+
+    def delete_records(self, before: int) -> int:
+        """Let the log start at offset `before`; returns the new start. Raises BrokerError `offset_out_of_range`."""
+        if before > self._end:
+            raise BrokerError(
+                ErrorCode.offset_out_of_range, f"cannot delete before {before}: the log ends at {self._end}"
+            )
+        self._start = max(self._start, before)
+        with storage_errors("delete records of", self.directory):
+            self.epochs.truncate_from_start(self._start)
+            self._delete_oldest(self._segments.older_than(self._start))
+        return self._start
+
+    def _delete_oldest(self, count: int) -> None:
+        if not count:
+            return
+        due = self._clock.now_ms() + self._config.file_delete_delay_ms
+        for segment in self._segments.remove_oldest(count):
+            self._deleted.add(due, segment.mark_deleted())
+        self._start = max(self._start, self._segments.oldest.base_offset)
+        self.epochs.truncate_from_start(self._start)
+        drop_snapshots(self.directory, low=self._segments.oldest.base_offset)
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the batch that holds `offset` and all after it, as a follower does that went astray.
+
+        Raises BrokerError `offset_out_of_range` below the log's start, `kafka_storage_error`.
+        """
+        if offset >= self._end:
+            return
+        if offset < self._start:
+            raise BrokerError(ErrorCode.offset_out_of_range, f"cannot cut at {offset}: the log starts at {self._start}")
+        self._flusher.truncate(offset)
+        with storage_errors("truncate", self.directory):
+            for segment in self._segments.remove_after(offset):
+                for path in segment.mark_deleted():
+                    path.unlink()
+            active = self._segments.active
+            found = active.locate(offset)
+            if found is not None:
+                active.cut(found[0])
+            self._end = active.next_offset()
+            self._is_sealed = False
+            drop_snapshots(self.directory, high=self._end)
+            self.epochs.truncate_from_end(self._end)
+            self._flusher.truncate(self._end)
+            self._producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
+
+    def expire_producers(self, expiration_ms: int) -> int:
+        """Forget producers that appended nothing for so long; returns how many."""
+        return self._producers.expire(self._clock.now_ms(), expiration_ms)
+
+    def update_config(self, config: LogConfig) -> None:
+        """Take new settings; they hold from the next append, roll or retention on."""
+        self._config = config
+        self._segments.active.set_index_interval(config.index_interval_bytes)
+
+    # --- ending
+
+    def close(self) -> None:
+        """Leave the log as a clean start wants it: synced, indexes whole, producer state written down."""
+        with storage_errors("close", self.directory):
+            if not self._is_sealed:
+                self._segments.active.seal()
+                save_snapshot(self.directory, self._end, self._producers)
+                if self.recovery_point < self._end:
+                    self.flush()
+                self._is_sealed = True
+            self.release()
+        self._failure = self._failure or f"{self.directory} is closed"
+
+    def release(self) -> None:
+        """Let go of every descriptor and loaded index; they come back when needed."""
+        for segment in self._segments:
+            segment.close()
+
+    def delete(self) -> Path:
+        """Rename the directory out of sight, to `<name>.<unique>-delete`; returns it, for the caller to remove.
+
+        Slices that are being sent keep their files. Raises BrokerError `kafka_storage_error`.
+        """
+        self._failure = f"{self.directory} is deleted"
+        doomed = self.directory.with_name(f"{self.directory.name[:200]}.{uuid.uuid4().hex}{DELETED_DIRECTORY_SUFFIX}")
+        with storage_errors("delete", self.directory):
+            self.release()
+            return self.directory.rename(doomed)
+
+    def take_deleted(self) -> list[Path]:
+        """Files of deleted segments whose file.delete.delay.ms is over, for the caller to unlink."""
+        return self._deleted.take(self._clock.now_ms())
