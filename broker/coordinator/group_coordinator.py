@@ -256,6 +256,10 @@ class GroupCoordinator:
         )
         return ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none, listed
 
+    def all_groups(self) -> list[ClassicGroup]:
+        """Every group of the loaded partitions, for who only looks (metrics)."""
+        return [group for shard in self._shards.all() for group in shard.groups.values()]
+
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """DeleteGroups: empty groups with all their offsets."""
         return {group_id: await self._delete_group(group_id) for group_id in dict.fromkeys(group_ids)}

@@ -61,6 +61,11 @@ class StoredLog:
         return self._config
 
     @property
+    def failure(self) -> str:
+        """Why it takes no appends any more; empty while it does."""
+        return self._failure
+
+    @property
     def log_start_offset(self) -> int:
         return self._start
 
