@@ -158,8 +158,8 @@ def encode_produce_response(version: int, correlation_id: int, body: Mapping[str
 
 
 def _write_partition(out: bytearray, version: int, partition: Mapping[str, Any], flexible: bool) -> None:
-    index, code = partition["index"], int(partition["error_code"])
-    base_offset, append_time = partition["base_offset"], partition.get("log_append_time", -1)
+    index, code = partition["index"], int(partition.get("error_code", 0))
+    base_offset, append_time = partition.get("base_offset", -1), partition.get("log_append_time", -1)
     if version >= 5:
         out += _RESULT_WITH_START.pack(index, code, base_offset, append_time, partition.get("log_start_offset", -1))
     else:
