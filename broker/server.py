@@ -16,23 +16,27 @@ from typing import Any
 from broker.api.context import ApiContext
 from broker.api.table import make_routes
 from broker.clock import Clock, SystemClock
+from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.changes import ChangeNotifications
+from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.election import ControllerElection
 from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
+from broker.cluster.led_partitions import stored_log_config
 from broker.cluster.membership import Membership
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.registry import Registry
 from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC
-from broker.cluster.topics import Topics, stored_log_config
+from broker.cluster.topics import Topics
 from broker.cluster.zk import ZooKeeper
+from broker.cluster.zk_calls import ZooKeeperCalls
 from broker.cluster.znodes import BrokerInfo, Endpoint
 from broker.cluster.zookeeper_keeper import ZooKeeperKeeper
 from broker.config.broker_config import BrokerConfig
+from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener
 from broker.coordinator.group_config import GroupConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.log_record_store import LogRecordStore
-from broker.errors import PykafkaError
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.meta_properties import check_meta_properties
@@ -47,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 ZOOKEEPER_DIRECTORY = "zookeeper"
 SESSION_FILE = "zookeeper.session"
-REFRESH_AGAIN_S = 5.0
 ZOOKEEPER_OPERATION_TIMEOUT_S = 10.0
 """How long a client that wants a topic created waits for a ZooKeeper that is away, before it gets an error; less when
 sessions are short."""
@@ -71,7 +74,8 @@ class BrokerServer:
             producer_expiration_ms=config.producer_id_expiration_ms,
         )
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
+        self._dynamic = DynamicConfig(config)
+        self._calls = ZooKeeperCalls()
         self._zookeeper: ZooKeeper | None = None
         self._undo: list[Callable[[], object]] = []
         self._topics: Topics
@@ -90,18 +94,20 @@ class BrokerServer:
         registry, changes = await self._reach_zookeeper(bound)
         metadata = await asyncio.to_thread(registry.load_metadata)
         self._topics = Topics(
-            self.config,
+            self._dynamic.current,
             registry,
             self._logs,
             metadata,
+            self._calls,
             tell_changed=lambda topic: changes.notify_config_change(f"topics/{topic}"),
         )
         self._groups = await self._start_groups()
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
+        configs = self._broker_configs(registry, changes)
         context = ApiContext(
-            self.config, self._clock, self.config.broker_id, self._topics, self._groups, ids, self._metrics
+            configs, self._clock, self.config.broker_id, self._topics, self._groups, ids, self._metrics
         )
-        self._watch(registry, changes)
+        self._watch(ClusterWatch(registry, changes, self._topics, configs))
         await self._listeners.serve(
             Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms))
         )
@@ -153,7 +159,8 @@ class BrokerServer:
         return self.embedded_zookeeper
 
     def _load_logs(self, registry: Registry) -> None:
-        defaults = LogConfig.from_properties(self.config.topic_defaults())
+        self._dynamic.apply(*registry.broker_configs(self.config.broker_id))
+        defaults = LogConfig.from_properties(self._dynamic.current.topic_defaults())
         settings = {name: record.config for name, record in registry.topics().items()}
         self._logs.load(lambda topic: stored_log_config(topic, settings.get(topic, {}), defaults))
         for tp in self._logs.logs():
@@ -187,45 +194,17 @@ class BrokerServer:
 
     # --- while it runs
 
-    def _watch(self, registry: Registry, changes: ChangeNotifications) -> None:
-        """Changes that others make in ZooKeeper: the callbacks come on a thread of the client's."""
-        loop = asyncio.get_running_loop()
+    def _broker_configs(self, registry: Registry, changes: ChangeNotifications) -> BrokerConfigs:
+        """Who hears of settings altered while the broker runs, and the ways to alter them."""
+        self._dynamic.subscribe(self._topics.update_defaults)
+        self._dynamic.subscribe(self._logs.update_broker_config)
+        self._dynamic.subscribe(self._listeners.update_config)
+        return BrokerConfigs(self._dynamic, registry, self._calls, tell_changed=changes.notify_config_change)
 
-        def changed(_: object) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(self._changed.set)
-
-        def deletions(names: list[str]) -> None:
-            if names:
-                registry.resume_deletions()  # marks that Kafka's tools leave; watch_topics tells the rest
-
-        watches = (
-            registry.watch_topics(changed),
-            registry.watch_brokers(changed),
-            registry.watch_controller(changed),
-            registry.watch_deletions(deletions),
-            changes.watch_config_changes(changed),
-        )
-        self._undo += [watch.cancel for watch in watches]
-        self._begin(self._refresh_when_changed())
-
-    async def _refresh_when_changed(self) -> None:
-        """However many changes come meanwhile, one reading follows; one that failed is tried again."""
-        told = ""
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            try:
-                await self._topics.refresh()
-                told = ""
-                continue
-            except PykafkaError as error:
-                if str(error) != told:
-                    logger.warning("cannot take over a change of the cluster: %s", error)
-                told = str(error)
-            except Exception:
-                logger.exception("taking over a change of the cluster failed")
-            asyncio.get_running_loop().call_later(REFRESH_AGAIN_S, self._changed.set)
+    def _watch(self, watch: ClusterWatch) -> None:
+        watch.start()
+        self._undo.append(watch.stop)
+        self._begin(watch.run())
 
     async def _tick_forever(self) -> None:
         seconds = self.config.log_flush_scheduler_interval_ms / 1000
@@ -254,6 +233,7 @@ class BrokerServer:
         if self._groups is not None:
             await self._topics.close()
             await self._groups.close()
+        self._calls.close()
         await asyncio.to_thread(self._logs.close)
         while self._undo:
             undo = self._undo.pop()

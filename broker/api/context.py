@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from broker.clock import Clock
+from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
@@ -22,10 +23,15 @@ __all__ = ["ApiContext"]
 class ApiContext:
     """The parts of a running broker that requests act on."""
 
-    config: BrokerConfig
+    configs: BrokerConfigs
     clock: Clock
     broker_id: int
     topics: Topics
     groups: GroupCoordinator
     producer_ids: ProducerIds
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings in force, which may have been altered since the broker started."""
+        return self.configs.dynamic.current

@@ -8,7 +8,7 @@ as one) and after each reconnection; they may call back into the registry.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from broker.clock import Clock, SystemClock
 from broker.cluster import znodes
@@ -16,7 +16,7 @@ from broker.cluster.metadata import ClusterMetadata, Topic
 from broker.cluster.topic_names import check_topic_name
 from broker.cluster.topic_registry import TopicRegistry
 from broker.cluster.zk import Watch, ZooKeeper
-from broker.cluster.zk_types import ANY_VERSION, BadVersion, Create, NodeExists, NodeStat, NoNode, SetData
+from broker.cluster.zk_types import BadVersion, Create, NodeExists, NodeStat, NoNode, SetData
 from broker.cluster.znodes import BrokerInfo, Endpoint, PartitionState, TopicRecord
 
 __all__ = [
@@ -112,12 +112,16 @@ class Registry(TopicRegistry):
         found = zip(ids, nodes, strict=True)
         return {broker_id: BrokerInfo.decode(broker_id, node[0]) for broker_id, node in found if node is not None}
 
-    def broker_config(self, broker_id: int) -> dict[str, str]:
-        """Dynamic settings of one broker; empty when there are none."""
-        return self._read_config(znodes.broker_config_path(broker_id))[0]
+    def broker_configs(self, broker_id: int) -> tuple[dict[str, str], dict[str, str]]:
+        """Settings altered for all brokers, and for one; empty when there are none."""
+        paths = [znodes.broker_config_path(entity) for entity in (znodes.ALL_BROKERS, broker_id)]
+        nodes = zip(paths, self._zk.get_many(paths), strict=True)
+        shared, own = (znodes.decode_config(path, node[0] if node else b"") for path, node in nodes)
+        return shared, own
 
-    def set_broker_config(self, broker_id: int, config: dict[str, str]) -> None:
-        self._write_config(znodes.broker_config_path(broker_id), config, ANY_VERSION)
+    def alter_broker_config(self, entity: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Set some settings of a broker (its id) or of all (ALL_BROKERS), take away those whose new value is None."""
+        return self._alter_config(znodes.broker_config_path(entity), changes)
 
     # -- the controller
 

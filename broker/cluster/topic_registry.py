@@ -215,10 +215,12 @@ class TopicRegistry:
 
         Concurrent alterations do not undo each other. Raises BrokerError `unknown_topic_or_partition`.
         """
-        path = znodes.topic_config_path(name)
+        if not self._zk.exists(znodes.topic_path(name)):
+            raise _unknown(name)
+        return self._alter_config(znodes.topic_config_path(name), changes)
+
+    def _alter_config(self, path: str, changes: Mapping[str, str | None]) -> dict[str, str]:
         while True:
-            if not self._zk.exists(znodes.topic_path(name)):
-                raise _unknown(name)
             config, version = self._read_config(path)
             merged: dict[str, str | None] = {**config, **changes}
             altered = {key: value for key, value in merged.items() if value is not None}

@@ -1,48 +1,42 @@
 """The topics as this broker sees them, and every change to them.
 
-ZooKeeper holds the truth. A change is written there first (in a worker thread), then the cluster's
-metadata is read anew and `_apply` brings the local logs in line: opens what we lead, drops what is gone.
-The same happens when ZooKeeper tells that somebody else changed something. Lives on the event loop.
-What ZooKeeper does not answer in time is a BrokerError `request_timed_out`.
+ZooKeeper holds the truth. A change is written there first (in a worker thread), then put into the metadata, and the
+local logs are brought in line (led_partitions.py). What somebody else changed is read when ZooKeeper tells of it: only
+what has changed, so that a change costs the same however many topics there are. Lives on the event loop. What ZooKeeper
+does not answer in time is a BrokerError `request_timed_out`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
-import functools
 import logging
 import uuid
 import zlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any
 
 from broker.cluster.assignment import assign_replicas, check_assignment
-from broker.cluster.metadata import ClusterMetadata, Topic
+from broker.cluster.led_partitions import LedPartitions
+from broker.cluster.metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.cluster.partition import Partition
 from broker.cluster.registry import Registry
-from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS, check_topic_name
-from broker.cluster.zk_types import ZooKeeperError
+from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS, check_topic_name, colliding_topic
+from broker.cluster.zk_calls import ZooKeeperCalls
 from broker.cluster.znodes import TopicRecord, new_uuid
 from broker.config.broker_config import BrokerConfig
-from broker.errors import BrokerError, ConfigError, ConnectionFailed, ErrorCode
-from broker.log.log import Log
+from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["NewTopic", "Topics", "stored_log_config"]
+__all__ = ["NewTopic", "Topics"]
 
 logger = logging.getLogger(__name__)
 
-FILES_AT_ONCE = 16
 MAX_NEW_PARTITIONS = 10_000
 """Made at once; more would not fit into one ZooKeeper transaction anyway."""
-ZOOKEEPER_THREADS = 4
-"""Of their own: while ZooKeeper is away the threads that fsync must not all be taken by those that wait for it."""
 
-T = TypeVar("T")
 OnLed = Callable[[int], Awaitable[None]]
 OnDeleted = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 
@@ -67,6 +61,7 @@ class Topics:
         registry: Registry,
         logs: LogManager,
         metadata: ClusterMetadata,
+        calls: ZooKeeperCalls,
         *,
         tell_changed: Callable[[str], None] = lambda topic: None,
     ) -> None:
@@ -74,25 +69,25 @@ class Topics:
         that come and go they see by themselves."""
         self._config = config
         self._tell_changed = tell_changed
-        self._threads = ThreadPoolExecutor(ZOOKEEPER_THREADS, "zookeeper-calls")
+        self._call = calls
         self._registry = registry
-        self._logs = logs
-        self._defaults = LogConfig.from_properties(config.topic_defaults())
-        self._partitions: dict[TopicPartition, Partition] = {}
+        self._led = LedPartitions(config.broker_id, logs, LogConfig.from_properties(config.topic_defaults()))
         self._lock = asyncio.Lock()
         self._changing = asyncio.Lock()
-        self._refreshing: set[asyncio.Task[None]] = set()
+        self._running: set[asyncio.Task[None]] = set()
         self._on_led: dict[str, OnLed] = {}
         self._on_deleted: list[OnDeleted] = []
+        self._listings = 0
+        self._listed: Collection[str] = ()
         self._cluster_id = metadata.cluster_id
         self.metadata = metadata
-        self._apply(metadata)
+        self._led.apply(ClusterMetadata(metadata.cluster_id), metadata, metadata.topics)
 
     # --- what handlers read
 
     def partition(self, tp: TopicPartition) -> Partition:
         """The partition, if this broker leads it. Raises BrokerError otherwise."""
-        found = self._partitions.get(tp)
+        found = self._led.get(tp)
         if found is not None:
             return found
         topic = self.metadata.topics.get(tp.topic)
@@ -105,7 +100,15 @@ class Topics:
 
     def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
         """A topic's settings over this broker's. Raises ConfigError."""
-        return LogConfig.from_properties(overrides, self._defaults)
+        return LogConfig.from_properties(overrides, self._led.defaults)
+
+    def led(self) -> Mapping[TopicPartition, Partition]:
+        """A live view of every partition led here."""
+        return self._led.all()
+
+    def update_defaults(self, config: BrokerConfig) -> None:
+        """Other settings of the broker hold from now on for all topics that do not set them themselves."""
+        self._led.update_defaults(LogConfig.from_properties(config.topic_defaults()), self.metadata)
 
     # --- changes
 
@@ -118,20 +121,30 @@ class Topics:
 
     async def _create(self, new: NewTopic, validate_only: bool) -> TopicRecord:
         check_topic_name(new.name)
-        self.log_config(new.config)
-        assignment = self._assignment(new)
-        record = TopicRecord(new.name, new_uuid(), assignment, dict(new.config))
         if new.name in self.metadata.topics:
             raise BrokerError(ErrorCode.topic_already_exists, f"topic {new.name} exists already")
+        if other := colliding_topic(new.name, self.metadata.topics):
+            raise BrokerError(
+                ErrorCode.invalid_topic_exception,
+                f"topic {new.name} collides with {other}: '.' and '_' count as the same character in metric names",
+            )
+        assignment = self._assignment(new)
+        self.log_config(new.config)
+        record = TopicRecord(new.name, new_uuid(), assignment, dict(new.config))
         if validate_only:
             return record
+        listings = self._listings
         try:
-            await self._ask(self._registry.create_topic, new.name, assignment, dict(new.config), record.topic_id)
+            await self._call(self._registry.create_topic, new.name, assignment, dict(new.config), record.topic_id)
         except BrokerError as error:
             if error.code is ErrorCode.topic_already_exists:
-                await self.refresh(())  # another broker was faster: it is known from here on
+                await self.refresh([new.name])  # another broker was faster: it is known from here on
             raise
-        await self.refresh(())
+        states = {index: PartitionInfo(ids[0], 0, ids, ids) for index, ids in assignment.items()}
+        if self._listings > listings and new.name not in self._listed:
+            await self.refresh([new.name])  # an old listing; or somebody deleted it at once
+        else:
+            await self._to_the_end(self._created(Topic(new.name, record.topic_id, states, record.config)))
         logger.info("created topic %s with %d partitions", new.name, len(assignment))
         return record
 
@@ -153,8 +166,12 @@ class Topics:
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name}")
         if name in INTERNAL_TOPICS:
             raise BrokerError(ErrorCode.invalid_request, f"{name} is internal and cannot be deleted")
-        await self._ask(self._registry.delete_topic, name)
-        await self.refresh(())
+        listings = self._listings
+        await self._call(self._registry.delete_topic, name)
+        if self._listings > listings and name in self._listed:
+            await self.refresh([name])  # an old listing; or it was created again at once
+        else:
+            await self._to_the_end(self._deleted(topic))
         logger.info("deleted topic %s", name)
         return topic.topic_id
 
@@ -184,7 +201,7 @@ class Topics:
             named = {have + i: replicas for i, replicas in enumerate(assignments)}
             added = check_assignment(named, brokers, first_partition=have)
         if not validate_only:
-            await self._ask(self._registry.add_partitions, name, added)
+            await self._call(self._registry.add_partitions, name, added)
             await self._changed(name)
 
     async def alter_config(self, name: str, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
@@ -196,36 +213,68 @@ class Topics:
         config = {key: value for key, value in merged.items() if value is not None}
         self.log_config(config)
         if not validate_only:
-            await self._ask(self._registry.alter_topic_config, name, changes)
+            await self._call(self._registry.alter_topic_config, name, changes)
             await self._changed(name)
 
-    async def refresh(self, changed: Collection[str] | None = None) -> None:
-        """Read the cluster's metadata anew and bring the local logs in line.
+    # --- what others changed
 
-        `changed` names the topics to read again besides new and gone ones; None reads all.
+    def topics_listed(self, names: Collection[str]) -> bool:
+        """ZooKeeper tells which topics there are: are they others than those we know? Then a `refresh(())` is due."""
+        self._listings += 1
+        self._listed = names
+        return self.metadata.topics.keys() != names
+
+    async def refresh(self, changed: Collection[str] | None = None) -> None:
+        """Read what has changed in the cluster and bring the local logs in line.
+
+        `changed` names the topics to read again, () looks for new and gone ones, and None reads everything.
         Goes on to its end though the caller, a client's request, is cancelled: half of it must not be left undone.
         """
-        refreshing = asyncio.ensure_future(self._refresh(changed))
-        self._refreshing.add(refreshing)
-        refreshing.add_done_callback(self._refreshed)
-        await asyncio.shield(refreshing)
-
-    def _refreshed(self, task: asyncio.Task[None]) -> None:
-        self._refreshing.discard(task)
-        if not task.cancelled():
-            task.exception()  # the caller has raised it, if it is still there
+        await self._to_the_end(self._refresh(changed))
 
     async def _refresh(self, changed: Collection[str] | None) -> None:
         async with self._lock:
-            if changed is None:
-                metadata = await self._ask(self._registry.load_metadata)
+            before, names = self.metadata, changed
+            if changed:
+                found = await self._call(self._registry.load_topics, list(changed))
+                after = before.with_topics(found.values()).without_topics(name for name in changed if name not in found)
+            elif changed is None:
+                after = await self._call(self._registry.load_metadata)
+                names = before.topics.keys() | after.topics.keys()
             else:
-                metadata = await self._ask(self._registry.load_metadata, self.metadata, reload=changed)
-            if metadata.cluster_id != self._cluster_id or self.metadata.topics.keys() - metadata.topics.keys():
+                after = await self._call(self._registry.load_metadata, before)
+                names = before.topics.keys() ^ after.topics.keys()
+            if after.cluster_id != self._cluster_id or before.topics.keys() - after.topics.keys():
                 await self._check_cluster()
-            await self._in_slices(self._open_log, self._newly_ours(metadata))
-            led, gone = self._apply(metadata)
-            await self._in_slices(self._delete_log, [(tp,) for tp in gone])
+            told = await self._take_over(after, names or ())
+        await self._tell(*told)
+
+    async def _created(self, topic: Topic) -> None:
+        """We made a topic ourselves, and so know all about it."""
+        async with self._lock:
+            if topic.name in self.metadata.topics:
+                return  # somebody told us in the meantime, and knows more
+            told = await self._take_over(self.metadata.with_topics([topic]), [topic.name])
+        await self._tell(*told)
+
+    async def _deleted(self, topic: Topic) -> None:
+        async with self._lock:
+            if self.metadata.topic_by_id(topic.topic_id) is None:
+                return
+            told = await self._take_over(self.metadata.without_topics([topic.name]), [topic.name])
+        await self._tell(*told)
+
+    async def _take_over(
+        self, after: ClusterMetadata, names: Collection[str]
+    ) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """From the picture we have to the next one, which differs in `names`: (newly led, gone)."""
+        await self._led.open_new(after, names)
+        led, gone = self._led.apply(self.metadata, after, names)
+        self.metadata = after
+        await self._led.delete(gone)
+        return led, gone
+
+    async def _tell(self, led: Sequence[TopicPartition], gone: Sequence[TopicPartition]) -> None:
         for tp in led:
             if tp.topic in self._on_led:
                 await self._on_led[tp.topic](tp.partition)
@@ -233,18 +282,29 @@ class Topics:
             for told in self._on_deleted:
                 await told(gone)
 
+    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do not leave it half done when the client that asked for it goes away."""
+        running = asyncio.ensure_future(work)
+        self._running.add(running)
+        running.add_done_callback(self._ended)
+        await asyncio.shield(running)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has raised it, if it is still there
+
     async def close(self) -> None:
         """Take over no more changes."""
-        for task in self._refreshing:
+        for task in self._running:
             task.cancel()
-        await asyncio.gather(*self._refreshing, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await asyncio.gather(*self._running, return_exceptions=True)
 
     async def tell_led(self, topic: str, told: OnLed) -> None:
         """Await `told` for every partition of `topic` led here, now and whenever one is added."""
         self._on_led[topic] = told
-        for tp in [tp for tp in self._partitions if tp.topic == topic]:
-            await told(tp.partition)
+        for partition in self._led.of_topic(topic):
+            await told(partition.tp.partition)
 
     def tell_deleted(self, told: OnDeleted) -> None:
         """Await `told` with the partitions of topics that were deleted."""
@@ -252,25 +312,14 @@ class Topics:
 
     # --- inside
 
-    async def _ask(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """A blocking call to the registry. Raises BrokerError, whatever is wrong with ZooKeeper."""
-        try:
-            return await asyncio.get_running_loop().run_in_executor(
-                self._threads, functools.partial(call, *arguments, **named)
-            )
-        except ConnectionFailed as error:
-            raise BrokerError(ErrorCode.request_timed_out, f"ZooKeeper is away: {error}") from error
-        except ZooKeeperError as error:
-            raise BrokerError(ErrorCode.unknown_server_error, str(error)) from error
-
     async def _changed(self, name: str) -> None:
         """We changed partitions or settings of a topic: see it here, and let the other brokers see it."""
         await self.refresh([name])
-        await self._ask(self._tell_changed, name)
+        await self._call(self._tell_changed, name)
 
     async def _check_cluster(self) -> None:
         """Topics are gone. Before any record is deleted: is this still the ZooKeeper we know, or an empty one?"""
-        found, ours = await self._ask(self._registry.cluster_id), self._cluster_id
+        found, ours = await self._call(self._registry.cluster_id), self._cluster_id
         if found != ours:
             raise BrokerError(
                 ErrorCode.inconsistent_cluster_id,
@@ -288,92 +337,6 @@ class Topics:
             raise BrokerError(ErrorCode.invalid_partitions, f"a topic needs at least 1 partition, not {partitions}")
         _check_count(partitions)
         return assign_replicas(brokers, partitions, factor, start=zlib.crc32(new.name.encode()))
-
-    def _newly_ours(self, metadata: ClusterMetadata) -> list[tuple[TopicPartition, Topic]]:
-        return [
-            (tp, topic)
-            for topic in metadata.topics.values()
-            for index, info in topic.partitions.items()
-            if info.leader == self._config.broker_id
-            and (tp := TopicPartition(topic.name, index)) not in self._partitions
-        ]
-
-    async def _in_slices(self, work: Callable[..., object], items: Sequence[tuple[Any, ...]]) -> None:
-        """Many files are made or renamed: requests are served in between."""
-        for number, arguments in enumerate(items, 1):
-            work(*arguments)
-            if number % FILES_AT_ONCE == 0:
-                await asyncio.sleep(0)
-
-    def _apply(self, metadata: ClusterMetadata) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Open what we lead, let go of what we do not, pass new settings on: (newly led, gone from the cluster)."""
-        led = []
-        ours = {
-            TopicPartition(topic.name, index): (topic, info)
-            for topic in metadata.topics.values()
-            for index, info in topic.partitions.items()
-            if info.leader == self._config.broker_id
-        }
-        for tp, partition in list(self._partitions.items()):
-            if tp not in ours or partition.log.topic_id != ours[tp][0].topic_id:
-                self._partitions.pop(tp).close()  # of those led by somebody else, or by nobody, the records stay
-        for tp, (topic, info) in ours.items():
-            if tp in self._partitions:
-                self._partitions[tp].leader_epoch = info.leader_epoch
-            elif (log := self._open_log(tp, topic)) is not None:
-                self._partitions[tp] = Partition(tp, log, info.leader_epoch)
-                led.append(tp)
-        for name, topic in metadata.topics.items():
-            before = self.metadata.topics.get(name)
-            if before is not None and before.config != topic.config:
-                self._logs.update_config(name, stored_log_config(name, topic.config, self._defaults))
-        gone = [
-            TopicPartition(name, index)
-            for name, topic in self.metadata.topics.items()
-            if name not in metadata.topics
-            for index in topic.partitions
-        ]
-        self.metadata = metadata
-        return led, gone
-
-    def _open_log(self, tp: TopicPartition, topic: Topic) -> Log | None:
-        """The partition's log; what lies there of a deleted topic of the same name goes first.
-
-        None when the disk refuses: that partition is not served, the others are, and the next refresh tries again.
-        """
-        log = self._logs.get(tp)
-        if log is not None and log.topic_id not in (None, topic.topic_id):
-            logger.warning("%s on disk is of a deleted topic of that name; deleting it", tp)
-            self._delete_log(tp)
-            log = self._logs.get(tp)
-            if log is not None:
-                return None
-        try:
-            if log is None:
-                log = self._logs.create(tp, stored_log_config(tp.topic, topic.config, self._defaults))
-            log.assign_topic_id(topic.topic_id)
-        except BrokerError as error:
-            logger.error("%s is not served: %s", tp, error)
-            return None
-        return log
-
-    def _delete_log(self, tp: TopicPartition) -> None:
-        try:
-            self._logs.delete(tp)
-        except BrokerError as error:
-            logger.error("the log of the deleted partition %s stays: %s", tp, error)
-
-
-def stored_log_config(topic: str, overrides: Mapping[str, str], defaults: LogConfig) -> LogConfig:
-    """A topic's settings as ZooKeeper has them. What we do not know was written there by another program, and is
-    logged and left out: one topic's settings must not keep a broker from serving the others."""
-    config = defaults
-    for key, value in overrides.items():
-        try:
-            config = LogConfig.from_properties({key: value}, config)
-        except ConfigError as error:
-            logger.error("topic %s: %s; the setting is ignored", topic, error)
-    return config
 
 
 def _check_count(partitions: int) -> None:

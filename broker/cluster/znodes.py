@@ -17,6 +17,7 @@ from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = [
+    "ALL_BROKERS",
     "PERSISTENT_PATHS",
     "BrokerInfo",
     "Endpoint",
@@ -39,6 +40,8 @@ CONTROLLER_EPOCH = "/controller_epoch"
 DELETE_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
+ALL_BROKERS = "<default>"
+"""In place of a broker's id: settings for every broker."""
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
@@ -88,8 +91,9 @@ def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS}/{topic}"
 
 
-def broker_config_path(broker_id: int) -> str:
-    return f"{BROKER_CONFIGS}/{broker_id}"
+def broker_config_path(entity: int | str) -> str:
+    """`entity` is a broker's id or ALL_BROKERS."""
+    return f"{BROKER_CONFIGS}/{entity}"
 
 
 def delete_topic_path(topic: str) -> str:

@@ -122,4 +122,3 @@ class BrokerConfig(
     def describe(self) -> dict[str, str]:
         """Key → value as text, every key."""
         return {s.name: s.format(getattr(self, s.attribute)) for s in settings_of(BrokerConfig).values()}
-

@@ -10,6 +10,7 @@ __all__ = ["LogSettings"]
 
 LOG, FLUSH, RETENTION = "log", "flush", "retention"
 CLUSTER_WIDE = UpdateMode.CLUSTER_WIDE
+UNLIMITED = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,6 +30,30 @@ class LogSettings:
     )
     log_roll_ms: int | None = setting(
         "log.roll.ms", None, "The same in milliseconds.", group=LOG, check=at_least(1), type="long", update=CLUSTER_WIDE
+    )
+    log_roll_jitter_hours: int = setting(
+        "log.roll.jitter.hours",
+        0,
+        "A random part of this is taken off a segment's age, so that partitions do not roll together "
+        "(log.roll.jitter.ms wins).",
+        group=LOG,
+        check=at_least(0),
+    )
+    log_roll_jitter_ms: int | None = setting(
+        "log.roll.jitter.ms",
+        None,
+        "The same in milliseconds.",
+        group=LOG,
+        check=at_least(0),
+        type="long",
+        update=CLUSTER_WIDE,
+    )
+    log_preallocate: bool = setting(
+        "log.preallocate",
+        False,
+        "Reserve a whole segment on disk when it is created.",
+        group=LOG,
+        update=CLUSTER_WIDE,
     )
     log_index_interval_bytes: int = setting(
         "log.index.interval.bytes",
@@ -57,6 +82,24 @@ class LogSettings:
         check=one_of(("CreateTime", "LogAppendTime")),
         update=CLUSTER_WIDE,
     )
+    log_message_timestamp_before_max_ms: int = setting(
+        "log.message.timestamp.before.max.ms",
+        UNLIMITED,
+        "With CreateTime, a record may be this much older than the broker's clock.",
+        group=LOG,
+        check=at_least(0),
+        type="long",
+        update=CLUSTER_WIDE,
+    )
+    log_message_timestamp_after_max_ms: int = setting(
+        "log.message.timestamp.after.max.ms",
+        UNLIMITED,
+        "With CreateTime, a record may be this much newer than the broker's clock.",
+        group=LOG,
+        check=at_least(0),
+        type="long",
+        update=CLUSTER_WIDE,
+    )
     log_cleanup_policy: tuple[str, ...] = setting(
         "log.cleanup.policy",
         ("delete",),
@@ -81,6 +124,13 @@ class LogSettings:
         check=at_least(1),
         update=CLUSTER_WIDE,
     )
+    unclean_leader_election_enable: bool = setting(
+        "unclean.leader.election.enable",
+        False,
+        "Let a replica that lacks records lead when no other lives; loses them.",
+        group=LOG,
+        update=CLUSTER_WIDE,
+    )
     log_segment_delete_delay_ms: int = setting(
         "log.segment.delete.delay.ms",
         60000,
@@ -101,7 +151,7 @@ class LogSettings:
 
     log_flush_interval_messages: int = setting(
         "log.flush.interval.messages",
-        9223372036854775807,
+        UNLIMITED,
         "fsync after this many records.",
         group=FLUSH,
         check=at_least(1),

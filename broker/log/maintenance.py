@@ -47,7 +47,7 @@ class Maintenance:
         self._directories = directories
         self._logs = logs
         self._clock = clock
-        self._producer_expiration_ms = producer_expiration_ms
+        self.producer_expiration_ms = producer_expiration_ms
         self._retention_check = _Interval(clock, retention_check_interval_ms)
         self._checkpoint = _Interval(clock, checkpoint_interval_ms)
         self._deleted = DeletedFiles()
@@ -64,7 +64,7 @@ class Maintenance:
                 log.roll_if_aged()
                 if check_retention:
                     log.apply_retention()
-                    log.expire_producers(self._producer_expiration_ms)
+                    log.expire_producers(self.producer_expiration_ms)
             except BrokerError as error:
                 logger.error("%s: %s", tp, error)
         if not self._job_runs:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from broker.clock import Clock
+from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
@@ -153,6 +154,10 @@ class LogManager:
         for tp, log in self._logs.items():
             if tp.topic == topic:
                 log.update_config(config)
+
+    def update_broker_config(self, config: BrokerConfig) -> None:
+        """Take over what can be altered while the broker runs, and is not a topic's default."""
+        self._maintenance.producer_expiration_ms = config.producer_id_expiration_ms
 
     def tick(self, run: Run = run_now) -> None:
         """Do what time asks for; to be called about every second.

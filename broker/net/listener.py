@@ -91,6 +91,10 @@ class ListenerSet:
         self._close_sockets()
         await asyncio.sleep(0)
 
+    def update_config(self, config: BrokerConfig) -> None:
+        """Limits hold from now on for new connections, idle time for all; where we listen does not change."""
+        self._config = config
+
     @property
     def connection_count(self) -> int:
         return len(self._connections)

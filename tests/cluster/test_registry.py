@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import threading
 from collections.abc import Callable
@@ -137,11 +138,14 @@ def test_producer_ids_go_on_where_kafka_stopped(zk: ZooKeeper, registry: Registr
     assert registry.allocate_producer_ids(1) == range(6000, 7000)
 
 
-def test_a_brokers_dynamic_settings_are_kept(registry: Registry) -> None:
-    assert registry.broker_config(1) == {}
-    registry.set_broker_config(1, {"log.cleaner.threads": "2"})
-    registry.set_broker_config(1, {"log.cleaner.threads": "3"})
-    assert registry.broker_config(1) == {"log.cleaner.threads": "3"}
+def test_a_brokers_dynamic_settings_are_kept_in_kafkas_nodes(zk: ZooKeeper, registry: Registry) -> None:
+    assert registry.broker_configs(1) == ({}, {})
+    registry.alter_broker_config("1", {"log.cleaner.threads": "2"})
+    registry.alter_broker_config("1", {"log.cleaner.threads": "3"})
+    registry.alter_broker_config("<default>", {"log.cleaner.threads": "4", "message.max.bytes": "5"})
+    registry.alter_broker_config("<default>", {"message.max.bytes": None})
+    assert registry.broker_configs(1) == ({"log.cleaner.threads": "4"}, {"log.cleaner.threads": "3"})
+    assert json.loads(zk.get("/config/brokers/<default>")[0]) == {"version": 1, "config": {"log.cleaner.threads": "4"}}
 
 
 def test_the_picture_of_the_cluster_is_loaded_whole(registry: Registry) -> None:
