@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from broker.coordinator.record_store import KeyValue, RecordStore
 from broker.errors import BrokerError, ErrorCode
@@ -31,6 +31,7 @@ class RecordWriter:
     def __init__(self, store: RecordStore, partition: int) -> None:
         self._store = store
         self._partition = partition
+        self._name = f"internal partition {partition}"
         self._queue: list[Write] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -40,13 +41,32 @@ class RecordWriter:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
+    def write_now(self, records: Sequence[KeyValue], done: Done) -> None:
+        """As `write`, but without waiting for others to join when nothing is under way: `done` is then called
+        before this returns, if the store has the records safe by then."""
+        if self._task is not None:
+            self.write(records, done)
+            return
+        try:
+            waiting = self._store.append(self._partition, records)
+        except Exception as error:
+            self._tell(done, self._code_of(error))
+            return
+        if waiting is None:
+            self._tell(done, ErrorCode.none)
+        else:
+            self._task = asyncio.get_running_loop().create_task(self._drain((waiting, done)))
+
     async def flush(self) -> None:
         """Wait until everything written so far has ended."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
-    async def _drain(self) -> None:
+    async def _drain(self, first: tuple[Awaitable[None], Done] | None = None) -> None:
         try:
+            if first is not None:
+                waiting, done = first
+                self._tell(done, await self._code_after(waiting))
             while self._queue:
                 writes, self._queue = self._queue, []
                 await self._write_together(writes)
@@ -55,30 +75,39 @@ class RecordWriter:
 
     async def _write_together(self, writes: list[Write]) -> None:
         records = writes[0][0] if len(writes) == 1 else [record for records, _ in writes for record in records]
-        code = await self._append(records)
+        try:
+            waiting = self._store.append(self._partition, records)
+        except Exception as error:
+            code = self._code_of(error)
+        else:
+            code = ErrorCode.none if waiting is None else await self._code_after(waiting)
         if code in _TOO_LARGE and len(writes) > 1:
             # Together they were too much: the one that is too large alone must not fail the others.
             for write in writes:
                 await self._write_together([write])
             return
         for _, done in writes:
-            try:
-                done(code)
-            except Exception:
-                logger.exception("What should follow an append to partition %d failed", self._partition)
+            self._tell(done, code)
 
-    async def _append(self, records: Sequence[KeyValue]) -> ErrorCode:
+    async def _code_after(self, waiting: Awaitable[None]) -> ErrorCode:
         try:
-            waiting = self._store.append(self._partition, records)
-            if waiting is not None:
-                await waiting
-        except BrokerError as error:
-            logger.warning("Append to partition %d failed: %s", self._partition, error)
-            return error.code
-        except OSError as error:
-            logger.error("Append to partition %d failed: %s", self._partition, error)
-            return ErrorCode.kafka_storage_error
-        except Exception:
-            logger.exception("Append to partition %d failed", self._partition)
-            return ErrorCode.unknown_server_error
+            await waiting
+        except Exception as error:
+            return self._code_of(error)
         return ErrorCode.none
+
+    def _tell(self, done: Done, code: ErrorCode) -> None:
+        try:
+            done(code)
+        except Exception:
+            logger.exception("What should follow an append to %s failed", self._name)
+
+    def _code_of(self, error: Exception) -> ErrorCode:
+        if isinstance(error, BrokerError):
+            logger.warning("Append to %s failed: %s", self._name, error)
+            return error.code
+        if isinstance(error, OSError):
+            logger.error("Append to %s failed: %s", self._name, error)
+            return ErrorCode.kafka_storage_error
+        logger.error("Append to %s failed", self._name, exc_info=error)
+        return ErrorCode.unknown_server_error

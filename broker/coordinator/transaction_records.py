@@ -154,7 +154,7 @@ def _encode_partitions(partitions: Iterable[TopicPartition] | None) -> bytes:
 
 
 def _decode_partitions(reader: RecordReader) -> frozenset[TopicPartition]:
-    found = set()
+    found: set[TopicPartition] = set()
     for _ in range(reader.nullable_array_length()):
         topic = reader.string()
         found.update(TopicPartition(topic, reader.i32()) for _ in range(reader.array_length()))
@@ -177,7 +177,7 @@ def _encode_compact_partitions(metadata: TransactionMetadata) -> bytes:
 
 
 def _decode_compact_partitions(reader: RecordReader) -> frozenset[TopicPartition]:
-    found = set()
+    found: set[TopicPartition] = set()
     for _ in range(reader.compact_length()):
         topic = reader.compact_string()
         found.update(TopicPartition(topic, reader.i32()) for _ in range(reader.compact_length()))

@@ -1,0 +1,276 @@
+"""The transaction coordinator: what the API handlers call, one method per request.
+
+Routes a request to the shard of its transactional id's `__transaction_state` partition and lets the pure
+rules decide. Nothing is raised for a bad request: errors are in the answers. What can be answered at once
+is; else the answer is awaitable, and a caller may be cancelled (its connection closed) at any point without
+harm to the transaction. Belongs to one event loop. Rules: Kafka's `TransactionCoordinator`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple, Protocol, TypeVar
+
+from broker.clock import Clock
+from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC
+from broker.config.transaction_settings import TransactionSettings
+from broker.coordinator.record_store import RecordStore
+from broker.coordinator.shard_map import ShardMap
+from broker.coordinator.transaction_markers import MarkerWriter
+from broker.coordinator.transaction_records import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    TransactionMetadata,
+    TransactionState,
+)
+from broker.coordinator.transaction_shard import TransactionShard
+from broker.coordinator.transaction_state import ProducerIdAndEpoch, Transaction
+from broker.errors import ErrorCode
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["ListedTransaction", "ProducerIdSource", "ProducerReply", "TransactionCoordinator", "TransactionDescription"]
+
+T = TypeVar("T")
+
+
+class ProducerIdSource(Protocol):
+    """Where fresh producer ids come from."""
+
+    def take(self) -> int | None: ...
+    async def take_from_new_block(self) -> int: ...
+
+
+class ProducerReply(NamedTuple):
+    """Who the producer is from now on, or why it gets no answer to that."""
+
+    error: ErrorCode
+    producer_id: int = NO_PRODUCER_ID
+    producer_epoch: int = NO_EPOCH
+
+
+class TransactionDescription(NamedTuple):
+    """One transactional id for DescribeTransactions; `metadata` is None with an error."""
+
+    transactional_id: str
+    error: ErrorCode
+    metadata: TransactionMetadata | None = None
+
+
+class ListedTransaction(NamedTuple):
+    """One transactional id for ListTransactions."""
+
+    transactional_id: str
+    producer_id: int
+    state: TransactionState
+
+
+class TransactionCoordinator:
+    """All transactional ids whose partitions this broker leads. `load` a partition before they are served."""
+
+    def __init__(
+        self,
+        store: RecordStore,
+        markers: MarkerWriter,
+        producer_ids: ProducerIdSource,
+        clock: Clock,
+        settings: TransactionSettings,
+        partitions: int,
+        *,
+        epoch_of: Callable[[int], int] = lambda partition: 0,
+    ) -> None:
+        """`epoch_of(partition)` is the leader epoch we coordinate a partition in."""
+        self._producer_ids = producer_ids
+        self._clock = clock
+        self._settings = settings
+        self._shards = ShardMap(
+            lambda partition, timer: TransactionShard(
+                partition, store, markers, clock, settings, timer, epoch_of(partition)
+            ),
+            clock,
+            partitions,
+            expiry_interval_ms=settings.transaction_remove_expired_transaction_cleanup_interval_ms,
+            invalid_id=ErrorCode.invalid_request,
+        )
+
+    # --- partitions ------------------------------------------------------------------------------
+
+    def partition_for(self, transactional_id: str) -> int:
+        """The partition whose leader coordinates the id (FindCoordinator)."""
+        return self._shards.partition_for(transactional_id)
+
+    async def load(self, partition: int) -> None:
+        """Become the coordinator of a partition's ids: replay what is stored of them, and finish what was decided.
+
+        Until it returns their requests get COORDINATOR_LOAD_IN_PROGRESS. Raises what the store's `read` raises.
+        """
+        await self._shards.load(partition)
+
+    async def unload(self, partition: int) -> None:
+        """Stop to coordinate a partition's ids."""
+        await self._shards.unload(partition)
+
+    async def close(self) -> None:
+        """Stop; what is being stored is waited for."""
+        await self._shards.close()
+
+    def run_timers(self) -> None:
+        """Do now what is due by the clock; the event loop's own timer does the same by itself."""
+        self._shards.run_timers()
+
+    def _find(self, transactional_id: str) -> tuple[TransactionShard, Transaction] | ErrorCode:
+        shard = self._shards.locate(transactional_id)
+        if isinstance(shard, ErrorCode):
+            return shard
+        transaction = shard.transactions.get(transactional_id)
+        return ErrorCode.invalid_producer_id_mapping if transaction is None else (shard, transaction)
+
+    # --- producers -------------------------------------------------------------------------------
+
+    async def init_producer_id(
+        self, transactional_id: str, timeout_ms: int, claimed: ProducerIdAndEpoch | None = None
+    ) -> ProducerReply:
+        """InitProducerId with a transactional id; `claimed` is who the producer was so far (KIP-360).
+
+        Raises what taking a new block of producer ids raises.
+        """
+        new_producer_id = None
+        while True:
+            shard = self._shards.locate(transactional_id)
+            if isinstance(shard, ErrorCode):
+                return ProducerReply(shard)
+            if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
+                return ProducerReply(ErrorCode.invalid_transaction_timeout)
+            now_ms = self._clock.now_ms()
+            transaction = shard.transactions.get(transactional_id)
+            if transaction is not None and transaction.abort_for_successor(claimed, now_ms):
+                code = await _ready(shard.end(transaction, _same))
+                if code is not ErrorCode.none or transaction.is_prepared:
+                    return ProducerReply(ErrorCode.concurrent_transactions)
+            elif (transaction is None or transaction.is_epoch_exhausted) and new_producer_id is None:
+                new_producer_id = await self._new_producer_id()
+            else:
+                break  # nothing was waited for since it was looked up
+        if transaction is None:
+            assert new_producer_id is not None
+            transaction = Transaction.new(transactional_id, new_producer_id, timeout_ms, now_ms)
+            shard.transactions[transactional_id] = transaction
+        code = transaction.init_producer_id(timeout_ms, claimed, new_producer_id, now_ms)
+        if code is not ErrorCode.none:
+            return ProducerReply(code)
+        return await _ready(shard.store(transaction, lambda code: _producer_reply(code, transaction)))
+
+    async def _new_producer_id(self) -> int:
+        ready = self._producer_ids.take()
+        return await self._producer_ids.take_from_new_block() if ready is None else ready
+
+    # --- transactions ----------------------------------------------------------------------------
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer: ProducerIdAndEpoch,
+        partitions: AbstractSet[TopicPartition],
+        *,
+        version: int = 0,
+    ) -> ErrorCode | Awaitable[ErrorCode]:
+        """AddPartitionsToTxn: all or none of `partitions`; `version` is 2 for a client of KIP-890's second half."""
+        found = self._find(transactional_id)
+        if isinstance(found, ErrorCode):
+            return found
+        shard, transaction = found
+        code = transaction.add_partitions(producer, partitions, version, self._clock.now_ms())
+        if code is not ErrorCode.none or transaction.pending is None:
+            return code
+        return shard.store(transaction, _same)
+
+    def add_offsets(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, offsets_partition: int
+    ) -> ErrorCode | Awaitable[ErrorCode]:
+        """AddOffsetsToTxn: the group's partition of __consumer_offsets takes part."""
+        partitions = {TopicPartition(GROUP_OFFSETS_TOPIC, offsets_partition)}
+        return self.add_partitions(transactional_id, producer, partitions)
+
+    def verify(self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition) -> ErrorCode:
+        """Whether the producer's transaction is open and has the partition (KIP-890); TRANSACTION_ABORTABLE when
+        it has not."""
+        found = self._find(transactional_id)
+        return found if isinstance(found, ErrorCode) else found[1].verify(producer, partition)
+
+    def end(
+        self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool
+    ) -> ErrorCode | Awaitable[ErrorCode]:
+        """EndTxn to version 4: decide an open transaction. The answer comes when the decision is stored."""
+        found = self._find(transactional_id)
+        if isinstance(found, ErrorCode):
+            return found
+        shard, transaction = found
+        code = transaction.end(producer, commit=commit, now_ms=self._clock.now_ms())
+        if code is not ErrorCode.none or transaction.pending is None:
+            return code
+        return shard.end(transaction, _same)
+
+    async def end_and_bump(self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool) -> ProducerReply:
+        """EndTxn from version 5: as `end`, and tell who the producer is in its next transaction."""
+        new_producer_id = None
+        while True:
+            found = self._find(transactional_id)
+            if isinstance(found, ErrorCode):
+                return ProducerReply(found)
+            shard, transaction = found
+            if not transaction.is_epoch_exhausted or new_producer_id is not None:
+                break
+            new_producer_id = await self._new_producer_id()
+        now_ms = self._clock.now_ms()
+        code = transaction.end_and_bump(producer, new_producer_id, commit=commit, now_ms=now_ms)
+        if code is not ErrorCode.none or transaction.pending is None:
+            return _producer_reply(code, transaction)
+        return await _ready(shard.end(transaction, lambda code: _producer_reply(code, transaction)))
+
+    # --- administration --------------------------------------------------------------------------
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        """DescribeTransactions of one id."""
+        found = self._find(transactional_id)
+        if found is ErrorCode.invalid_producer_id_mapping:
+            found = ErrorCode.transactional_id_not_found
+        if isinstance(found, ErrorCode):
+            return TransactionDescription(transactional_id, found)
+        return TransactionDescription(transactional_id, ErrorCode.none, found[1].current)
+
+    def list(
+        self,
+        states: Collection[TransactionState] = (),
+        producer_ids: Collection[int] = (),
+        longer_than_ms: int = -1,
+    ) -> tuple[ErrorCode, list[ListedTransaction]]:
+        """ListTransactions: the ids of the loaded partitions that pass every filter given (KIP-664, KIP-994)."""
+        loading = any(not shard.loaded for shard in self._shards.all())
+        now_ms = self._clock.now_ms()
+        listed = [
+            ListedTransaction(transactional_id, current.producer_id, current.state)
+            for shard in self._shards.all()
+            for transactional_id, current in shard.described()
+            if (not states or current.state in states)
+            and (not producer_ids or current.producer_id in producer_ids)
+            and (longer_than_ms < 0 or now_ms - current.start_ms > longer_than_ms)
+        ]
+        return ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none, listed
+
+
+def _same(code: ErrorCode) -> ErrorCode:
+    return code
+
+
+async def _ready(answer: T | Awaitable[T]) -> T:
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _producer_reply(code: ErrorCode, transaction: Transaction) -> ProducerReply:
+    """The producer as it is once what was stored has taken effect."""
+    if code is not ErrorCode.none:
+        return ProducerReply(code)
+    current = transaction.current
+    if current.next_producer_id != NO_PRODUCER_ID:
+        return ProducerReply(code, current.next_producer_id, 0)
+    return ProducerReply(code, current.producer_id, current.producer_epoch)

@@ -1,0 +1,273 @@
+"""The transactions of one `__transaction_state` partition: replay, storing, markers, time-outs, expiry.
+
+Owned by the transaction coordinator, which routes requests here. Runs on the event loop; only replay reads
+its records in a worker thread. What a request leads to is stored before it takes effect, and on one broker
+all of it — decision, markers, completion — is done by the time the request returns, unless the disk must
+be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TypeVar
+
+from broker.clock import Clock
+from broker.config.transaction_settings import TransactionSettings
+from broker.coordinator.deadline_timer import DeadlineTimer
+from broker.coordinator.record_reader import MalformedRecord
+from broker.coordinator.record_store import KeyValue, RecordStore
+from broker.coordinator.record_writer import RecordWriter
+from broker.coordinator.transaction_markers import EndMarker, MarkerWriter
+from broker.coordinator.transaction_records import (
+    TransactionMetadata,
+    TransactionState,
+    decode_transaction,
+    decode_transaction_key,
+    encode_transaction,
+    encode_transaction_key,
+)
+from broker.coordinator.transaction_state import Transaction
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["MARKER_RETRY_S", "TransactionShard", "replay"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MARKER_RETRY_S = 1.0
+
+# A marker that these refuse can never be written: the partition is gone, or somebody newer has it.
+_GIVEN_UP = (
+    ErrorCode.unknown_topic_or_partition,
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.transaction_coordinator_fenced,
+)
+
+# What a client is told when its state cannot be stored; the rest is UNKNOWN_SERVER_ERROR.
+_STORE_ERRORS = {
+    ErrorCode.none: ErrorCode.none,
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+}
+
+
+class TransactionShard:
+    """One partition's transactions; `loaded` is false while they are replayed."""
+
+    def __init__(
+        self,
+        partition: int,
+        store: RecordStore,
+        markers: MarkerWriter,
+        clock: Clock,
+        settings: TransactionSettings,
+        timer: DeadlineTimer,
+        coordinator_epoch: int,
+    ) -> None:
+        self.partition = partition
+        self.transactions: dict[str, Transaction] = {}
+        self.loaded = False
+        self._unloaded = False
+        self._store = store
+        self._markers = markers
+        self._clock = clock
+        self._settings = settings
+        self._timer = timer
+        self._coordinator_epoch = coordinator_epoch
+        self._writer = RecordWriter(store, partition)
+        self._finishing: set[asyncio.Task[None]] = set()
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def described(self) -> list[tuple[str, TransactionMetadata]]:
+        """Every transactional id with what is stored of it."""
+        return [(name, transaction.current) for name, transaction in self.transactions.items()]
+
+    # --- replay
+
+    async def load(self) -> None:
+        """Replay the partition, and bring the transactions that were decided to their end."""
+        transactions = await asyncio.to_thread(lambda: replay(self._store.read(self.partition)))
+        if self._unloaded:
+            return  # taken away while it was being read
+        self.transactions = transactions
+        self.loaded = True
+        for transaction in transactions.values():
+            if transaction.is_prepared:
+                self._finish(transaction)
+        self._look_for_time_outs_later()
+
+    def unload(self, error: ErrorCode) -> None:
+        """Forget the transactions; what is being stored ends by itself."""
+        self.loaded = False
+        self._unloaded = True
+        self.transactions = {}
+
+    async def flush(self) -> None:
+        if self._finishing:
+            await asyncio.wait(self._finishing)
+        await self._writer.flush()
+
+    # --- storing
+
+    def store(self, transaction: Transaction, then: Callable[[ErrorCode], T]) -> T | Awaitable[T]:
+        """Store what is pending, tell the machine, and give what `then` makes of the outcome: at once when it is
+        stored at once, else a future. `then` is called though nobody waits for it any more."""
+        results: list[T] = []
+        future: asyncio.Future[T] | None = None
+
+        def done(code: ErrorCode) -> None:
+            transaction.stored(code)
+            results.append(then(_STORE_ERRORS.get(code, ErrorCode.unknown_server_error)))
+            if future is not None and not future.done():
+                future.set_result(results[0])
+
+        assert transaction.pending is not None
+        value = None
+        if transaction.pending.state is not TransactionState.DEAD:
+            value = encode_transaction(transaction.pending)
+        self._writer.write_now([(encode_transaction_key(transaction.transactional_id), value)], done)
+        if results:
+            return results[0]
+        future = asyncio.get_running_loop().create_future()
+        return future
+
+    def end(self, transaction: Transaction, then: Callable[[ErrorCode], T]) -> T | Awaitable[T]:
+        """Store a decision, then carry it out; `then` is called with the first of the two."""
+
+        def decided(code: ErrorCode) -> T:
+            answer = then(code)
+            if code is ErrorCode.none:
+                self._finish(transaction)
+            return answer
+
+        return self.store(transaction, decided)
+
+    # --- markers
+
+    def _finish(self, transaction: Transaction) -> None:
+        """Write the markers of a decided transaction and store that it is complete."""
+        if self._unloaded:
+            return
+        current = transaction.current
+        marker = EndMarker(
+            current.producer_id,
+            current.producer_epoch,
+            current.state is TransactionState.PREPARE_COMMIT,
+            self._coordinator_epoch,
+        )
+        unsafe: list[Awaitable[None]] = []
+        try:
+            unsafe.extend(w for tp in current.partitions if (w := self._write_marker(tp, marker)) is not None)
+        except Exception as error:
+            for waiting in unsafe:
+                self._begin(_ended(waiting))
+            self._finish_again(transaction, error)
+            return
+        if unsafe:
+            self._begin(self._complete_after(transaction, unsafe))
+        else:
+            self._complete(transaction)
+
+    def _write_marker(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[None] | None:
+        try:
+            return self._markers.write(tp, marker)
+        except BrokerError as error:
+            if error.code not in _GIVEN_UP:
+                raise
+            logger.info("no marker of producer %d into %s: %s", marker.producer_id, tp, error)
+            return None
+
+    async def _complete_after(self, transaction: Transaction, unsafe: Iterable[Awaitable[None]]) -> None:
+        try:
+            for waiting in unsafe:
+                await waiting
+        except Exception as error:
+            self._finish_again(transaction, error)
+        else:
+            self._complete(transaction)
+
+    def _complete(self, transaction: Transaction) -> None:
+        transaction.complete(self.now_ms())
+        self.store(transaction, partial(self._completed, transaction))
+
+    def _completed(self, transaction: Transaction, code: ErrorCode) -> None:
+        if code is not ErrorCode.none:
+            self._finish_again(transaction, BrokerError(code))
+
+    def _finish_again(self, transaction: Transaction, error: Exception) -> None:
+        """Whatever it was: what is decided must be carried out."""
+        expected = isinstance(error, (BrokerError, OSError))
+        logger.warning(
+            "transaction %s cannot be completed yet: %s",
+            transaction.transactional_id,
+            error,
+            exc_info=None if expected else error,
+        )
+        self._timer.at(self._clock.monotonic() + MARKER_RETRY_S, partial(self._finish, transaction))
+
+    def _begin(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._finishing.add(task)
+        task.add_done_callback(self._finishing.discard)
+
+    # --- time
+
+    def _look_for_time_outs_later(self) -> None:
+        interval_ms = self._settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
+        self._timer.at(self._clock.monotonic() + interval_ms / 1000, self._abort_timed_out)
+
+    def _abort_timed_out(self) -> None:
+        if self._unloaded:
+            return
+        now_ms = self.now_ms()
+        for transaction in list(self.transactions.values()):
+            if transaction.time_out(now_ms):
+                logger.info("transaction %s took too long and is aborted", transaction.transactional_id)
+                self.end(transaction, lambda code: None)
+        self._look_for_time_outs_later()
+
+    def expire(self) -> None:
+        """Forget ids that nobody used for long."""
+        now_ms = self.now_ms()
+        for transaction in list(self.transactions.values()):
+            if transaction.expire(now_ms, self._settings.transactional_id_expiration_ms):
+                self.store(transaction, partial(self._expired, transaction))
+
+    def _expired(self, transaction: Transaction, code: ErrorCode) -> None:
+        if code is ErrorCode.none and self.transactions.get(transaction.transactional_id) is transaction:
+            del self.transactions[transaction.transactional_id]
+
+
+async def _ended(waiting: Awaitable[None]) -> None:
+    """See a wait end whose outcome no longer matters."""
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+def replay(records: Iterable[KeyValue]) -> dict[str, Transaction]:
+    """Bring transactions back from the records of one partition.
+
+    Only the last record of a key counts. One that cannot be read is skipped with a warning: it must not take
+    the other transactions of the partition away.
+    """
+    transactions = {}
+    for key, value in dict(records).items():
+        if value is None:
+            continue
+        try:
+            transactional_id = decode_transaction_key(key)
+            if transactional_id is not None:
+                transactions[transactional_id] = Transaction(transactional_id, decode_transaction(value))
+        except MalformedRecord as error:
+            logger.warning("Skipped a record of the transactions topic that cannot be read: %s", error)
+    return transactions

@@ -1,0 +1,305 @@
+"""One transactional id as a pure state machine: requests and the time in, the next record out.
+
+Used by the transaction runtime. An event either refuses, with an error code, or makes the next state
+`pending`; the runtime stores that and then calls `stored`, which alone moves the machine on. So what is
+in memory follows the log and never runs ahead of it. Rules: Kafka's `TransactionCoordinator` and
+`TransactionMetadata` (KIP-98, KIP-360, KIP-890).
+
+    Empty ──add──▶ Ongoing ──end──▶ PrepareCommit/PrepareAbort ──markers written──▶ CompleteCommit/CompleteAbort
+      ▲               ▲                                                                     │
+      └──init─────────┴──add────────────────────────────────────────────────────────────────┘
+
+A producer that initialises anew while a transaction is open fences the older one: the epoch grows and the
+transaction is aborted, as it is when its time is over. (Kafka's PrepareEpochFence lies between the two
+steps, which are one here.) A client of version 2 (KIP-890) gets a new epoch with the end of each
+transaction, so that no request of an earlier one can be taken for one of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+from typing import NamedTuple
+
+from broker.coordinator.transaction_records import (
+    NO_EPOCH,
+    NO_PRODUCER_ID,
+    TransactionMetadata,
+    TransactionState,
+)
+from broker.errors import ErrorCode
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["MAX_EPOCH", "ProducerIdAndEpoch", "Transaction"]
+
+MAX_EPOCH = 32767
+
+_PREPARED = (TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT)
+_AT_REST = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
+
+
+class ProducerIdAndEpoch(NamedTuple):
+    """Who a producer is, or says it is."""
+
+    producer_id: int
+    epoch: int
+
+
+class Transaction:
+    """One transactional id. An event gives `ErrorCode.none` or why not; `pending`, when set by it, is to be stored."""
+
+    __slots__ = ("current", "pending", "transactional_id")
+
+    def __init__(self, transactional_id: str, current: TransactionMetadata) -> None:
+        self.transactional_id = transactional_id
+        self.current = current
+        self.pending: TransactionMetadata | None = None
+
+    @classmethod
+    def new(cls, transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
+        """An id that is used for the first time; nothing of it is stored yet, and its producer has no epoch."""
+        empty = TransactionMetadata(producer_id, NO_EPOCH, timeout_ms, TransactionState.EMPTY, now_ms)
+        return cls(transactional_id, empty)
+
+    @property
+    def is_prepared(self) -> bool:
+        """Whether the decision is stored and the markers are to be written."""
+        return self.current.state in _PREPARED
+
+    @property
+    def is_epoch_exhausted(self) -> bool:
+        """Whether only a new producer id can follow; one epoch is left to fence with."""
+        return self.current.producer_epoch >= MAX_EPOCH - 1
+
+    def stored(self, code: ErrorCode) -> None:
+        """What was pending is in the log, or (with an error) is not and never will be."""
+        if code is ErrorCode.none and self.pending is not None:
+            self.current = self.pending
+        self.pending = None
+
+    # --- InitProducerId
+
+    def init_producer_id(
+        self, timeout_ms: int, claimed: ProducerIdAndEpoch | None, new_producer_id: int | None, now_ms: int
+    ) -> ErrorCode:
+        """A producer begins, or (`claimed`) wants its epoch bumped. `new_producer_id` is there when the epoch is
+        exhausted. What an older producer left open has to be aborted first, by `abort_for_successor`."""
+        current = self.current
+        if self.pending is not None or self.is_prepared:
+            return ErrorCode.concurrent_transactions
+        if claimed is not None and not self._is_or_was(claimed):
+            return ErrorCode.producer_fenced
+        if current.state is TransactionState.ONGOING:
+            return ErrorCode.concurrent_transactions
+        empty = current._replace(
+            state=TransactionState.EMPTY,
+            timeout_ms=timeout_ms,
+            last_update_ms=now_ms,
+            start_ms=-1,
+            partitions=frozenset(),
+        )
+        if claimed is not None and current.producer_epoch not in (NO_EPOCH, claimed.epoch):
+            # Sent again by a producer that has not seen the answer: the same answer, no further bump.
+            self.pending = empty
+            return ErrorCode.none
+        last_epoch = NO_EPOCH if claimed is None else current.producer_epoch
+        if self.is_epoch_exhausted:
+            assert new_producer_id is not None
+            self.pending = empty._replace(
+                producer_id=new_producer_id,
+                producer_epoch=0,
+                last_producer_epoch=last_epoch,
+                previous_producer_id=current.producer_id,
+            )
+        else:
+            self.pending = empty._replace(producer_epoch=current.producer_epoch + 1, last_producer_epoch=last_epoch)
+        return ErrorCode.none
+
+    def abort_for_successor(self, claimed: ProducerIdAndEpoch | None, now_ms: int) -> bool:
+        """Whether a producer that begins finds an open transaction, which it may end: its abort is pending then."""
+        if self.pending is not None or self.current.state is not TransactionState.ONGOING:
+            return False
+        if claimed is not None and not self._is_or_was(claimed):
+            return False
+        self._fence(now_ms)
+        return True
+
+    def _is_or_was(self, claimed: ProducerIdAndEpoch) -> bool:
+        """Whether this is the producer we know, or the one it was before its last bump."""
+        current = self.current
+        if current.producer_epoch == NO_EPOCH:
+            return True  # known for the first time, or again after it was expired
+        if claimed.producer_id == current.producer_id:
+            return claimed.epoch in (current.producer_epoch, current.last_producer_epoch)
+        return (
+            claimed.producer_id == current.previous_producer_id
+            and claimed.epoch == current.last_producer_epoch >= MAX_EPOCH - 1
+        )
+
+    @staticmethod
+    def _at_rest(current: TransactionMetadata, timeout_ms: int, now_ms: int, **changes: int) -> TransactionMetadata:
+        return current._replace(
+            state=TransactionState.EMPTY,
+            timeout_ms=timeout_ms,
+            last_update_ms=now_ms,
+            start_ms=-1,
+            partitions=frozenset(),
+            **changes,
+        )
+
+    # --- AddPartitionsToTxn
+
+    def add_partitions(
+        self, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition], version: int, now_ms: int
+    ) -> ErrorCode:
+        """Partitions the transaction is going to write to; the first ones begin it."""
+        current = self.current
+        if self.pending is not None:
+            return ErrorCode.concurrent_transactions
+        if (code := self._check(producer)) is not ErrorCode.none:
+            return code
+        if current.state is TransactionState.ONGOING:
+            if not partitions <= current.partitions:
+                self.pending = current._replace(partitions=current.partitions | partitions, last_update_ms=now_ms)
+            return ErrorCode.none
+        self.pending = current._replace(
+            state=TransactionState.ONGOING,
+            partitions=frozenset(partitions),
+            start_ms=now_ms,
+            last_update_ms=now_ms,
+            client_version=version,
+        )
+        return ErrorCode.none
+
+    def verify(self, producer: ProducerIdAndEpoch, partition: TopicPartition) -> ErrorCode:
+        """Whether `producer` may write to a partition now (KIP-890); TRANSACTION_ABORTABLE when it is not in the
+        transaction."""
+        if (code := self._check(producer)) is not ErrorCode.none:
+            return code
+        current = self.current
+        if current.state is TransactionState.ONGOING and partition in current.partitions:
+            return ErrorCode.none
+        return ErrorCode.transaction_abortable
+
+    def _check(self, producer: ProducerIdAndEpoch) -> ErrorCode:
+        current = self.current
+        if producer.producer_id != current.producer_id:
+            return ErrorCode.invalid_producer_id_mapping
+        if producer.epoch != current.producer_epoch:
+            return ErrorCode.producer_fenced
+        return ErrorCode.concurrent_transactions if current.state in _PREPARED else ErrorCode.none
+
+    # --- EndTxn
+
+    def end(self, producer: ProducerIdAndEpoch, *, commit: bool, now_ms: int) -> ErrorCode:
+        """The decision, of a client that keeps its epoch with the next transaction. Sent again it does nothing."""
+        current = self.current
+        if producer.producer_id != current.producer_id:
+            return ErrorCode.invalid_producer_id_mapping
+        if producer.epoch != current.producer_epoch:
+            return ErrorCode.producer_fenced
+        if self.pending is not None:
+            return ErrorCode.concurrent_transactions
+        if current.state is TransactionState.ONGOING:
+            self.pending = current._replace(state=_DECIDED[commit][0], last_update_ms=now_ms)
+            return ErrorCode.none
+        return self._repeated(commit)
+
+    def end_and_bump(
+        self, producer: ProducerIdAndEpoch, new_producer_id: int | None, *, commit: bool, now_ms: int
+    ) -> ErrorCode:
+        """The decision, of a client of version 2: its epoch grows with it, or a new id follows. It may abort what it
+        never began: it cannot know whether its first write arrived."""
+        if self.pending is not None:
+            return ErrorCode.concurrent_transactions
+        current = self.current
+        if self._was_bumped_from(producer):
+            return self._repeated(commit)
+        if producer.producer_id != current.producer_id:
+            return ErrorCode.invalid_producer_id_mapping
+        if producer.epoch != current.producer_epoch:
+            return ErrorCode.producer_fenced
+        if self.is_prepared or (commit and current.state is not TransactionState.ONGOING):
+            return ErrorCode.invalid_txn_state
+        next_producer_id = NO_PRODUCER_ID
+        if self.is_epoch_exhausted:
+            assert new_producer_id is not None
+            next_producer_id = new_producer_id
+        self.pending = current._replace(
+            state=_DECIDED[commit][0],
+            last_update_ms=now_ms,
+            producer_epoch=current.producer_epoch + 1,
+            last_producer_epoch=current.producer_epoch,
+            next_producer_id=next_producer_id,
+            client_version=2,
+        )
+        return ErrorCode.none
+
+    def _was_bumped_from(self, producer: ProducerIdAndEpoch) -> bool:
+        """Whether the request is of the producer as it was before the end of its last transaction."""
+        current = self.current
+        if producer.producer_id == current.producer_id:
+            return producer.epoch + 1 == current.producer_epoch and current.state is not TransactionState.ONGOING
+        return (
+            producer.producer_id == current.previous_producer_id
+            and producer.epoch >= MAX_EPOCH - 1
+            and current.producer_epoch == 0
+        )
+
+    def _repeated(self, commit: bool) -> ErrorCode:
+        """The answer to a decision that is taken already."""
+        state = self.current.state
+        prepared, complete = _DECIDED[commit]
+        if state is prepared:
+            return ErrorCode.concurrent_transactions  # ask again: its markers are being written
+        return ErrorCode.none if state is complete else ErrorCode.invalid_txn_state
+
+    # --- without a client
+
+    def time_out(self, now_ms: int) -> bool:
+        """Abort a transaction that is open for longer than its producer asked for, and fence the producer."""
+        current = self.current
+        if (
+            current.state is not TransactionState.ONGOING
+            or self.pending is not None
+            or now_ms <= current.start_ms + current.timeout_ms
+        ):
+            return False
+        self._fence(now_ms)
+        return True
+
+    def complete(self, now_ms: int) -> None:
+        """Every marker is written."""
+        current = self.current
+        commit = current.state is TransactionState.PREPARE_COMMIT
+        done = current._replace(state=_DECIDED[commit][1], partitions=frozenset(), last_update_ms=now_ms)
+        if current.next_producer_id != NO_PRODUCER_ID:
+            done = done._replace(
+                producer_id=current.next_producer_id,
+                producer_epoch=0,
+                previous_producer_id=current.producer_id,
+                next_producer_id=NO_PRODUCER_ID,
+            )
+        self.pending = done
+
+    def expire(self, now_ms: int, expiration_ms: int) -> bool:
+        """Whether the id has rested for so long that it is to be forgotten."""
+        current = self.current
+        if self.pending is not None or current.state not in _AT_REST or current.last_update_ms > now_ms - expiration_ms:
+            return False
+        self.pending = current._replace(state=TransactionState.DEAD, last_update_ms=now_ms)
+        return True
+
+    def _fence(self, now_ms: int) -> None:
+        """Abort with a greater epoch, which no client has."""
+        self.pending = self.current._replace(
+            state=TransactionState.PREPARE_ABORT,
+            last_update_ms=now_ms,
+            producer_epoch=min(self.current.producer_epoch + 1, MAX_EPOCH),
+            last_producer_epoch=NO_EPOCH,
+        )
+
+
+_DECIDED = {
+    True: (TransactionState.PREPARE_COMMIT, TransactionState.COMPLETE_COMMIT),
+    False: (TransactionState.PREPARE_ABORT, TransactionState.COMPLETE_ABORT),
+}
