@@ -31,6 +31,9 @@ __all__ = ["Accumulator", "PartitionQueue", "TopicQueues"]
 _RECORD_OVERHEAD: Final = 1 + 6 * MAX_VARINT_BYTES
 """Most bytes that a record has beside its key, value and headers."""
 
+_ORDER_STEP: Final = 1 << 32
+"""Between the numbers of two batches; the parts of one that is split get numbers in between."""
+
 
 class PartitionQueue:
     """The batches of one partition, in the order in which they are to be written."""
@@ -79,6 +82,7 @@ class Accumulator:
         self._memory = settings.buffer_memory
         self._max_block_s = settings.max_block_ms / 1000
         self._delivery_timeout_s = settings.delivery_timeout_ms / 1000
+        self._transactional = bool(settings.transactional_id)
         self._wake_sender = wake_sender
         self._lock = threading.Lock()
         self._freed = threading.Condition(self._lock)
@@ -174,8 +178,19 @@ class Accumulator:
         queue.retrying = True
         queue.held_until = until
         with self._lock:
-            position = bisect.bisect_left([other.order for other in queue.waiting], batch.order)
-            queue.waiting.insert(position, batch)
+            bisect.insort(queue.waiting, batch, key=lambda other: other.order)
+            self._active[queue.tp] = queue
+
+    def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """A batch that was in flight is too large for the broker: its halves are sent in its place."""
+        queue.in_flight.remove(batch)
+        queue.retrying = True
+        with self._lock:
+            halves = batch.split()
+            self._incomplete.discard(batch)
+            self._incomplete.update(halves)
+            for half in halves:
+                bisect.insort(queue.waiting, half, key=lambda other: other.order)
             self._active[queue.tp] = queue
 
     def settled(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -218,7 +233,7 @@ class Accumulator:
             batches = list(self._incomplete)
         self._wake_sender()
         try:
-            return all(batch.settled.wait(_seconds_until(deadline)) for batch in batches)
+            return all(batch.wait(_seconds_until(deadline)) for batch in batches)
         finally:
             with self._lock:
                 self._flushing -= 1
@@ -244,8 +259,8 @@ class Accumulator:
 
     def _open_batch(self, queue: PartitionQueue, reserved: int) -> None:
         now = time.monotonic()
-        builder = BatchBuilder(codec=self._codec, max_bytes=self._batch_size)
-        self._opened += 1
+        builder = BatchBuilder(codec=self._codec, max_bytes=self._batch_size, transactional=self._transactional)
+        self._opened += _ORDER_STEP
         batch = ProducerBatch(
             queue.tp,
             builder,

@@ -36,13 +36,16 @@ class _InFlight(NamedTuple):
 class BrokerLink:
     """Produce requests to `node`, several at a time. What it raises is what Connection raises."""
 
-    def __init__(self, node: Node, connection: Connection, *, acks: int, timeout_ms: int) -> None:
+    def __init__(
+        self, node: Node, connection: Connection, *, acks: int, timeout_ms: int, transactional_id: str | None = None
+    ) -> None:
         self.node = node
         self.connection = connection
         self.fileno = connection.fileno()
         """For the selector, also after the connection was closed."""
         self._acks = acks
         self._timeout_ms = timeout_ms
+        self._transactional_id = transactional_id
         self._requests: deque[_InFlight] = deque()
 
     @property
@@ -59,7 +62,9 @@ class BrokerLink:
         """One request with a batch each of different partitions. Whether a reply will come (not with acks=0)."""
         self._requests.append(_InFlight(now, entries))  # first: should the send break, they are not lost
         batches = {entry.queue.tp: entry.batch.payload() for entry in entries}
-        body = produce_request(batches, acks=self._acks, timeout_ms=self._timeout_ms)
+        body = produce_request(
+            batches, acks=self._acks, timeout_ms=self._timeout_ms, transactional_id=self._transactional_id
+        )
         self.connection.send(ApiKey.PRODUCE, body, expect_reply=self._acks != 0)
         if self._acks == 0:
             self._requests.pop()

@@ -18,7 +18,15 @@ from types import TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
 from broker.client.connection import Connection
-from broker.client.metadata import Metadata, Node, PartitionMetadata, TopicMetadata, UnknownTopic, parse_metadata
+from broker.client.metadata import (
+    CoordinatorKind,
+    Metadata,
+    Node,
+    PartitionMetadata,
+    TopicMetadata,
+    UnknownTopic,
+    parse_metadata,
+)
 from broker.client.node_pool import NodePool
 from broker.client.settings import ClientSettings, parse_bootstrap
 from broker.errors import BrokerError, ErrorCode, PykafkaError, raise_for
@@ -56,7 +64,7 @@ class Cluster:
         self._metadata = Metadata()
         self._asked: set[str] = set()
         self._expires = 0.0
-        self._coordinators: dict[str, Node] = {}
+        self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
 
     def __enter__(self) -> Cluster:
         return self
@@ -113,9 +121,9 @@ class Cluster:
         """The epoch under which the leader was chosen; -1 where the broker is too old to say."""
         return self.retrying(lambda: self._find_partition(tp).leader_epoch)
 
-    def coordinator(self, group: str) -> Node:
-        """The broker that coordinates the consumer group, remembered until `forget_coordinator`."""
-        return self.retrying(lambda: self._find_coordinator(group))
+    def coordinator(self, name: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
+        """The broker that coordinates the group (or transactional id), remembered until `forget_coordinator`."""
+        return self.retrying(lambda: self._find_coordinator(name, kind))
 
     def known_leader(self, tp: TopicPartition) -> Node | None:
         """The leader by the metadata at hand; asks nobody, for threads that must not wait."""
@@ -166,9 +174,9 @@ class Cluster:
         """Ask now if the metadata is stale: one attempt, which raises what it fails with."""
         self.retrying(self._current, timeout_s=0)
 
-    def forget_coordinator(self, group: str) -> None:
+    def forget_coordinator(self, name: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
         """Look for the coordinator anew next time: this one did not answer, or says it is not."""
-        self._coordinators.pop(group, None)
+        self._coordinators.pop((kind, name), None)
 
     def retrying(self, attempt: Callable[[], T], *, timeout_s: float | None = None) -> T:
         """`attempt()`, again and again while it fails with a retriable error.
@@ -275,11 +283,11 @@ class Cluster:
             raise BrokerError(ErrorCode.leader_not_available, f"{role} is not known now")
         return node
 
-    def _find_coordinator(self, group: str) -> Node:
-        node = self._coordinators.get(group)
+    def _find_coordinator(self, name: str, kind: CoordinatorKind) -> Node:
+        node = self._coordinators.get((kind, name))
         if node is None:
-            body = {"key": group, "key_type": 0}
+            body = {"key": name, "key_type": int(kind)}
             answer = self._any_connection().request(ApiKey.FIND_COORDINATOR, body)
-            raise_for(answer.error_code, f"no coordinator for group {group!r}")
-            node = self._coordinators[group] = Node(int(answer.node_id), answer.host, int(answer.port))
+            raise_for(answer.error_code, f"no coordinator for {kind} {name!r}")
+            node = self._coordinators[kind, name] = Node(int(answer.node_id), answer.host, int(answer.port))
         return node

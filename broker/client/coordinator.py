@@ -1,7 +1,7 @@
-"""Talking to a consumer group's coordinator, wherever it moves.
+"""Talking to the coordinator of a consumer group or of a transactional id, wherever it moves.
 
-Called by group_offsets.py and group.py, which send different requests about the same group and share
-what goes wrong: the coordinator is another broker now, still loads its log, or does not answer.
+Called by group_offsets.py, group.py and transactions.py, which send different requests about the same thing and
+share what goes wrong: the coordinator is another broker now, still loads its log, or does not answer.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.client.cluster import Cluster
 from broker.client.connection import Connection
-from broker.client.metadata import Node
+from broker.client.metadata import CoordinatorKind, Node
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode, RequestTimedOut
 from broker.protocol.api_keys import ApiKey
 
@@ -22,45 +22,58 @@ _MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 
 
 class Coordinator:
-    """The broker that coordinates `group`.
+    """The broker that coordinates `name`, a group or a transactional id.
 
     With `dedicated=True` a connection of its own is used (and closed by `close`), for requests that wait at the
     broker, such as JoinGroup; else the cluster's shared one. Thread-safe.
     """
 
-    def __init__(self, cluster: Cluster, group: str, *, dedicated: bool = False) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        name: str,
+        kind: CoordinatorKind = CoordinatorKind.GROUP,
+        *,
+        dedicated: bool = False,
+    ) -> None:
         self.cluster = cluster
-        self.group = group
+        self.name = name
+        self.kind = kind
+        self._naming = {"group_id" if kind is CoordinatorKind.GROUP else "transactional_id": name}
         self._dedicated = dedicated
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._node: Node | None = None
 
     def request(self, api: ApiKey, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
-        """Ask once; `cluster.retrying` around it asks again. The group's name is added to the body."""
+        """Ask once; `cluster.retrying` around it asks again. The name is added to the body."""
         try:
-            return self._connect().request(api, {"group_id": self.group, **body}, timeout_s=timeout_s)
+            return self._connect().request(api, {**self._naming, **body}, timeout_s=timeout_s)
         except (ConnectionFailed, RequestTimedOut):
-            self.cluster.forget_coordinator(self.group)
+            self.forget()
             raise
 
     def send(self, api: ApiKey, body: Mapping[str, Any]) -> Connection:
         """Ask without waiting; the connection to take the answer from, which must be a dedicated one."""
         try:
             connection = self._connect()
-            connection.send(api, {"group_id": self.group, **body})
+            connection.send(api, {**self._naming, **body})
         except (ConnectionFailed, RequestTimedOut):
-            self.cluster.forget_coordinator(self.group)
+            self.forget()
             raise
         return connection
+
+    def forget(self) -> None:
+        """Look for the coordinator anew next time."""
+        self.cluster.forget_coordinator(self.name, self.kind)
 
     def check(self, code: ErrorCode, what: str) -> None:
         """Raise BrokerError unless the code says there was none; a coordinator that moved is looked for anew."""
         if code is ErrorCode.none:
             return
         if code in _MOVED:
-            self.cluster.forget_coordinator(self.group)
-        raise BrokerError(code, f"{what} of group {self.group!r}")
+            self.forget()
+        raise BrokerError(code, f"{what} of {self.kind} {self.name!r}")
 
     def close(self) -> None:
         """Hang up the connection of our own, which ends a request that waits on it. May be called again."""
@@ -69,7 +82,7 @@ class Coordinator:
             connection.close()
 
     def _connect(self) -> Connection:
-        node = self.cluster.coordinator(self.group)
+        node = self.cluster.coordinator(self.name, self.kind)
         if not self._dedicated:
             return self.cluster.connection(node)
         with self._lock:

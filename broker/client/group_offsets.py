@@ -18,7 +18,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["NO_MEMBER", "GroupOffsets", "Membership"]
+__all__ = ["NO_MEMBER", "GroupMetadata", "GroupOffsets", "Membership"]
 
 
 class Membership(NamedTuple):
@@ -30,6 +30,13 @@ class Membership(NamedTuple):
 
 
 NO_MEMBER = Membership()
+
+
+class GroupMetadata(NamedTuple):
+    """A group and who speaks for it; Kafka's `ConsumerGroupMetadata` (KIP-447)."""
+
+    group_id: str
+    member: Membership = NO_MEMBER
 
 
 class GroupOffsets:

@@ -9,12 +9,21 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Iterable, Mapping
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 
-__all__ = ["Metadata", "Node", "PartitionMetadata", "TopicMetadata", "UnknownTopic", "parse_metadata"]
+__all__ = [
+    "CoordinatorKind",
+    "Metadata",
+    "Node",
+    "PartitionMetadata",
+    "TopicMetadata",
+    "UnknownTopic",
+    "parse_metadata",
+]
 
 
 class Node(NamedTuple):
@@ -27,6 +36,16 @@ class Node(NamedTuple):
 
     def __str__(self) -> str:
         return f"broker {self.id} at {self.host}:{self.port}"
+
+
+class CoordinatorKind(IntEnum):
+    """What a broker coordinates, as FindCoordinator numbers it (KIP-98)."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+    def __str__(self) -> str:
+        return "group" if self is CoordinatorKind.GROUP else "transactional id"
 
 
 class PartitionMetadata(NamedTuple):

@@ -3,6 +3,9 @@
 Called by the Spark connector's writers and the benchmarks. With acks=all every batch is stamped with a producer
 identity, so that up to five can be under way and a retry writes none twice (KIP-98); with acks=1 one is
 under way at a time, and a retry after a lost reply may write it again; with acks=0 nothing is known.
+
+Within a transaction (transactions.py) the batches must be transactional ones, and are stamped with its producer id
+and epoch; their partition must have been added to it before.
 """
 
 from __future__ import annotations
@@ -18,7 +21,9 @@ from broker.client.cluster import Cluster
 from broker.client.connection import Connection
 from broker.client.produce_request import produce_request, produced
 from broker.client.producer_id import MAX_SEQUENCE, ProducerIdentity, init_producer_id
-from broker.errors import ErrorCode, ProtocolError, PykafkaError
+from broker.client.transaction_errors import transaction_error
+from broker.client.transactions import TransactionHandle
+from broker.errors import BrokerError, ConfigError, ErrorCode, ProtocolError, PykafkaError
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import parse_header, patch_producer
@@ -32,16 +37,30 @@ _WINDOW: Final = 5
 class PartitionWriter:
     """Appends to `tp`. Not thread-safe. After an error it is not known what of that `write` arrived."""
 
-    def __init__(self, cluster: Cluster, tp: TopicPartition, *, acks: int | None = None) -> None:
-        """`acks`: -1 all, 1, 0; by default the setting of that name."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        tp: TopicPartition,
+        *,
+        acks: int | None = None,
+        transaction: TransactionHandle | None = None,
+        first_sequence: int = 0,
+    ) -> None:
+        """`acks`: -1 all, 1, 0; by default the setting of that name.
+
+        `first_sequence`: how many records this epoch of `transaction` has written to `tp` before. Raises ConfigError.
+        """
         settings = cluster.settings
         self.cluster = cluster
         self.tp = tp
         self._acks = settings.required_acks if acks is None else acks
         self._idempotent = self._acks == -1 and settings.enable_idempotence
         self._window = min(_WINDOW, settings.max_in_flight_requests_per_connection) if self._idempotent else 1
-        self._identity: ProducerIdentity | None = None
-        self._sequence = 0
+        if transaction is not None and not self._idempotent:
+            raise ConfigError("a transaction needs acks=all and enable.idempotence=true")
+        self._transaction = transaction
+        self._identity: ProducerIdentity | None = transaction.identity if transaction else None
+        self._sequence = first_sequence
         self._connection: Connection | None = None
         self._under_way: deque[bytes] = deque()
         self._sent = 0
@@ -58,7 +77,8 @@ class PartitionWriter:
     def write(self, batches: Iterable[bytes]) -> list[int]:
         """Append `batches` and wait for the acknowledgements; the base offset of each (-1 with acks=0).
 
-        What is retriable is retried for `delivery.timeout.ms`; else raises BrokerError naming the partition.
+        What is retriable is retried for `delivery.timeout.ms`; else raises BrokerError naming the partition, in a
+        transaction TransactionError: it can only be aborted then.
         """
         offsets: list[int] = []
         try:
@@ -70,12 +90,19 @@ class PartitionWriter:
                     offsets.append(self._await_oldest())
             while self._under_way:
                 offsets.append(self._await_oldest())
-        except BaseException:
+        except BaseException as error:
             self._under_way.clear()
             self._identity = None  # its sequence has a gap now
             self.close()
+            if self._transaction is not None and isinstance(error, BrokerError) and not error.retriable:
+                raise transaction_error(error, producing=True) from error
             raise
         return offsets
+
+    @property
+    def next_sequence(self) -> int:
+        """`first_sequence` for whoever goes on writing to the partition in the same epoch."""
+        return self._sequence
 
     def close(self) -> None:
         """Hang up. May be called again; a later write connects anew."""
@@ -117,7 +144,8 @@ class PartitionWriter:
                 connection = self._connection = self.cluster.open_connection(self.cluster.leader(self.tp))
             for batch in itertools.islice(self._under_way, self._sent, None):
                 timeout_ms = self.cluster.settings.request_timeout_ms
-                body = produce_request({self.tp: batch}, acks=self._acks, timeout_ms=timeout_ms)
+                id_ = self._transaction.transactional_id if self._transaction else None
+                body = produce_request({self.tp: batch}, acks=self._acks, timeout_ms=timeout_ms, transactional_id=id_)
                 connection.send(ApiKey.PRODUCE, body, expect_reply=self._acks != 0)
                 self._sent += 1
         except PykafkaError:
@@ -129,18 +157,28 @@ class PartitionWriter:
         if not self._idempotent:
             return batch
         if self._identity is None:
+            if self._transaction is not None:
+                raise PykafkaError(f"writing to {self.tp} failed before: the transaction can only be aborted")
             self._identity = self.cluster.retrying(lambda: init_producer_id(self.cluster))
             self._sequence = 0
         stamped = bytearray(batch)
         header = parse_header(stamped)
+        if header.is_transactional is not (self._transaction is not None):
+            raise ConfigError("in a transaction, and nowhere else, batches must be built with transactional=True")
         patch_producer(stamped, 0, header, self._identity.producer_id, self._identity.epoch, self._sequence)
         self._sequence = (self._sequence + header.record_count) & MAX_SEQUENCE
         return bytes(stamped)
 
 
 def produce_batches(
-    cluster: Cluster, tp: TopicPartition, batches: Iterable[bytes], *, acks: int | None = None
+    cluster: Cluster,
+    tp: TopicPartition,
+    batches: Iterable[bytes],
+    *,
+    acks: int | None = None,
+    transaction: TransactionHandle | None = None,
+    first_sequence: int = 0,
 ) -> list[int]:
     """Write `batches` to `tp` with a `PartitionWriter` of their own; the base offset of each."""
-    with PartitionWriter(cluster, tp, acks=acks) as writer:
+    with PartitionWriter(cluster, tp, acks=acks, transaction=transaction, first_sequence=first_sequence) as writer:
         return writer.write(batches)

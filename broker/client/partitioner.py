@@ -1,16 +1,23 @@
 """Which partition a record goes to: by its key as Kafka's Java client does, else wherever it fills a batch.
 
 Called by producer.py. Records of one key always meet in one partition, and in the same one as if Java
-had written them (KIP-480 and Kafka's `BuiltInPartitioner`).
+had written them (KIP-480 and Kafka's `BuiltInPartitioner`). Other rules are the setting `partitioner`, or a function
+of the caller's.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import struct
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-__all__ = ["murmur2", "next_sticky_partition", "partition_of_key"]
+__all__ = ["Partitioner", "murmur2", "named_partitioner", "next_sticky_partition", "partition_of_key"]
+
+Partitioner = Callable[[str, bytes | None, bytes | None, int], int | None]
+"""`(topic, key, value, partitions) -> partition`; None for the topic's sticky one."""
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -47,3 +54,13 @@ def next_sticky_partition(current: int, partitions: int) -> int:
         return 0
     other = random.randrange(partitions - 1)
     return other + 1 if other >= current >= 0 else other
+
+
+def named_partitioner(name: str) -> Partitioner | None:
+    """The function for a value of the setting `partitioner`; None for the default, which Producer has built in."""
+    if name == "sticky":
+        return lambda topic, key, value, partitions: None
+    if name == "roundrobin":
+        turns: dict[str, Iterator[int]] = defaultdict(itertools.count)
+        return lambda topic, key, value, partitions: next(turns[topic]) % partitions
+    return None

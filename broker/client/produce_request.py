@@ -37,13 +37,15 @@ class Produced(NamedTuple):
         return BrokerError(self.error, f"producing to {tp}: {said}" if said else f"producing to {tp}")
 
 
-def produce_request(batches: Mapping[TopicPartition, bytes], *, acks: int, timeout_ms: int) -> dict[str, Any]:
+def produce_request(
+    batches: Mapping[TopicPartition, bytes], *, acks: int, timeout_ms: int, transactional_id: str | None = None
+) -> dict[str, Any]:
     """The body of a request; the broker waits up to `timeout_ms` for its replicas."""
     topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for tp, records in batches.items():
         topics[tp.topic].append({"index": tp.partition, "records": records})
     return {
-        "transactional_id": None,
+        "transactional_id": transactional_id,
         "acks": acks,
         "timeout": timeout_ms,
         "topic_data": [{"name": name, "partition_data": rows} for name, rows in topics.items()],

@@ -7,10 +7,20 @@ threads may share a producer. Idempotent unless told otherwise: retries write no
     with Producer("localhost:9092", {"compression.type": "lz4"}) as producer:
         future = producer.send("flights", b"value", key=b"N14228")
     print(future.result().offset)
+
+With `transactional.id` what is sent becomes visible, to readers that look for committed data only, together or not
+at all (KIP-98):
+
+    with Producer("localhost:9092", {"transactional.id": "loader-1"}) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("flights", b"value")
+        producer.commit_transaction()
 """
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -18,14 +28,20 @@ from typing import Any
 
 from broker.client.accumulator import Accumulator, TopicQueues
 from broker.client.cluster import Cluster
-from broker.client.partitioner import partition_of_key
+from broker.client.group_offsets import GroupMetadata
+from broker.client.partitioner import Partitioner, named_partitioner, partition_of_key
 from broker.client.producer_batch import RecordFuture, RecordMetadata
-from broker.client.sender import Sender, Waker
+from broker.client.sender import Sender
 from broker.client.settings import ClientSettings
-from broker.errors import BrokerError, ConfigError, ErrorCode, RequestTimedOut
+from broker.client.transaction_manager import TransactionManager
+from broker.client.waker import Waker
+from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, RequestTimedOut
+from broker.protocol.topic_partition import TopicPartition
 from broker.records.record import Header
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
+
+logger = logging.getLogger(__name__)
 
 _BYTES_OR_NONE = (bytes, bytearray, memoryview, type(None))
 
@@ -37,13 +53,23 @@ class Producer:
         self,
         bootstrap: str | Iterable[str] | Mapping[str, Any] | ClientSettings,
         properties: Mapping[str, Any] | None = None,
+        *,
+        partitioner: Partitioner | None = None,
     ) -> None:
-        """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects when first needed."""
+        """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects when first needed.
+
+        `partitioner(topic, key, value, partitions)` chooses for records without a partition, instead of the setting of
+        that name; None from it means wherever a batch is being filled.
+        """
         self.settings = ClientSettings.of(bootstrap, properties)
         self._cluster = Cluster(self.settings, create_topics=True)
         self._waker = Waker()
         self._accumulator = Accumulator(self.settings, self._waker.wake)
-        self._sender = Sender(self._cluster, self._accumulator, self._waker)
+        self._partitioner = partitioner or named_partitioner(self.settings.partitioner)
+        self._transactions: TransactionManager | None = None
+        if self.settings.transactional_id:
+            self._transactions = TransactionManager(self._cluster, self.flush)
+        self._sender = Sender(self._cluster, self._accumulator, self._waker, self._transactions)
         self._sender.start()
 
     def __enter__(self) -> Producer:
@@ -68,14 +94,18 @@ class Producer:
 
         Without `partition` the key decides (as in Kafka's Java client), without a key the batches go round.
         Waits up to `max.block.ms` for the topic's metadata and for `buffer.memory`. Raises at once what can
-        be told at once: RequestTimedOut, BrokerError (`message_too_large`, unknown topic or partition), TypeError;
-        the rest is in the future. `on_delivery` is called with it from the sender thread.
+        be told at once: RequestTimedOut, BrokerError (`message_too_large`, unknown topic or partition), TypeError,
+        TransactionError; the rest is in the future. `on_delivery` is called with it from the sender thread.
         """
+        if self._transactions is not None:
+            self._transactions.check_open()
         _check_bytes("value", value)
         _check_bytes("key", key)
         queues = self._accumulator.topics.get(topic) or self._meet(topic)
         if partition is None:
-            if key is not None:
+            if self._partitioner is not None:
+                partition = self._chosen(topic, key, value, len(queues.queues))
+            elif key is not None:
                 partition = partition_of_key(bytes(key), len(queues.queues))
         elif not 0 <= partition < len(queues.queues):
             queues = self._meet(topic, partition)
@@ -99,7 +129,11 @@ class Producer:
             raise RequestTimedOut(f"records were still not acknowledged after {timeout_s} s")
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Send what is left, then stop; after `timeout_s` seconds what remains fails. May be called again."""
+        """Send what is left, then stop; after `timeout_s` seconds what remains fails. May be called again.
+
+        A transaction that is open is aborted.
+        """
+        self._abort_quietly(timeout_s)
         self._accumulator.close()
         self._sender.join(timeout_s)
         if self._sender.is_alive():
@@ -107,6 +141,61 @@ class Producer:
             self._cluster.close()
             self._sender.join()
         self._cluster.close()
+
+    # --- transactions --------------------------------------------------------------------------
+
+    def init_transactions(self) -> None:
+        """Take over `transactional.id`: who had it before is fenced, and what it left open is aborted.
+
+        Once, before all else. Raises RequestTimedOut after `max.block.ms` (then it may be called again), BrokerError.
+        """
+        self._transactional().init()
+
+    def begin_transaction(self) -> None:
+        """What is sent from now on belongs to the transaction. Raises PykafkaError while another is open."""
+        self._transactional().begin()
+
+    def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
+        """Commit `offsets`, each the next to read, with the transaction; `group` is `Consumer.group_metadata()`.
+
+        Raises AbortableTransactionError, for instance when the consumer is no member of its group any more.
+        """
+        self._transactional().send_offsets(offsets, group)
+
+    def commit_transaction(self) -> None:
+        """Wait for every record, then make them visible.
+
+        Raises AbortableTransactionError when one of them failed (then abort), FatalTransactionError (then close), and
+        RequestTimedOut or ConnectionFailed while the coordinator does not answer (then call it again).
+        """
+        self._transactional().commit()
+
+    def abort_transaction(self) -> None:
+        """Drop what was not sent, and have the rest never be seen. Raises as `commit_transaction`."""
+        self._transactional().abort()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _transactional(self) -> TransactionManager:
+        if self._transactions is None:
+            raise ConfigError("transactional.id is missing: set it to use transactions")
+        return self._transactions
+
+    def _abort_quietly(self, timeout_s: float | None) -> None:
+        """Before closing; without the time for it, the coordinator aborts after `transaction.timeout.ms`."""
+        if self._transactions is None or not self._transactions.open or timeout_s == 0:
+            return
+        try:
+            self._transactions.abort()
+        except PykafkaError as error:
+            logger.warning("aborting the transaction of %s: %s", self.settings.transactional_id, error)
+
+    def _chosen(self, topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
+        assert self._partitioner is not None
+        partition = self._partitioner(topic, key, value, partitions)
+        if partition is not None and not 0 <= partition < partitions:
+            raise ConfigError(f"the partitioner chose {partition} of the {partitions} partitions of {topic!r}")
+        return partition
 
     def _meet(self, topic: str, partition: int | None = None) -> TopicQueues:
         """Learn of a topic, or whether it has grown to have `partition`."""

@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from broker.client.producer_id import ProducerIdentity
+from broker.client.producer_id import MAX_SEQUENCE, ProducerIdentity
 from broker.errors import RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.batch import parse_header, patch_producer
+from broker.records.batch import BatchHeader, parse_header, patch_producer
 from broker.records.builder import BatchBuilder
-from broker.records.record import Header
+from broker.records.record import Header, Record, decode_records
 
 __all__ = ["ProducerBatch", "RecordFuture", "RecordMetadata"]
 
 logger = logging.getLogger(__name__)
 
 _callbacks_lock = threading.Lock()
+
+_ANY_SIZE: Final = 1 << 40
+"""For the parts of a batch: their records are known to fit."""
 
 
 class RecordMetadata(NamedTuple):
@@ -46,31 +50,40 @@ class RecordFuture:
 
     def done(self) -> bool:
         """Whether it is known by now."""
-        return self._batch.settled.is_set()
+        return self._home()[0].settled.is_set()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Wait up to `timeout` seconds; raises what the record failed with, or RequestTimedOut."""
         error = self.exception(timeout)
         if error is not None:
             raise error
-        batch = self._batch
-        offset = batch.base_offset + self._index if batch.base_offset >= 0 else -1
+        batch, index = self._home()
+        offset = batch.base_offset + index if batch.base_offset >= 0 else -1
         timestamp = batch.log_append_time if batch.log_append_time >= 0 else self._timestamp
         return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, timestamp)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
         """The same, with the failure returned instead of raised; None after a success."""
-        if not self._batch.settled.wait(timeout):
+        if not self._batch.wait(timeout):
             raise RequestTimedOut(f"a record for {self._batch.tp} was not acknowledged within {timeout} s")
-        return self._batch.error
+        return self._home()[0].error
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
         """Call `callback(self)` when it is known, from the sender thread, or at once when it is known already."""
         with _callbacks_lock:
-            if not self._batch.settled.is_set():
-                self._batch.callbacks.append((self, callback))
+            batch = self._home()[0]
+            if not batch.settled.is_set():
+                batch.callbacks.append((self, callback))
                 return
         callback(self)
+
+    def _home(self) -> tuple[ProducerBatch, int]:
+        """The batch the record travels in now, and its place there."""
+        batch, index = self._batch, self._index
+        while batch.halves is not None:
+            first, second = batch.halves
+            batch, index = (first, index) if index < first.record_count else (second, index - first.record_count)
+        return batch, index
 
 
 class ProducerBatch:
@@ -94,6 +107,8 @@ class ProducerBatch:
         self.log_append_time = -1
         self.error: Exception | None = None
         self.callbacks: list[tuple[RecordFuture, Callable[[RecordFuture], object]]] = []
+        self.halves: tuple[ProducerBatch, ProducerBatch] | None = None
+        """What its records travel in since it was split; `settled` is set then, and says nothing more."""
         self._builder = builder
         self._count = 0
         self._payload: bytearray | None = None
@@ -126,6 +141,47 @@ class ProducerBatch:
         payload = self._built()
         patch_producer(payload, 0, parse_header(payload), identity.producer_id, identity.epoch, sequence)
         self.identity = identity
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait up to `timeout` seconds until the records are settled, wherever they travel; whether they are."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        if not self.settled.wait(timeout):
+            return False
+        return self.halves is None or all(
+            half.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0)) for half in self.halves
+        )
+
+    def split(self) -> tuple[ProducerBatch, ProducerBatch]:
+        """Two batches of half the records each, with the same sequence numbers, instead of this one."""
+        payload = self._built()
+        header, records = parse_header(payload), list(decode_records(payload))
+        middle = len(records) // 2
+        first = self._part(header, records[:middle], 0, self.reserved // 2)
+        second = self._part(header, records[middle:], middle, self.reserved - self.reserved // 2)
+        if self.identity is not None:
+            first.stamp(self.identity, header.base_sequence)
+            second.stamp(self.identity, (header.base_sequence + middle) & MAX_SEQUENCE)
+        with _callbacks_lock:
+            self.halves = first, second
+            for future, callback in self.callbacks:
+                future._home()[0].callbacks.append((future, callback))
+            self.callbacks = []
+            self.settled.set()
+        return self.halves
+
+    def _part(self, header: BatchHeader, records: Sequence[Record], skipped: int, reserved: int) -> ProducerBatch:
+        part = ProducerBatch(
+            self.tp,
+            BatchBuilder(codec=header.codec, max_bytes=_ANY_SIZE, transactional=header.is_transactional),
+            order=self.order + skipped,
+            created=self.created,
+            expires=self.expires,
+            reserved=reserved,
+        )
+        part.attempts = self.attempts
+        for record in records:
+            part.append(record.timestamp, record.key, record.value, record.headers)
+        return part
 
     def succeed(self, base_offset: int, log_append_time: int = -1) -> None:
         """Settle: the broker has it, from `base_offset` on."""

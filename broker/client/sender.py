@@ -4,6 +4,9 @@ Started by producer.py. One loop turn: renew metadata if it is stale, give up wh
 each leader, wait for replies or for more to send. Up to `max.in.flight.requests.per.connection` requests are
 under way per broker.
 
+In a transaction a partition is made part of it before its first batch goes. When the transaction fails or is
+aborted, what was not sent yet fails with it; the numbers missing then are mended by the next epoch.
+
 Order is kept in spite of retries: once a batch fails, its partition sends nothing until all that is in
 flight has come back; then it goes on in the old order. With idempotence the broker knows each batch by its
 sequence number, so one that had been written is not written again. A batch given up leaves a gap in the
@@ -12,11 +15,9 @@ numbers, hence everything after it gets a new producer identity.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import math
 import selectors
-import socket
 import threading
 import time
 from collections import defaultdict
@@ -30,10 +31,12 @@ from broker.client.metadata import Node
 from broker.client.produce_request import Produced
 from broker.client.producer_batch import ProducerBatch
 from broker.client.producer_id import MAX_SEQUENCE, ProducerIdentity, init_producer_id
+from broker.client.transaction_manager import TransactionManager
+from broker.client.waker import Waker
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode, PykafkaError, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Sender", "Waker"]
+__all__ = ["Sender"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,49 +44,22 @@ _NO_ANSWER: Final = Produced(ErrorCode.unknown_server_error, -1, -1, "the reply 
 _LONGEST_WAIT_S: Final = 5.0
 
 
-class Waker:
-    """Ends the wait of a selector from another thread."""
-
-    def __init__(self) -> None:
-        self._inner, self._outer = socket.socketpair()
-        self._inner.setblocking(False)
-        self._outer.setblocking(False)
-        self._signalled = False
-
-    def fileno(self) -> int:
-        return self._inner.fileno()
-
-    def wake(self) -> None:
-        """Cheap when the wait is to end anyway."""
-        if not self._signalled:
-            self._signalled = True
-            with contextlib.suppress(OSError):
-                self._outer.send(b"\0")
-
-    def clear(self) -> None:
-        """Called by the thread that waited, before it looks for what there is to do.
-
-        In this order: a signal that comes in between is left out, but what it was about is seen when looking. The
-        other way round its byte would be swallowed, the mark stay, and no later signal would be sent.
-        """
-        with contextlib.suppress(OSError):
-            self._inner.recv(64)
-        self._signalled = False
-
-    def close(self) -> None:
-        self._inner.close()
-        self._outer.close()
-
-
 class Sender(threading.Thread):
     """Sends what `accumulator` holds. `start`, then `accumulator.close()` and `join` to end; `abort` to end at once."""
 
-    def __init__(self, cluster: Cluster, accumulator: Accumulator, waker: Waker) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        accumulator: Accumulator,
+        waker: Waker,
+        transactions: TransactionManager | None = None,
+    ) -> None:
         super().__init__(name="pykafka-producer", daemon=True)
         self._cluster = cluster
         self._settings = cluster.settings
         self._accumulator = accumulator
         self._waker = waker
+        self._transactions = transactions
         self._selector = selectors.DefaultSelector()
         self._selector.register(waker, selectors.EVENT_READ)
         self._links: dict[int, BrokerLink] = {}
@@ -122,6 +98,7 @@ class Sender(threading.Thread):
         now = time.monotonic()
         self._renew_metadata(now)
         self._time_out(now)
+        self._drop_the_doomed()
         wake_at = now + _LONGEST_WAIT_S
         ready, look_again = self._accumulator.ready(now)
         if not ready:
@@ -129,6 +106,9 @@ class Sender(threading.Thread):
         elif not self._has_identity(now):
             wake_at = min(wake_at, max(self._identity_at, now + 0.001))
         else:
+            if self._transactions is not None:
+                ready, try_again = self._transactions.admit(ready, now)
+                wake_at = min(wake_at, try_again)
             wake_at = min(wake_at, look_again, self._send_to_leaders(ready, now))
         if self._cluster.stale:
             wake_at = min(wake_at, self._metadata_at)
@@ -198,6 +178,7 @@ class Sender(threading.Thread):
                 self._cluster.open_connection(node),
                 acks=settings.required_acks,
                 timeout_ms=settings.request_timeout_ms,
+                transactional_id=settings.transactional_id or None,
             )
             self._links[node.id] = link
             self._selector.register(link.fileno, selectors.EVENT_READ, link)
@@ -230,7 +211,9 @@ class Sender(threading.Thread):
     def _failed(self, queue: PartitionQueue, batch: ProducerBatch, error: PykafkaError, now: float) -> None:
         if error.retriable:
             self._cluster.invalidate()
-        if batch.attempts < self._settings.retries and now < batch.expires and self._may_retry(queue, batch, error):
+        if _too_large(error) and batch.record_count > 1:
+            self._accumulator.split(queue, batch)
+        elif batch.attempts < self._settings.retries and now < batch.expires and self._may_retry(queue, batch, error):
             batch.attempts += 1
             self._accumulator.put_back(queue, batch, now + self._cluster.backoff_s(batch.attempts))
         else:
@@ -242,17 +225,27 @@ class Sender(threading.Thread):
         if error.code in (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id):
             if queue.has_before(batch):
                 return True  # the one before failed, so this one had to; both go again in order
-            if error.code is ErrorCode.unknown_producer_id:
+            if error.code is ErrorCode.unknown_producer_id and self._transactions is None:
                 self._identity_at = 0.0
                 self._identity = None  # the log of it was deleted by retention: begin anew
                 return True
         return error.retriable
 
     def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: Exception) -> None:
-        if batch.identity is not None and batch.identity == self._identity:
+        numbered = batch.identity is not None and batch.identity == self._identity
+        if self._transactions is not None and isinstance(error, PykafkaError):
+            self._transactions.failed(error, gap=numbered)
+        elif numbered:
             self._identity = None  # its sequence numbers are missing now
         self._accumulator.settled(queue, batch)
         batch.fail(error)
+
+    def _drop_the_doomed(self) -> None:
+        """Records of a transaction that cannot be committed any more are not sent."""
+        error = self._transactions.doomed() if self._transactions is not None else None
+        if error is not None:
+            for queue, batch in self._accumulator.drain():
+                self._give_up(queue, batch, error)
 
     # --- what goes wrong -----------------------------------------------------------------------
 
@@ -303,6 +296,8 @@ class Sender(threading.Thread):
 
     def _has_identity(self, now: float) -> bool:
         """Whether batches can be stamped; gets an identity when nothing under the old one is in flight."""
+        if self._transactions is not None:
+            return self._take_identity(self._transactions.identity)
         if not self._settings.enable_idempotence or self._identity is not None:
             return True
         if now < self._identity_at or any(link.requests for link in self._links.values()):
@@ -318,3 +313,14 @@ class Sender(threading.Thread):
             return False
         self._sequences.clear()
         return True
+
+    def _take_identity(self, identity: ProducerIdentity | None) -> bool:
+        """Stamp with `identity`, of the transactional id, from now on."""
+        if identity != self._identity:
+            self._identity = identity
+            self._sequences.clear()
+        return identity is not None
+
+
+def _too_large(error: PykafkaError) -> bool:
+    return isinstance(error, BrokerError) and error.code is ErrorCode.message_too_large

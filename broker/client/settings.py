@@ -74,6 +74,13 @@ class ClientSettings:
     metadata_max_age_ms: int = setting(
         "metadata.max.age.ms", 300000, "Metadata older than this is asked for again.", group=CLIENT, check=at_least(0)
     )
+    statistics_interval_ms: int = setting(
+        "statistics.interval.ms",
+        0,
+        "How often on_stats is called, as librdkafka has it; 0 for never.",
+        group=CLIENT,
+        check=at_least(0),
+    )
     allow_auto_create_topics: bool = setting(
         "allow.auto.create.topics",
         False,
@@ -190,6 +197,24 @@ class ClientSettings:
         group=PRODUCER,
         check=at_least(1),
     )
+    partitioner: str = setting(
+        "partitioner",
+        "murmur2_random",
+        "Who gets a record without a partition: murmur2_random goes by its key and without one from batch to batch, "
+        "sticky ignores keys, roundrobin changes with every record.",
+        group=PRODUCER,
+        check=one_of(("murmur2_random", "sticky", "roundrobin")),
+    )
+    transactional_id: str = setting(
+        "transactional.id", "", "Makes the producer transactional; one live producer per id (KIP-98).", group=PRODUCER
+    )
+    transaction_timeout_ms: int = setting(
+        "transaction.timeout.ms",
+        60000,
+        "The coordinator aborts a transaction that is open longer.",
+        group=PRODUCER,
+        check=at_least(1),
+    )
 
     def __post_init__(self) -> None:
         if self.enable_idempotence and self.max_in_flight_requests_per_connection > 5:
@@ -197,6 +222,8 @@ class ClientSettings:
                 f"max.in.flight.requests.per.connection={self.max_in_flight_requests_per_connection}: "
                 "at most 5 with enable.idempotence=true"
             )
+        if self.transactional_id and not self.enable_idempotence:
+            raise ConfigError(f"transactional.id={self.transactional_id} needs enable.idempotence=true and acks=all")
         if self.group_id and self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ConfigError(
                 f"heartbeat.interval.ms={self.heartbeat_interval_ms} must be below "

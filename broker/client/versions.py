@@ -26,6 +26,10 @@ HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.FIND_COORDINATOR: 3,  # 4 asks for several groups at once
     ApiKey.API_VERSIONS: 3,
     ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,  # 4 is for brokers, about many transactions
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.TXN_OFFSET_COMMIT: 4,  # 5 begins transactions by itself (KIP-890)
+    ApiKey.END_TXN: 4,  # 5 bumps the epoch with every transaction (KIP-890)
     ApiKey.LIST_GROUPS: 4,
     ApiKey.DESCRIBE_GROUPS: 5,
 }

@@ -1,0 +1,188 @@
+"""The transactions of one producer: Kafka's `TransactionManager`, without a queue of its own.
+
+Made by producer.py when `transactional.id` is set. The application's thread calls `init`, `begin`, `send_offsets`,
+`commit` and `abort`, which wait for the coordinator; the sender thread asks `admit` which partitions may be
+written to, and says what failed. Thread-safe.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from broker.client.accumulator import PartitionQueue
+from broker.client.cluster import Cluster
+from broker.client.group_offsets import GroupMetadata
+from broker.client.producer_id import ProducerIdentity
+from broker.client.transaction_errors import TransactionError, transaction_error
+from broker.client.transaction_state import Phase, TransactionState
+from broker.client.transactions import (
+    TransactionHandle,
+    add_offsets,
+    add_partitions,
+    commit_offsets,
+    end_transaction,
+    init_transactional_id,
+)
+from broker.errors import BrokerError, ErrorCode, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["TransactionManager"]
+
+_STILL_ENDING_S: Final = 0.02
+"""Wait while the coordinator ends the transaction before; as in Kafka, shorter than `retry.backoff.ms`."""
+
+
+class TransactionManager:
+    """`settle` waits until every record handed in so far was acknowledged or has failed."""
+
+    def __init__(self, cluster: Cluster, settle: Callable[[], object]) -> None:
+        self._cluster = cluster
+        self._settings = cluster.settings
+        self._settle = settle
+        self._lock = threading.Lock()
+        self._state = TransactionState()
+        self._handle: TransactionHandle | None = None
+        self._retry_at = 0.0
+        self._failures = 0
+
+    # --- the application's thread --------------------------------------------------------------
+
+    def init(self) -> None:
+        """Get a producer id and fence who had the transactional id before. May be called again after a time-out."""
+        settings = self._settings
+        self._handle = init_transactional_id(
+            self._cluster,
+            settings.transactional_id,
+            timeout_ms=settings.transaction_timeout_ms,
+            timeout_s=settings.max_block_ms / 1000,
+        )
+        with self._lock:
+            self._state.initialized()
+
+    def begin(self) -> None:
+        """A transaction begins; the coordinator learns of it with the first record."""
+        with self._lock:
+            self._state.begin()
+
+    def check_open(self) -> None:
+        """Raise unless records may be added now."""
+        self._state.check_open()
+
+    def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
+        """Have `offsets` committed with the transaction."""
+        with self._lock:
+            self._state.check_open()
+        if not offsets:
+            return
+        handle, timeout_s = self._current(), self._settings.max_block_ms / 1000
+        try:
+            if not self._state.has_offsets:
+                add_offsets(self._cluster, handle, group.group_id, timeout_s=timeout_s)
+                with self._lock:
+                    self._state.has_offsets = True
+            commit_offsets(self._cluster, handle, offsets, group, timeout_s=timeout_s)
+        except TransactionError as error:
+            self.failed(error)
+            raise
+
+    def commit(self) -> None:
+        """Send what is left, then commit. Raises AbortableTransactionError when a record of it failed."""
+        with self._lock:
+            if self._state.phase is not Phase.COMMITTING:
+                self._state.check_open()
+        self._settle()
+        with self._lock:
+            self._state.start_commit()
+        self._end(commit=True)
+
+    def abort(self) -> None:
+        """Drop what was not sent, then abort."""
+        with self._lock:
+            self._state.start_abort()
+        self._settle()  # the sender sees that it is doomed
+        self._end(commit=False)
+
+    @property
+    def open(self) -> bool:
+        """Whether there is something to abort."""
+        return self._state.phase in (Phase.IN_TRANSACTION, Phase.ABORTING)
+
+    def _end(self, *, commit: bool) -> None:
+        timeout_s = self._settings.max_block_ms / 1000
+        try:
+            if self._state.begun:
+                self._end_at_coordinator(commit=commit, timeout_s=timeout_s)
+            if self._state.needs_new_epoch:
+                self._handle = init_transactional_id(
+                    self._cluster,
+                    self._settings.transactional_id,
+                    timeout_ms=self._settings.transaction_timeout_ms,
+                    previous=self._current().identity,
+                    timeout_s=timeout_s,
+                )
+                self._state.renewed()
+        except TransactionError as error:
+            self.failed(error)
+            raise
+        with self._lock:
+            self._state.ended()
+
+    def _end_at_coordinator(self, *, commit: bool, timeout_s: float) -> None:
+        try:
+            end_transaction(self._cluster, self._current(), commit=commit, timeout_s=timeout_s)
+        except TransactionError as error:
+            if commit or error.code is not ErrorCode.invalid_producer_id_mapping:
+                raise  # else: the coordinator has forgotten it all, and there is nothing to abort
+
+    def _current(self) -> TransactionHandle:
+        if self._handle is None:
+            raise PykafkaError(f"the transactional producer {Phase.UNINITIALIZED.value}")
+        return self._handle
+
+    # --- the sender's thread -------------------------------------------------------------------
+
+    @property
+    def identity(self) -> ProducerIdentity | None:
+        """What to stamp batches with; None before `init`."""
+        handle = self._handle
+        return handle.identity if handle else None
+
+    def doomed(self) -> TransactionError | None:
+        """What batches that are not in flight must fail with; None while they may go."""
+        return self._state.doomed()
+
+    def admit(self, queues: Sequence[PartitionQueue], now: float) -> tuple[list[PartitionQueue], float]:
+        """Those of `queues` that are part of the transaction, and when (monotonic) to ask for the others again.
+
+        Asks the coordinator to take in what is missing: one attempt, for which the sender waits.
+        """
+        missing = [queue.tp for queue in queues if queue.tp not in self._state.partitions]
+        if not missing:
+            return list(queues), now + 60.0
+        if now >= self._retry_at:
+            try:
+                add_partitions(self._cluster, self._current(), missing, timeout_s=0)
+            except PykafkaError as error:
+                self._note(error, now)
+            else:
+                self._failures, self._retry_at = 0, now
+                with self._lock:
+                    self._state.added(missing)
+                return list(queues), now + 60.0
+        return [queue for queue in queues if queue.tp in self._state.partitions], self._retry_at
+
+    def failed(self, error: PykafkaError, *, gap: bool = False) -> None:
+        """A record or a request of the transaction failed; with `gap`, sequence numbers went with it."""
+        with self._lock:
+            self._state.needs_new_epoch |= gap
+            self._state.failed(transaction_error(error, producing=gap))
+
+    def _note(self, error: PykafkaError, now: float) -> None:
+        if not error.retriable:
+            self.failed(error)
+            return
+        self._failures += 1
+        still_ending = isinstance(error, BrokerError) and error.code is ErrorCode.concurrent_transactions
+        self._retry_at = now + (_STILL_ENDING_S if still_ending else self._cluster.backoff_s(self._failures))

@@ -1,0 +1,191 @@
+"""The requests of a transaction, one function each (KIP-98); they keep nothing between calls.
+
+Called by transaction_manager.py for `Producer`, and by whoever drives a transaction from several processes: a handle
+is all that is needed, can be pickled, and is bound to no connection. So one process may begin and write
+
+    handle = init_transactional_id(cluster, "sink-7", timeout_ms=900_000)
+    add_partitions(cluster, handle, [tp])
+    produce_batches(cluster, tp, batches, transaction=handle)
+
+and another, which was given the handle, end it with `end_transaction(cluster, handle, commit=True)`. The next
+`init_transactional_id` of the same id aborts what is open and fences everyone who holds an older handle.
+
+All retry what is retriable for `timeout_s` (`default.api.timeout.ms`), and raise TransactionError, RequestTimedOut
+or ConnectionFailed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+from broker.client.cluster import Cluster
+from broker.client.coordinator import Coordinator
+from broker.client.group_offsets import GroupMetadata
+from broker.client.metadata import CoordinatorKind
+from broker.client.producer_id import ProducerIdentity
+from broker.client.transaction_errors import transaction_error
+from broker.errors import BrokerError
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = [
+    "TransactionHandle",
+    "add_offsets",
+    "add_partitions",
+    "commit_offsets",
+    "end_transaction",
+    "init_transactional_id",
+]
+
+T = TypeVar("T")
+
+
+class TransactionHandle(NamedTuple):
+    """One epoch of a transactional id: what it takes to write into its transaction, and to end it."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+    @property
+    def identity(self) -> ProducerIdentity:
+        """What batches are stamped with."""
+        return ProducerIdentity(self.producer_id, self.epoch)
+
+
+def init_transactional_id(
+    cluster: Cluster,
+    transactional_id: str,
+    *,
+    timeout_ms: int = 60_000,
+    previous: ProducerIdentity | None = None,
+    timeout_s: float | None = None,
+) -> TransactionHandle:
+    """Take `transactional_id` over, with an epoch above all earlier ones; what they left open is aborted.
+
+    `timeout_ms`: how long a transaction may stay open before the coordinator aborts it; brokers refuse more than
+    their `transaction.max.timeout.ms`. `previous`: only bump this epoch of our own, and raise ProducerFenced when
+    somebody else was faster (KIP-360).
+    """
+    identity = previous or ProducerIdentity(-1, -1)
+    coordinator = _coordinator(cluster, transactional_id)
+    body = {
+        "transaction_timeout": timeout_ms,
+        "producer_id": identity.producer_id,
+        "producer_epoch": identity.epoch,
+    }
+
+    def attempt() -> TransactionHandle:
+        answer = coordinator.request(ApiKey.INIT_PRODUCER_ID, body)
+        coordinator.check(answer.error_code, "asking for the producer id")
+        return TransactionHandle(transactional_id, int(answer.producer_id), int(answer.producer_epoch))
+
+    return _run(cluster, attempt, timeout_s)
+
+
+def add_partitions(
+    cluster: Cluster,
+    transaction: TransactionHandle,
+    partitions: Iterable[TopicPartition],
+    *,
+    timeout_s: float | None = None,
+) -> None:
+    """Make `partitions` part of the transaction, which begins with the first; before anything is written to them."""
+    coordinator = _coordinator(cluster, transaction.transactional_id)
+    topics: dict[str, list[int]] = defaultdict(list)
+    for tp in sorted(partitions):
+        topics[tp.topic].append(tp.partition)
+    body = {
+        "v3_and_below_transactional_id": transaction.transactional_id,
+        "v3_and_below_producer_id": transaction.producer_id,
+        "v3_and_below_producer_epoch": transaction.epoch,
+        "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
+    }
+
+    def attempt() -> None:
+        answer = coordinator.request(ApiKey.ADD_PARTITIONS_TO_TXN, body)
+        for topic in answer.results_by_topic_v3_and_below:
+            for row in topic.results_by_partition:
+                what = f"adding {topic.name}-{row.partition_index} to the transaction"
+                coordinator.check(row.partition_error_code, what)
+
+    _run(cluster, attempt, timeout_s)
+
+
+def add_offsets(
+    cluster: Cluster, transaction: TransactionHandle, group: str, *, timeout_s: float | None = None
+) -> None:
+    """Announce that offsets of `group` will be committed in the transaction; before `commit_offsets`."""
+    coordinator = _coordinator(cluster, transaction.transactional_id)
+    body = {**_producer(transaction), "group_id": group}
+
+    def attempt() -> None:
+        answer = coordinator.request(ApiKey.ADD_OFFSETS_TO_TXN, body)
+        coordinator.check(answer.error_code, f"adding the offsets of group {group!r} to the transaction")
+
+    _run(cluster, attempt, timeout_s)
+
+
+def commit_offsets(
+    cluster: Cluster,
+    transaction: TransactionHandle,
+    offsets: Mapping[TopicPartition, int],
+    group: GroupMetadata,
+    *,
+    timeout_s: float | None = None,
+) -> None:
+    """Commit `offsets`, each the next to read, when and if the transaction commits."""
+    coordinator = Coordinator(cluster, group.group_id)
+    topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for tp, offset in offsets.items():
+        row = {"partition_index": tp.partition, "committed_offset": offset, "committed_metadata": ""}
+        topics[tp.topic].append(row)
+    body = {
+        **_producer(transaction),
+        "transactional_id": transaction.transactional_id,
+        "generation_id": group.member.generation_id,
+        "member_id": group.member.member_id,
+        "group_instance_id": group.member.group_instance_id,
+        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+    }
+
+    def attempt() -> None:
+        answer = coordinator.request(ApiKey.TXN_OFFSET_COMMIT, body)
+        for topic in answer.topics:
+            for row in topic.partitions:
+                coordinator.check(row.error_code, f"committing the offset of {topic.name}-{row.partition_index}")
+
+    _run(cluster, attempt, timeout_s)
+
+
+def end_transaction(
+    cluster: Cluster, transaction: TransactionHandle, *, commit: bool, timeout_s: float | None = None
+) -> None:
+    """Commit or abort. May be repeated: the same end is answered with success again, the other one with an error."""
+    coordinator = _coordinator(cluster, transaction.transactional_id)
+    body = {**_producer(transaction), "committed": commit}
+
+    def attempt() -> None:
+        answer = coordinator.request(ApiKey.END_TXN, body)
+        coordinator.check(answer.error_code, f"{'committing' if commit else 'aborting'} the transaction")
+
+    _run(cluster, attempt, timeout_s)
+
+
+def _coordinator(cluster: Cluster, transactional_id: str) -> Coordinator:
+    return Coordinator(cluster, transactional_id, CoordinatorKind.TRANSACTION)
+
+
+def _producer(transaction: TransactionHandle) -> dict[str, Any]:
+    return {"producer_id": transaction.producer_id, "producer_epoch": transaction.epoch}
+
+
+def _run(cluster: Cluster, attempt: Callable[[], T], timeout_s: float | None) -> T:
+    try:
+        return cluster.retrying(attempt, timeout_s=timeout_s)
+    except BrokerError as error:
+        if error.retriable:
+            raise
+        raise transaction_error(error) from error
