@@ -27,7 +27,10 @@ from broker.errors import PykafkaError
 
 __all__ = ["EmbeddedBroker"]
 
-_READY = re.compile(r"^pykafka broker \d+ listening on (\S+:\d+)(?: \(its own ZooKeeper on (\S+)\))?$", re.MULTILINE)
+_READY = re.compile(
+    r"^pykafka broker \d+ listening on (\S+:\d+)(?: \(its own ZooKeeper on (\S+)\))?(?:, metrics on (\S+))?$",
+    re.MULTILINE,
+)
 _LOOK_EVERY_S = 0.02
 
 
@@ -51,6 +54,8 @@ class EmbeddedBroker:
         """`host:port` for `kafka.bootstrap.servers`."""
         self.zookeeper = self._settings.get("zookeeper.connect", "")
         """`host:port` of its ZooKeeper."""
+        self.metrics_url = ""
+        """`http://host:port` of /metrics and /healthz, when the setting `metrics.listener` is on."""
 
     @property
     def running(self) -> bool:
@@ -90,6 +95,7 @@ class EmbeddedBroker:
                 raise PykafkaError(f"the broker did not come up within {timeout_s:g} s:\n{log}")
             time.sleep(_LOOK_EVERY_S)
         self.bootstrap, self.zookeeper = ready.group(1), ready.group(2) or self.zookeeper
+        self.metrics_url = ready.group(3) or ""
         self._settings["listeners"] = f"PLAINTEXT://{self.bootstrap}"
         return self
 

@@ -63,6 +63,9 @@ ONLY_IN = {
         "spark_connector/demo/",
     },
     "typer": {"broker/tools/", "spark_connector/cli.py", "spark_connector/demo/"},
+    "prometheus_client": {"broker/web/exposition.py"},
+    "starlette": {"broker/web/"},
+    "uvicorn": {"broker/web/"},
     "rich": {"broker/tools/", "spark_connector/cli.py", "spark_connector/demo/"},
 }
 
@@ -73,6 +76,9 @@ IMPURE = ("asyncio", "kazoo", "time", "datetime", "socket", "threading", "random
 IMPORT_IN_FUNCTION = {
     ("broker/records/crc32c.py", "crc32c"): "optional: the hardware checksum, where it has a wheel",
     ("broker/tools/main.py", "broker.errors.PykafkaError"): "kio behind it would double the time of `pykafka --help`",
+    ("broker/web/http_listener.py", "broker.web.app.make_server"): (
+        "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
+    ),
     ("broker/records/compression.py", "pyarrow"): "heavy: 40 MB and 0.15 s that a broker has no use for",
     ("spark_connector/cli.py", "pyspark.sql.SparkSession"): "half a second that --help and --recover need not pay",
     ("spark_connector/cli.py", "spark_connector.load.run_load"): "the same",

@@ -1,0 +1,51 @@
+"""Is the broker fit to serve? What /healthz answers, and the same for the metrics.
+
+Called by app.py. Looks at what a load balancer or an orchestrator should act on: a ZooKeeper that answers, and data
+directories that can be written. That it is asked at all says that the event loop turns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.log.manager import LogManager
+
+__all__ = ["Health"]
+
+OK = "ok"
+
+
+class Health:
+    """The checks, by name; each gives "ok" or what is wrong."""
+
+    def __init__(self, broker_id: int, logs: LogManager, zookeeper_connected: Callable[[], bool]) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._zookeeper_connected = zookeeper_connected
+        self.serving = False
+        """Set by the server while clients are served."""
+
+    def report(self) -> tuple[bool, dict[str, Any]]:
+        """Whether all is well, and the document that says so. Blocks for a look at the directories."""
+        checks = {
+            "serving": OK if self.serving else "the broker does not serve clients",
+            "zookeeper": OK if self._zookeeper_connected() else "no ZooKeeper server answers (zookeeper.connect)",
+            "log.dirs": "; ".join(self.directory_problems().values()) or OK,
+        }
+        well = all(said == OK for said in checks.values())
+        return well, {"status": OK if well else "failing", "broker.id": self._broker_id, "checks": checks}
+
+    def directory_problems(self) -> dict[Path, str]:
+        """Data directories that are not fit to be written, with the reason."""
+        problems = {
+            directory: f"{directory} cannot be written"
+            for directory in self._logs.directories
+            if not os.access(directory, os.W_OK | os.X_OK)
+        }
+        for log in tuple(self._logs.logs().values()):
+            if log.failure:
+                problems.setdefault(log.directory.parent, log.failure)
+        return problems

@@ -1,0 +1,75 @@
+"""The socket of `metrics.listener`: bound before the broker starts, served once it does.
+
+Called by the server. The web libraries cost a tenth of a second and 20 MB; they are loaded in a worker thread after
+the first client can be served, and not at all when the listener is off. A request that comes before waits in the
+socket's queue.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any
+from urllib.parse import urlsplit
+
+from broker.errors import ConfigError
+from broker.web.figures import Sources
+from broker.web.health import Health
+
+__all__ = ["HttpListener"]
+
+logger = logging.getLogger(__name__)
+
+BACKLOG = 64
+
+
+class HttpListener:
+    """One HTTP listener. `url` says where it is."""
+
+    def __init__(self, text: str) -> None:
+        """Bind `HTTP://host:port`. Raises ConfigError."""
+        host, port = _parse(text)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            self._socket = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        except OSError as error:
+            raise ConfigError(f"metrics.listener={text}: {error.strerror or error}") from error
+        shown = f"[{host}]" if ":" in host else host or "0.0.0.0"
+        self.url = f"http://{shown}:{self._socket.getsockname()[1]}"
+        self._server: Any = None
+        self._closed = False
+
+    async def serve(self, sources: Sources, health: Health) -> None:
+        """Answer requests until `close`."""
+        self._server = await asyncio.to_thread(_make_server, sources, health)
+        if self._closed:
+            return
+        try:
+            await self._server.serve(sockets=[self._socket])
+        except Exception:
+            logger.exception("the HTTP listener at %s ended", self.url)
+
+    def close(self) -> None:
+        """Stop to accept; `serve` returns soon after."""
+        self._closed = True
+        if self._server is not None:
+            self._server.should_exit = True
+        self._socket.close()
+
+
+def _make_server(sources: Sources, health: Health) -> Any:
+    from broker.web.app import make_server
+
+    return make_server(sources, health)
+
+
+def _parse(text: str) -> tuple[str, int]:
+    parts = urlsplit(text)
+    try:
+        port = parts.port
+    except ValueError:
+        port = None
+    if parts.scheme != "http" or port is None or parts.path or parts.query:
+        raise ConfigError(f"metrics.listener={text}: expected HTTP://host:port, such as HTTP://127.0.0.1:9644")
+    return parts.hostname or "", port
