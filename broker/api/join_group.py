@@ -1,7 +1,7 @@
 """JoinGroup: enter a group's next generation; answered when the rebalance is complete.
 
 Version notes: 1 — a rebalance time-out of its own; 4 — a dynamic member is first given an id (KIP-394);
-5 — static members; 9 — a returning static leader may skip the assignment (KIP-814).
+5 — static members; 8 — a reason (KIP-800); 9 — a returning static leader may skip the assignment (KIP-814).
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
             group_instance_id=field(body, "group_instance_id"),
             require_known_member_id=request.version >= 4,
             can_skip_assignment=request.version >= 9,
+            reason=field(body, "reason"),
         )
     )
     return {

@@ -21,7 +21,9 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
     if asked is None:
         reply = await context.groups.leave(body.group_id, [LeavingMember(body.member_id)])
         return {"error_code": reply.error if reply.error is not ErrorCode.none else reply.members[0][1]}
-    reply = await context.groups.leave(body.group_id, [LeavingMember(m.member_id, m.group_instance_id) for m in asked])
+    reply = await context.groups.leave(
+        body.group_id, [LeavingMember(m.member_id, m.group_instance_id, field(m, "reason")) for m in asked]
+    )
     return {
         "error_code": reply.error,
         "members": [

@@ -10,10 +10,11 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import NamedTuple, TypeAlias
 
+from broker.coordinator.group_member import Member
 from broker.coordinator.group_messages import JoinReply, SyncReply
 from broker.coordinator.records import GroupMetadata
 
-__all__ = ["Effects", "GroupState", "Now", "Reply", "Store", "Waiter"]
+__all__ = ["Effects", "GroupState", "Now", "Reply", "Return", "Store", "Waiter"]
 
 # Whatever the runtime wants to get back with the reply; compared by identity only.
 Waiter: TypeAlias = object
@@ -43,11 +44,20 @@ class Reply(NamedTuple):
     answer: JoinReply | SyncReply
 
 
+class Return(NamedTuple):
+    """A static member is back under a new id: its reply, kept until the id is stored, and what it was before,
+    for the case that it cannot be stored."""
+
+    waiter: Waiter
+    answer: JoinReply
+    before: Member
+
+
 class Store(NamedTuple):
-    """A generation to append; `parked` is released when it is stored."""
+    """A generation to append."""
 
     metadata: GroupMetadata
-    parked: Reply | None = None
+    returned: Return | None = None
 
 
 class Effects(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from broker.coordinator.group_effects import Effects, GroupState, Now, Waiter
-from broker.coordinator.group_messages import GroupDescription, LeavingMember, SyncReply, SyncRequest
+from broker.coordinator.group_messages import GroupDescription, LeavingMember, SyncReply, SyncRequest, quoted
 from broker.coordinator.group_state import ClassicGroup
 from broker.coordinator.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_topics
 from broker.errors import ErrorCode
@@ -92,7 +92,7 @@ def _leave_one(group: ClassicGroup, leaving: LeavingMember, now: Now) -> ErrorCo
         error = group.roster.check_member(member_id, instance_id)
         if error is not ErrorCode.none:
             return error
-    group.remove_member(member_id, now)
+    group.remove_member(member_id, now, f"it leaves{quoted(leaving.reason)}")
     return ErrorCode.none
 
 
@@ -138,7 +138,7 @@ def abandon(group: ClassicGroup, waiter: Waiter, *, can_return: bool, now: Now) 
         if can_return:
             group.touch(group.roster.members[member_id], now)
         else:
-            group.remove_member(member_id, now)
+            group.remove_member(member_id, now, "its connection is gone before it learned its id")
     return group.drain()
 
 

@@ -8,9 +8,11 @@ a rebalance where the group is stable.
 
 from __future__ import annotations
 
-from broker.coordinator.group_effects import Effects, GroupState, Now, Reply, Waiter
+from dataclasses import replace
+
+from broker.coordinator.group_effects import Effects, GroupState, Now, Return, Waiter
 from broker.coordinator.group_member import Member
-from broker.coordinator.group_messages import JoinReply, JoinRequest
+from broker.coordinator.group_messages import JoinReply, JoinRequest, quoted
 from broker.coordinator.group_state import ClassicGroup
 from broker.errors import ErrorCode
 
@@ -21,7 +23,7 @@ def join(group: ClassicGroup, request: JoinRequest, new_member_id: str, waiter: 
     """One JoinGroup; `new_member_id` is used if the member has none yet. Answers now or parks `waiter`."""
     error = _refusal(group, request)
     if error is ErrorCode.group_max_size_reached:
-        group.remove_member(request.member_id, now)
+        group.remove_member(request.member_id, now, f"group.max.size is {group.config.group_max_size}")
         group.waiters.reply(waiter, JoinReply(error))
     elif error is not ErrorCode.none:
         group.waiters.reply(waiter, JoinReply(error, request.member_id))
@@ -72,7 +74,7 @@ def _join_as_new(group: ClassicGroup, request: JoinRequest, new_member_id: str, 
 
 def _add(group: ClassicGroup, request: JoinRequest, member_id: str, waiter: Waiter, now: Now) -> None:
     group.add_member(Member.from_request(request, member_id), request.protocol_type, waiter, now)
-    group.prepare_rebalance(now)
+    group.prepare_rebalance(now, f"member {member_id} joins{quoted(request.reason)}")
 
 
 def _join_again(group: ClassicGroup, request: JoinRequest, waiter: Waiter, now: Now) -> None:
@@ -86,18 +88,21 @@ def _join_again(group: ClassicGroup, request: JoinRequest, waiter: Waiter, now: 
         return
     _update(group, member, request)
     group.waiters.park_join(member.member_id, waiter)
-    group.prepare_rebalance(now)
+    what = "the leader joins again" if group.roster.leader == member.member_id else "its protocols have changed"
+    group.prepare_rebalance(now, f"member {member.member_id}: {what}{quoted(request.reason)}")
 
 
 def _return_as_static(
     group: ClassicGroup, request: JoinRequest, old_member_id: str, new_member_id: str, waiter: Waiter, now: Now
 ) -> None:
     leader_before = group.roster.leader or ""
-    member = group.replace_static(old_member_id, new_member_id, now)
+    before = group.roster.members[old_member_id]
+    member = replace(before, member_id=new_member_id)
+    group.replace_static(old_member_id, member, now)
     _update(group, member, request)
     if group.state is not GroupState.STABLE or group.roster.select_protocol() != group.protocol_name:
         group.waiters.park_join(new_member_id, waiter)
-        group.prepare_rebalance(now)
+        group.prepare_rebalance(now, f"static member {request.group_instance_id} is back{quoted(request.reason)}")
         return
     reply = group.generation_reply(new_member_id)
     is_leader = group.roster.leader == new_member_id
@@ -107,7 +112,7 @@ def _return_as_static(
         # A leader of before KIP-814 is shown its old id as the leader, so that it does not assign again:
         # a stable group would not spread the new assignment.
         reply = _with(reply, leader_before, skip_assignment=False, keep_members=False)
-    group.store(group.snapshot(now), Reply(waiter, reply))
+    group.store(group.snapshot(now), Return(waiter, reply, before))
 
 
 def _update(group: ClassicGroup, member: Member, request: JoinRequest) -> None:

@@ -27,7 +27,11 @@ __all__ = [
     "ListedGroup",
     "SyncReply",
     "SyncRequest",
+    "quoted",
 ]
+
+MAX_REASON_LENGTH = 255
+"""In characters, as Kafka's clients cut it."""
 
 # What OffsetFetch tells about a partition without a committed offset.
 NO_OFFSET = OffsetAndMetadata(-1)
@@ -51,6 +55,8 @@ class JoinRequest:
     require_known_member_id: bool = False
     # KIP-814, true from version 9: a returning static leader may be told to skip the assignment.
     can_skip_assignment: bool = False
+    # KIP-800, from version 8: why the member joins, for the operator.
+    reason: str | None = None
 
     @property
     def patience_ms(self) -> int:
@@ -110,6 +116,8 @@ class LeavingMember:
 
     member_id: str = ""
     group_instance_id: str | None = None
+    # KIP-800, from version 5: why it leaves, for the operator.
+    reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,3 +179,8 @@ class ListedGroup:
     group_id: str
     protocol_type: str
     state: str
+
+
+def quoted(reason: str | None) -> str:
+    """A client's reason (KIP-800) as the end of a log line: cut, and on that line whatever is in it."""
+    return f", because {reason[:MAX_REASON_LENGTH]!r}" if reason else ""

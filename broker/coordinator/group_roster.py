@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 
 from broker.coordinator.group_member import Member
 from broker.coordinator.records import MemberMetadata
@@ -62,17 +61,15 @@ class Roster:
             self.leader = next(iter(self.members), None)
         return member
 
-    def replace_static(self, old_member_id: str, new_member_id: str) -> Member:
-        """Give a static member that came back its new id; it keeps assignment and leadership."""
-        was_leader = self.leader == old_member_id
-        old = self.members.pop(old_member_id)
-        member = replace(old, member_id=new_member_id)
-        self.members[new_member_id] = member
+    def replace_static(self, old_member_id: str, member: Member) -> None:
+        """Put a static member into the place it had under another id; it keeps the leadership."""
+        self._withdraw_votes(self.members.pop(old_member_id))
+        self.members[member.member_id] = member
+        self._supporters.update(member.protocols.keys())
         if member.group_instance_id is not None:
-            self.static_ids[member.group_instance_id] = new_member_id
-        if was_leader:
-            self.leader = new_member_id
-        return member
+            self.static_ids[member.group_instance_id] = member.member_id
+        if self.leader == old_member_id:
+            self.leader = member.member_id
 
     def update_protocols(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
         self._withdraw_votes(member)

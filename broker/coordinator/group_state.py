@@ -15,11 +15,12 @@ generation, live and on replay alike.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from math import inf
 
 from broker.coordinator.group_config import GroupConfig
-from broker.coordinator.group_effects import Effects, GroupState, Now, Reply, Store, Waiter
+from broker.coordinator.group_effects import Effects, GroupState, Now, Return, Store, Waiter
 from broker.coordinator.group_member import Member
 from broker.coordinator.group_messages import JoinReply, SyncReply
 from broker.coordinator.group_offsets import GroupOffsets
@@ -29,6 +30,8 @@ from broker.coordinator.records import GroupMetadata
 from broker.errors import ErrorCode
 
 __all__ = ["ClassicGroup"]
+
+logger = logging.getLogger(__name__)
 
 # A member in its first JoinGroup has no id to send heartbeats with: this is how long it may wait (s).
 NEW_MEMBER_JOIN_TIMEOUT = 300.0
@@ -69,8 +72,8 @@ class ClassicGroup:
 
     # --- stored generations: live and replay -------------------------------------------------------
 
-    def store(self, metadata: GroupMetadata, parked: Reply | None = None) -> None:
-        self._stores.append(Store(metadata, parked))
+    def store(self, metadata: GroupMetadata, returned: Return | None = None) -> None:
+        self._stores.append(Store(metadata, returned))
 
     def snapshot(self, now: Now, assignments: Mapping[str, bytes] | None = None) -> GroupMetadata:
         """This generation as it is stored; members without an entry in `assignments` get nothing to do."""
@@ -99,20 +102,39 @@ class ClassicGroup:
 
     def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
         """The append of `store` has ended; with an error nothing of it holds."""
-        if store.parked is not None:
-            waiter, answer = store.parked
-            self.waiters.reply(waiter, answer if error is ErrorCode.none else JoinReply(error))
+        if store.returned is not None:
+            self._returned(store.returned, error, now)
         if self.storing is store.metadata:
             self.storing = None
             if error is ErrorCode.none:
                 self.install(store.metadata, now)
+                logger.info(
+                    "Group %s is stable in generation %d, with %d members",
+                    self.group_id,
+                    self.generation_id,
+                    len(self.roster),
+                )
                 for member in self.roster.members.values():
                     if self.waiters.answer_sync(member.member_id, self.assignment_of(member)):
                         self.touch(member, now)
             else:
                 self._cancel_syncs(error, now)
-                self.prepare_rebalance(now)
+                self.prepare_rebalance(now, f"the assignment cannot be stored: {error.name}")
         return self.drain()
+
+    def _returned(self, returned: Return, error: ErrorCode, now: Now) -> None:
+        """A static member's new id is stored, or not: then it has its old one again, which the log knows."""
+        waiter, answer, before = returned
+        current = self.roster.static_ids.get(before.group_instance_id or "")
+        if error is not ErrorCode.none:
+            if current == answer.member_id:
+                self.replace_static(current, before, now)
+            answer = JoinReply(error)
+        elif current != answer.member_id:
+            # Meanwhile it was removed, or has come back once more.
+            gone = ErrorCode.unknown_member_id if current is None else ErrorCode.fenced_instance_id
+            answer = JoinReply(gone, answer.member_id)
+        self.waiters.reply(waiter, answer)
 
     def assignment_of(self, member: Member) -> SyncReply:
         return SyncReply(ErrorCode.none, member.assignment, self.roster.protocol_type, self.protocol_name)
@@ -137,21 +159,22 @@ class ClassicGroup:
         self.roster.pending[member_id] = deadline
         self.wake_at = min(self.wake_at, deadline)
 
-    def remove_member(self, member_id: str, now: Now) -> None:
+    def remove_member(self, member_id: str, now: Now, why: str) -> None:
         """A member, or a pending id, has left or was expired; the others rebalance."""
         was_member = self._drop(member_id)
+        if was_member:
+            logger.info("Member %s of group %s is removed: %s", member_id, self.group_id, why)
         if was_member and self.state in (GroupState.STABLE, GroupState.COMPLETING_REBALANCE):
-            self.prepare_rebalance(now)
+            self.prepare_rebalance(now, f"member {member_id} is removed: {why}")
         else:
             self.maybe_complete_join(now)
 
-    def replace_static(self, old_member_id: str, new_member_id: str, now: Now) -> Member:
+    def replace_static(self, old_member_id: str, member: Member, now: Now) -> None:
         """A static member is back under a new id; whoever waits under the old one is fenced."""
         self.waiters.dismiss(old_member_id, ErrorCode.fenced_instance_id, old_member_id)
-        self.pending_sync = {new_member_id if m == old_member_id else m for m in self.pending_sync}
-        member = self.roster.replace_static(old_member_id, new_member_id)
+        self.pending_sync = {member.member_id if m == old_member_id else m for m in self.pending_sync}
+        self.roster.replace_static(old_member_id, member)
         self.touch(member, now)
-        return member
 
     def _drop(self, member_id: str) -> bool:
         self.waiters.dismiss(member_id, ErrorCode.unknown_member_id)
@@ -164,10 +187,17 @@ class ClassicGroup:
 
     # --- rebalance -------------------------------------------------------------------------------
 
-    def prepare_rebalance(self, now: Now) -> None:
-        """Begin a rebalance unless one is being prepared already."""
+    def prepare_rebalance(self, now: Now, why: str) -> None:
+        """Begin a rebalance unless one is being prepared already; `why` is for the operator (KIP-800)."""
         if self.state in (GroupState.PREPARING_REBALANCE, GroupState.DEAD):
             return
+        logger.info(
+            "Group %s prepares a rebalance, from %s in generation %d: %s",
+            self.group_id,
+            self.state.value,
+            self.generation_id,
+            why,
+        )
         if self.state is GroupState.COMPLETING_REBALANCE:
             self._cancel_syncs(ErrorCode.rebalance_in_progress, now)
         self._sync_deadline = inf
@@ -211,6 +241,9 @@ class ClassicGroup:
         joined = self.waiters.joining
         for member in list(self.roster.members.values()):
             if member.member_id not in joined and not member.is_static:
+                logger.info(
+                    "Member %s of group %s did not join in time and is removed", member.member_id, self.group_id
+                )
                 self._drop(member.member_id)
         if len(self.roster) and not joined:
             # Only static members are left and none is back: their sessions decide, not this deadline.
@@ -221,6 +254,7 @@ class ClassicGroup:
         self.pending_sync = set(self.roster.members)
         if not len(self.roster):
             self.protocol_name = None
+            logger.info("Group %s is empty in generation %d", self.group_id, self.generation_id)
             self._enter(GroupState.EMPTY, now)
             self.store(self.snapshot(now))
             return
@@ -265,19 +299,20 @@ class ClassicGroup:
     def tick(self, now: Now) -> Effects:
         """Do what is due, and set `wake_at` anew."""
         for member_id in [m for m, deadline in self.roster.pending.items() if deadline <= now.monotonic]:
-            self.remove_member(member_id, now)
+            self.remove_member(member_id, now, "it did not join with the id it was given")
         for member in list(self.roster.members.values()):
             # Looked at one by one: the removal of one may end the rebalance and renew the others.
             if self._session_ends(member) <= now.monotonic and member.member_id in self.roster.members:
-                self.remove_member(member.member_id, now)
+                self.remove_member(member.member_id, now, f"nothing heard from it for {member.session_timeout_ms} ms")
         if self.state is GroupState.PREPARING_REBALANCE and self._join_deadline <= now.monotonic:
             self._join_deadline_reached(now)
         if not self.pending_sync:
             self._sync_deadline = inf
         elif self._sync_deadline <= now.monotonic:
-            for member_id in list(self.pending_sync):
+            late = list(self.pending_sync)
+            for member_id in late:
                 self._drop(member_id)
-            self.prepare_rebalance(now)
+            self.prepare_rebalance(now, f"members did not sync in time and are removed: {', '.join(late)}")
         sessions = min(map(self._session_ends, self.roster.members.values()), default=inf)
         pending = min(self.roster.pending.values(), default=inf)
         self.wake_at = min(sessions, pending, self._join_deadline, self._sync_deadline)

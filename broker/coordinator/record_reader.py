@@ -106,6 +106,20 @@ class RecordReader:
     def compact_string(self) -> str:
         return self._text(self.unsigned_varint() - 1)
 
+    def compact_nullable_string(self) -> str | None:
+        length = self.unsigned_varint() - 1
+        return None if length < 0 else self._text(length)
+
+    def compact_blob(self) -> bytes:
+        """Bytes of a flexible version; null reads as empty."""
+        return self.take(max(self.unsigned_varint() - 1, 0))
+
+    def skip_tags(self) -> None:
+        """Tagged fields of which none is wanted."""
+        for _ in range(self.unsigned_varint()):
+            self.unsigned_varint()
+            self.take(self.unsigned_varint())
+
     def expect_end(self) -> None:
         if self._position != len(self._data):
             raise MalformedRecord(f"{len(self._data) - self._position} bytes too many")

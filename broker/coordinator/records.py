@@ -2,7 +2,7 @@
 
 Called by the group runtime: the encoders when something is stored, the decoders when a partition is
 replayed. What is written here is read by Kafka's tools and the other way round
-(`OffsetCommitKey/Value.json`, `GroupMetadataKey/Value.json`, none of them flexible).
+(`OffsetCommitKey/Value.json`, `GroupMetadataKey/Value.json`).
 
     key    version i16 = 0, 1   group string, topic string, partition i32           → an offset
            version i16 = 2      group string                                        → a group
@@ -14,7 +14,9 @@ replayed. What is written here is read by Kafka's tools and the other way round
            subscription bytes, assignment bytes]
 
 A string has an i16 length (-1 = null), bytes have an i32 length. A null record value is a tombstone.
-Offsets are written as v3, or as v1 when they carry an expiry of their own, groups as v3.
+Offsets are written as v3, or as v1 when they carry an expiry of their own, groups as v3. Version 4 of both values is v3
+in flexible encoding (KIP-915: compact lengths, tagged fields at each end, which may hold what is not known here); it is
+read.
 Hostile bytes raise `MalformedRecord`, never anything else.
 """
 
@@ -140,14 +142,16 @@ def encode_offset(committed: OffsetAndMetadata) -> bytes:
 
 
 def decode_offset(data: bytes) -> OffsetAndMetadata:
-    """Read an offset's value, versions 0 to 3."""
+    """Read an offset's value, versions 0 to 4."""
     reader = RecordReader(data)
-    version = reader.version(highest=3)
+    version = reader.version(highest=4)
     offset = reader.i64()
-    leader_epoch = reader.i32() if version == 3 else -1
-    metadata = reader.string()
+    leader_epoch = reader.i32() if version >= 3 else -1
+    metadata = reader.string() if version < 4 else reader.compact_string()
     commit_timestamp = reader.i64()
     expire_timestamp = reader.i64() if version == 1 else -1
+    if version >= 4:
+        reader.skip_tags()
     reader.expect_end()
     return OffsetAndMetadata(offset, leader_epoch, metadata, commit_timestamp, expire_timestamp)
 
@@ -180,28 +184,41 @@ def encode_group(group: GroupMetadata) -> bytes:
 
 
 def decode_group(data: bytes) -> GroupMetadata:
-    """Read a group's value, versions 0 to 3; before v1 a member's rebalance time-out is its session time-out."""
+    """Read a group's value, versions 0 to 4; before v1 a member's rebalance time-out is its session time-out."""
     reader = RecordReader(data)
-    version = reader.version(highest=3)
-    protocol_type = reader.string()
+    version = reader.version(highest=4)
+    flexible = version >= 4
+    nullable_string = reader.compact_nullable_string if flexible else reader.nullable_string
+    protocol_type = reader.compact_string() if flexible else reader.string()
     generation_id = reader.i32()
-    protocol_name = reader.nullable_string()
-    leader = reader.nullable_string()
+    protocol_name = nullable_string()
+    leader = nullable_string()
     state_timestamp_ms = reader.i64() if version >= 2 else -1
-    members = tuple(_decode_member(reader, version) for _ in range(reader.array_length()))
+    count = reader.compact_length() if flexible else reader.array_length()
+    members = tuple(_decode_member(reader, version) for _ in range(count))
+    if flexible:
+        reader.skip_tags()
     reader.expect_end()
     return GroupMetadata(protocol_type, generation_id, protocol_name, leader, state_timestamp_ms, members)
 
 
 def _decode_member(reader: RecordReader, version: int) -> MemberMetadata:
-    member_id = reader.string()
-    group_instance_id = reader.nullable_string() if version >= 3 else None
-    client_id = reader.string()
-    client_host = reader.string()
+    flexible = version >= 4
+    string = reader.compact_string if flexible else reader.string
+    blob = reader.compact_blob if flexible else reader.blob
+    member_id = string()
+    group_instance_id = None
+    if version >= 3:
+        group_instance_id = reader.compact_nullable_string() if flexible else reader.nullable_string()
+    client_id = string()
+    client_host = string()
     rebalance_timeout_ms = reader.i32() if version >= 1 else -1
     session_timeout_ms = reader.i32()
     if version < 1:
         rebalance_timeout_ms = session_timeout_ms
+    subscription, assignment = blob(), blob()
+    if flexible:
+        reader.skip_tags()
     return MemberMetadata(
         member_id,
         group_instance_id,
@@ -209,8 +226,8 @@ def _decode_member(reader: RecordReader, version: int) -> MemberMetadata:
         client_host,
         rebalance_timeout_ms,
         session_timeout_ms,
-        subscription=reader.blob(),
-        assignment=reader.blob(),
+        subscription,
+        assignment,
     )
 
 

@@ -41,6 +41,50 @@ def test_tombstone_removes_what_was_committed() -> None:
     assert len(offsets) == 0
 
 
+def test_offsets_of_a_transaction_count_from_its_end_on() -> None:
+    offsets = GroupOffsets()
+    offsets.apply(A0, committed(1))
+    offsets.announce([A0, B0])
+    assert (offsets.is_unstable(A0), offsets.is_unstable(A1)) == (True, False)
+    for partition in (A0, B0):
+        offsets.add_pending(7, partition, committed(5))
+    offsets.arrived([A0, B0])
+    assert (offsets.is_unstable(A0), offsets.has_pending) == (True, True)
+    assert offsets.all() == {A0: committed(1)}
+    offsets.end_transaction(7, commit=True)
+    assert offsets.all() == {A0: committed(5), B0: committed(5)}
+    assert (offsets.is_unstable(A0), offsets.has_pending) == (False, False)
+
+
+def test_commit_that_could_not_be_stored_leaves_the_partition_stable() -> None:
+    offsets = GroupOffsets()
+    offsets.announce([A0])
+    offsets.announce([A0])
+    offsets.arrived([A0])
+    assert offsets.is_unstable(A0)
+    offsets.arrived([A0])
+    assert not offsets.is_unstable(A0)
+
+
+def test_plain_commit_after_a_pending_one_wins() -> None:
+    offsets = GroupOffsets()
+    offsets.add_pending(7, A0, committed(5))
+    offsets.apply(A0, committed(6))
+    assert offsets.is_unstable(A0)
+    offsets.end_transaction(7, commit=True)
+    assert offsets.all() == {A0: committed(6)}
+
+
+def test_offset_that_a_transaction_moves_does_not_expire() -> None:
+    driver = GroupDriver()
+    for partition in (A0, A1):
+        driver.group.offsets.apply(partition, committed(START_MS))
+    driver.group.offsets.add_pending(7, A0, committed(START_MS))
+    assert expired_at(driver, START_MS + WEEK_MS) == [A1]
+    driver.group.offsets.end_transaction(7, commit=False)
+    assert expired_at(driver, START_MS + WEEK_MS) == [A0, A1]
+
+
 def test_simple_consumers_offsets_expire_by_their_age() -> None:
     driver = GroupDriver()
     driver.group.offsets.apply(A0, committed(START_MS))

@@ -196,5 +196,21 @@ def test_kill_answers_whoever_waits() -> None:
     assert driver.group.wake_at == float("inf")
 
 
+def test_operator_reads_why_a_group_rebalances(caplog: pytest.LogCaptureFixture) -> None:
+    """KIP-800: the members' own reasons, on one line each whatever they hold."""
+    caplog.set_level("INFO", "broker.coordinator")
+    driver = GroupDriver()
+    first, second = driver.stable(2)
+    driver.leave(second, reason="shutting\ndown" + "x" * 1_000)
+    driver.join(first, reason="new subscription")
+    removed, rebalances = caplog.messages[-2:]
+    assert removed.startswith(f"Member {second} of group g is removed: it leaves, because 'shutting\\ndownxxx")
+    assert len(removed) < 400
+    assert rebalances.startswith("Group g prepares a rebalance, from Stable in generation 2: ")
+    driver.sync_all([first])
+    driver.join(first, reason="new subscription")
+    assert caplog.messages[-1].endswith(f"member {first}: the leader joins again, because 'new subscription'")
+
+
 def test_group_without_members_wants_no_waking() -> None:
     assert ClassicGroup("g", GroupDriver().config, 0).wake_at == float("inf")

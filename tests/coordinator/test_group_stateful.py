@@ -150,7 +150,7 @@ class GroupHistory(RuleBasedStateMachine):
     def nobody_is_forgotten(self) -> None:
         group = self.driver.group
         parked = [*group.waiters.joining.values(), *group.waiters.syncing.values()]
-        parked += [store.parked.waiter for store in self.driver.held if store.parked is not None]
+        parked += [store.returned.waiter for store in self.driver.held if store.returned is not None]
         waiting = [call for call, _ in [*self.joins, *self.syncs] if call.waits and call not in self.abandoned]
         assert all(call in parked for call in waiting)
 

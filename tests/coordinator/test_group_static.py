@@ -48,6 +48,55 @@ def test_failure_to_store_its_new_id_is_told() -> None:
     assert call.error is ErrorCode.coordinator_not_available
 
 
+def test_member_whose_new_id_cannot_be_stored_keeps_its_old_one() -> None:
+    driver = GroupDriver()
+    _, old = stable_static(driver)
+    driver.hold = True
+    call = driver.join(instance="b", protocols=(("range", b"changed"),), session_ms=20_000)
+    driver.release(ErrorCode.not_coordinator)
+    assert call.error is ErrorCode.not_coordinator
+    assert driver.group.state is GroupState.STABLE
+    assert driver.heartbeat(old, instance="b") is ErrorCode.none
+    member = driver.group.roster.members[old]
+    assert (member.protocols, member.session_timeout_ms) == ({"range": b"topics"}, 10_000)
+    assert driver.group.roster.static_ids["b"] == old
+
+
+def test_of_two_returns_at_once_the_first_is_fenced_though_it_is_stored() -> None:
+    driver = GroupDriver()
+    stable_static(driver)
+    driver.hold = True
+    first, second = driver.join(instance="b"), driver.join(instance="b")
+    driver.release()
+    assert first.error is ErrorCode.fenced_instance_id
+    assert second.error is ErrorCode.none
+    assert driver.group.roster.static_ids["b"] == second.joined.member_id
+
+
+def test_failure_of_an_earlier_return_does_not_undo_a_later_one() -> None:
+    driver = GroupDriver()
+    stable_static(driver)
+    driver.hold = True
+    first, second = driver.join(instance="b"), driver.join(instance="b")
+    store_of_first, store_of_second = driver.held
+    driver.held = [store_of_first]
+    driver.release(ErrorCode.not_coordinator)
+    driver.held = [store_of_second]
+    driver.release()
+    assert (first.error, second.error) == (ErrorCode.not_coordinator, ErrorCode.none)
+    assert driver.heartbeat(second.joined.member_id, instance="b") is ErrorCode.none
+
+
+def test_member_that_an_operator_removes_while_its_return_is_stored_is_unknown() -> None:
+    driver = GroupDriver()
+    stable_static(driver)
+    driver.hold = True
+    call = driver.join(instance="b")
+    assert driver.leave(instance="b") is ErrorCode.none
+    driver.release()
+    assert call.error is ErrorCode.unknown_member_id
+
+
 def test_old_id_is_fenced() -> None:
     driver = GroupDriver()
     _, old = stable_static(driver)

@@ -99,6 +99,20 @@ def test_older_group_versions_are_read(version: int) -> None:
     assert group.members == (MemberMetadata("m", None, "c", "h", rebalance_timeout, 20, b"s", b""),)
 
 
+def test_flexible_versions_are_read() -> None:
+    """Version 4 (KIP-915); its tagged fields are skipped, whatever a later Kafka puts there."""
+    tags = b"\x01\x00\x03abc"
+    offset = pack(">hqi", 4, 1, 2) + b"\x02x" + pack(">q", 3)
+    for end in (b"\x00", tags):
+        assert decode_offset(offset + end) == OffsetAndMetadata(1, 2, "x", 3)
+    member = b"\x02m" + b"\x02i" + b"\x02c" + b"\x02h" + pack(">ii", 10, 20) + b"\x02s" + b"\x01" + tags
+    group = b"\x09consumer" + pack(">i", 4) + b"\x06range" + b"\x00" + pack(">q", 9) + b"\x02" + member + b"\x00"
+    expected = MemberMetadata("m", "i", "c", "h", 10, 20, b"s", b"")
+    assert decode_group(pack(">h", 4) + group) == GroupMetadata("consumer", 4, "range", None, 9, (expected,))
+    with pytest.raises(MalformedRecord):
+        decode_group(pack(">h", 4) + group[:-1])
+
+
 def test_key_of_a_later_kafka_is_none() -> None:
     assert decode_key(b"\x00\x03anything") is None
 
@@ -131,7 +145,7 @@ def test_string_too_long_for_a_record_is_refused() -> None:
 @given(st.binary(max_size=200))
 def test_hostile_bytes_raise_malformed_record_only(data: bytes) -> None:
     for decode in (decode_key, decode_offset, decode_group):
-        for candidate in (data, b"\x00\x01" + data, b"\x00\x02" + data, b"\x00\x03" + data):
+        for candidate in (data, b"\x00\x01" + data, b"\x00\x02" + data, b"\x00\x03" + data, b"\x00\x04" + data):
             try:
                 decode(candidate)
             except MalformedRecord:

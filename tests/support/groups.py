@@ -103,6 +103,7 @@ class GroupDriver:
         rebalance_ms: int = 60_000,
         require_id: bool = False,
         can_skip: bool = False,
+        reason: str | None = None,
     ) -> Call:
         self._ids += 1
         request = JoinRequest(
@@ -117,6 +118,7 @@ class GroupDriver:
             instance,
             require_id,
             can_skip,
+            reason,
         )
         call = Call()
         self.perform(group_join.join(self.group, request, f"{instance or 'm'}-{self._ids}", call, self.now()))
@@ -142,8 +144,8 @@ class GroupDriver:
         generation = self.group.generation_id if generation is None else generation
         return group_events.heartbeat(self.group, member_id, instance, generation, self.now())
 
-    def leave(self, member_id: str = "", *, instance: str | None = None) -> ErrorCode:
-        effects, results = group_events.leave(self.group, [LeavingMember(member_id, instance)], self.now())
+    def leave(self, member_id: str = "", *, instance: str | None = None, reason: str | None = None) -> ErrorCode:
+        effects, results = group_events.leave(self.group, [LeavingMember(member_id, instance, reason)], self.now())
         self.perform(effects)
         return results[0][1]
 
