@@ -25,7 +25,6 @@ from broker.cluster.led_partitions import stored_log_config
 from broker.cluster.membership import Membership
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.registry import Registry
-from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC
 from broker.cluster.topics import Topics
 from broker.cluster.zk import ZooKeeper
 from broker.cluster.zk_calls import ZooKeeperCalls
@@ -34,9 +33,7 @@ from broker.cluster.zookeeper_keeper import ZooKeeperKeeper
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener
-from broker.coordinator.group_config import GroupConfig
-from broker.coordinator.group_coordinator import GroupCoordinator
-from broker.coordinator.log_record_store import LogRecordStore
+from broker.coordinator.coordinators import Coordinators
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.meta_properties import check_meta_properties
@@ -44,6 +41,9 @@ from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
 from broker.net.request_log import RequestLog
 from broker.net.router import Router
+from broker.web.figures import Sources
+from broker.web.health import Health
+from broker.web.http_listener import HttpListener
 
 __all__ = ["BrokerServer"]
 
@@ -64,6 +64,9 @@ class BrokerServer:
         self._clock = clock or SystemClock()
         self.embedded_zookeeper = ""
         """`host:port` of the ZooKeeper this broker started, if it did."""
+        self.metrics_url = ""
+        """Where /metrics and /healthz are, when `metrics.listener` is set."""
+        self._http: HttpListener | None = None
         self._metrics = Metrics()
         self._listeners = ListenerSet(config)
         self._directories = [Path(text) for text in config.log_dirs]
@@ -79,7 +82,7 @@ class BrokerServer:
         self._zookeeper: ZooKeeper | None = None
         self._undo: list[Callable[[], object]] = []
         self._topics: Topics
-        self._groups: GroupCoordinator | None = None
+        self._coordinators: Coordinators | None = None
 
     async def start(self) -> list[Listener]:
         """Bring everything up; gives the bound listeners. Raises PykafkaError with nothing left running."""
@@ -91,6 +94,9 @@ class BrokerServer:
 
     async def _start(self) -> list[Listener]:
         bound = self._listeners.bind()
+        if self.config.metrics_listener:
+            self._http = HttpListener(self.config.metrics_listener)
+            self.metrics_url = self._http.url
         registry, changes = await self._reach_zookeeper(bound)
         metadata = await asyncio.to_thread(registry.load_metadata)
         self._topics = Topics(
@@ -101,8 +107,9 @@ class BrokerServer:
             self._calls,
             tell_changed=lambda topic: changes.notify_config_change(f"topics/{topic}"),
         )
-        self._groups = await self._start_groups()
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
+        self._coordinators = Coordinators(self.config, self._topics, ids, self._clock)
+        await self._coordinators.start()
         configs = self._broker_configs(registry, changes)
         context = ApiContext(
             configs, self._clock, self.config.broker_id, self._topics, self._groups, ids, self._metrics
@@ -112,7 +119,18 @@ class BrokerServer:
             Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms))
         )
         self._begin(self._tick_forever())
+        if self._http is not None:
+            self._begin(self._serve_http(self._http))
         return bound
+
+    async def _serve_http(self, http: HttpListener) -> None:
+        def connected() -> bool:
+            return self._zookeeper is not None and self._zookeeper.connected
+
+        assert self._groups is not None
+        health = Health(self.config.broker_id, self._logs, connected)
+        sources = Sources(self._metrics, self._topics, self._groups, self._logs, self.config.broker_id, health)
+        await http.serve(sources, health)
 
     async def _reach_zookeeper(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:
         """Do it in a worker thread, and when we are told to stop meanwhile see that thread end first."""
@@ -172,26 +190,6 @@ class BrokerServer:
         endpoints = tuple(Endpoint(a.protocol, _reachable(a.host), a.port) for a in advertised)
         return BrokerInfo(self.config.broker_id, endpoints, timestamp_ms=self._clock.now_ms())
 
-    async def _start_groups(self) -> GroupCoordinator:
-        config = self.config
-        held = self._topics.metadata.topics.get(GROUP_OFFSETS_TOPIC)
-        groups = GroupCoordinator(
-            LogRecordStore(self._topics, GROUP_OFFSETS_TOPIC, self._clock),
-            self._clock,
-            GroupConfig(
-                group_min_session_timeout_ms=config.group_min_session_timeout_ms,
-                group_max_session_timeout_ms=config.group_max_session_timeout_ms,
-                group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
-                group_max_size=config.group_max_size,
-                offset_metadata_max_bytes=config.offset_metadata_max_bytes,
-                offsets_retention_minutes=config.offsets_retention_minutes,
-            ),
-            len(held.partitions) if held else config.offsets_topic_num_partitions,
-        )
-        self._topics.tell_deleted(groups.forget_partitions)
-        await self._topics.tell_led(GROUP_OFFSETS_TOPIC, groups.load)
-        return groups
-
     # --- while it runs
 
     def _broker_configs(self, registry: Registry, changes: ChangeNotifications) -> BrokerConfigs:
@@ -226,13 +224,15 @@ class BrokerServer:
 
     async def stop(self) -> None:
         """Close connections, flush and mark the logs, leave ZooKeeper, end our own."""
+        if self._http is not None:
+            self._http.close()
         await self._listeners.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._groups is not None:
+        if self._coordinators is not None:
             await self._topics.close()
-            await self._groups.close()
+            await self._coordinators.close()
         self._calls.close()
         await asyncio.to_thread(self._logs.close)
         while self._undo:

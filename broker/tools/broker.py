@@ -1,7 +1,8 @@
 """`pykafka broker`: run a broker in the foreground.
 
 SIGINT or SIGTERM stops it cleanly. One line on standard output tells where it listens; everything else
-goes to the log on standard error, or where `--logging FILE` (Python's logging configuration) says.
+goes to the log on standard error, as `logging.format` says, or where `--logging FILE` (Python's logging configuration)
+says.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
-import logging.config
 import signal
 import sys
 from collections.abc import Iterable
@@ -22,6 +21,7 @@ import typer
 from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
 from broker.server import BrokerServer
+from broker.tools.logging_setup import configure_logging, held_back
 from broker.tools.process import allow_many_files, keep_freed_memory
 
 __all__ = ["app", "start"]
@@ -48,8 +48,9 @@ def start(
     ] = False,
 ) -> None:
     """Start a broker in the foreground; stop it with Ctrl-C or SIGTERM."""
-    _configure_logging(logging_config)
-    config = BrokerConfig.load(properties, _parse_overrides(override or ()))
+    with held_back():
+        config = BrokerConfig.load(properties, _parse_overrides(override or ()))
+        configure_logging(logging_config, config.logging_format)
     allow_many_files()
     keep_freed_memory()
     asyncio.run(_run(config, stop_on_eof))
@@ -97,15 +98,7 @@ async def _run(config: BrokerConfig, stop_on_eof: bool) -> None:
     gc.freeze()
     where = ", ".join(f"{listener.host}:{listener.port}" for listener in bound)
     own = f" (its own ZooKeeper on {server.embedded_zookeeper})" if server.embedded_zookeeper else ""
-    print(f"pykafka broker {config.broker_id} listening on {where}{own}", flush=True)
+    metrics = f", metrics on {server.metrics_url}" if server.metrics_url else ""
+    print(f"pykafka broker {config.broker_id} listening on {where}{own}{metrics}", flush=True)
     await waiting
     await server.stop()
-
-
-def _configure_logging(path: Path | None) -> None:
-    if path is None:
-        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-        return
-    if not path.is_file():
-        raise ConfigError(f"--logging {path}: there is no such file")
-    logging.config.fileConfig(path, disable_existing_loggers=False)

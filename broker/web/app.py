@@ -43,6 +43,7 @@ def make_server(sources: Sources, health: Health) -> HttpServer:
             ws="none",
             lifespan="off",
             log_config=None,
+            log_level="warning",
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=1,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.cluster.topics import Topics
@@ -20,6 +19,7 @@ from broker.log.manager import LogManager
 from broker.metrics import Histogram, Metrics
 from broker.protocol.api_keys import ApiKey
 from broker.web.families import FAMILIES, Family
+from broker.web.health import Health
 
 __all__ = ["Figure", "Sources", "read_figures"]
 
@@ -37,17 +37,14 @@ class Figure(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Sources:
-    """The parts that are read, and plain questions to what only the server knows."""
+    """The parts that are read."""
 
     metrics: Metrics
     topics: Topics
     groups: GroupCoordinator
     logs: LogManager
-    is_controller: Callable[[], bool]
-    zookeeper_connected: Callable[[], bool]
-    offline_directories: Callable[[], int]
-    request_memory: Callable[[], tuple[int, int]]
-    """(bytes held by requests, connections that wait for memory)."""
+    broker_id: int
+    health: Health
 
 
 class _Samples(collections.defaultdict[str, list[tuple[tuple[str, ...], Value]]]):
@@ -67,9 +64,11 @@ async def read_figures(sources: Sources) -> list[Figure]:
     _connections(sources, found)
     await _partitions(sources, found)
     _groups(sources, found)
-    found.add("kafka_controller_kafkacontroller_activecontrollercount", float(sources.is_controller()))
-    found.add("kafka_server_sessionexpirelistener_connected", float(sources.zookeeper_connected()))
-    found.add("kafka_log_logmanager_offlinelogdirectorycount", sources.offline_directories())
+    is_controller = sources.topics.metadata.controller_id == sources.broker_id
+    found.add("kafka_controller_kafkacontroller_activecontrollercount", float(is_controller))
+    found.add("kafka_server_sessionexpirelistener_connected", float(sources.health.zookeeper_connected()))
+    problems = await asyncio.to_thread(sources.health.directory_problems)
+    found.add("kafka_log_logmanager_offlinelogdirectorycount", len(problems))
     return [Figure(family, found[name]) for name, family in FAMILIES.items()]
 
 
@@ -98,9 +97,6 @@ def _connections(sources: Sources, found: _Samples) -> None:
             found.add(f"{prefix}connection_close_total", count, name, reason)
         found.add(f"{prefix}successful_authentication_total", listener.successful_authentications, name)
         found.add(f"{prefix}failed_authentication_total", listener.failed_authentications, name)
-    used, waiting = sources.request_memory()
-    found.add(f"{prefix}memorypoolused_bytes", used)
-    found.add(f"{prefix}memorypoolwaiting", waiting)
 
 
 async def _partitions(sources: Sources, found: _Samples) -> None:

@@ -24,15 +24,12 @@ class Health:
     def __init__(self, broker_id: int, logs: LogManager, zookeeper_connected: Callable[[], bool]) -> None:
         self._broker_id = broker_id
         self._logs = logs
-        self._zookeeper_connected = zookeeper_connected
-        self.serving = False
-        """Set by the server while clients are served."""
+        self.zookeeper_connected = zookeeper_connected
 
     def report(self) -> tuple[bool, dict[str, Any]]:
         """Whether all is well, and the document that says so. Blocks for a look at the directories."""
         checks = {
-            "serving": OK if self.serving else "the broker does not serve clients",
-            "zookeeper": OK if self._zookeeper_connected() else "no ZooKeeper server answers (zookeeper.connect)",
+            "zookeeper": OK if self.zookeeper_connected() else "no ZooKeeper server answers (zookeeper.connect)",
             "log.dirs": "; ".join(self.directory_problems().values()) or OK,
         }
         well = all(said == OK for said in checks.values())
