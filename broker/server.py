@@ -112,7 +112,15 @@ class BrokerServer:
         await self._coordinators.start()
         configs = self._broker_configs(registry, changes)
         context = ApiContext(
-            configs, self._clock, self.config.broker_id, self._topics, self._groups, ids, self._metrics
+            configs,
+            self._clock,
+            self.config.broker_id,
+            self._topics,
+            self._coordinators.groups,
+            self._coordinators.transactions,
+            self._coordinators.markers,
+            ids,
+            self._metrics,
         )
         self._watch(ClusterWatch(registry, changes, self._topics, configs))
         await self._listeners.serve(
@@ -127,9 +135,11 @@ class BrokerServer:
         def connected() -> bool:
             return self._zookeeper is not None and self._zookeeper.connected
 
-        assert self._groups is not None
+        assert self._coordinators is not None
         health = Health(self.config.broker_id, self._logs, connected)
-        sources = Sources(self._metrics, self._topics, self._groups, self._logs, self.config.broker_id, health)
+        sources = Sources(
+            self._metrics, self._topics, self._coordinators.groups, self._logs, self.config.broker_id, health
+        )
         await http.serve(sources, health)
 
     async def _reach_zookeeper(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:

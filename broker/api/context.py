@@ -14,6 +14,8 @@ from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
+from broker.coordinator.transaction_coordinator import TransactionCoordinator
+from broker.coordinator.transaction_markers import MarkerWriter
 from broker.metrics import Metrics
 
 __all__ = ["ApiContext"]
@@ -28,6 +30,8 @@ class ApiContext:
     broker_id: int
     topics: Topics
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
+    markers: MarkerWriter
     producer_ids: ProducerIds
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
 

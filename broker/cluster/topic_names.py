@@ -10,11 +10,19 @@ from collections.abc import Iterable
 
 from broker.errors import BrokerError, ErrorCode
 
-__all__ = ["GROUP_OFFSETS_TOPIC", "INTERNAL_TOPICS", "MAX_NAME_LENGTH", "check_topic_name", "colliding_topic"]
+__all__ = [
+    "GROUP_OFFSETS_TOPIC",
+    "INTERNAL_TOPICS",
+    "MAX_NAME_LENGTH",
+    "TRANSACTION_STATE_TOPIC",
+    "check_topic_name",
+    "colliding_topic",
+]
 
 MAX_NAME_LENGTH = 249  # with "-" and a partition number still a file name
 GROUP_OFFSETS_TOPIC = "__consumer_offsets"
-INTERNAL_TOPICS = frozenset({GROUP_OFFSETS_TOPIC, "__transaction_state"})
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 

@@ -17,11 +17,12 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from typing import Any
 
 from broker.cluster.assignment import assign_replicas, check_assignment
+from broker.cluster.internal_topics import internal_topic
 from broker.cluster.led_partitions import LedPartitions
 from broker.cluster.metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.cluster.partition import Partition
 from broker.cluster.registry import Registry
-from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, INTERNAL_TOPICS, check_topic_name, colliding_topic
+from broker.cluster.topic_names import INTERNAL_TOPICS, check_topic_name, colliding_topic
 from broker.cluster.zk_calls import ZooKeeperCalls
 from broker.cluster.znodes import TopicRecord, new_uuid
 from broker.config.broker_config import BrokerConfig
@@ -150,14 +151,13 @@ class Topics:
 
     async def create_default(self, name: str) -> None:
         """Create a topic that a client named first, or one of our own internal ones."""
-        if name == GROUP_OFFSETS_TOPIC:
-            config = {"cleanup.policy": "compact", "segment.bytes": str(self._config.offsets_topic_segment_bytes)}
-            partitions = self._config.offsets_topic_num_partitions
-            new = NewTopic(name, partitions, self._config.offsets_topic_replication_factor, {}, config)
+        ours = internal_topic(name, self._config)
+        if ours is None:
+            await self.create(NewTopic(name))
+        else:
+            new = NewTopic(name, ours.partitions, ours.replication_factor, {}, ours.config)
             async with self._changing:
                 await self._create(new, validate_only=False)
-        else:
-            await self.create(NewTopic(name))
 
     async def delete(self, name: str) -> uuid.UUID:
         """Delete a topic and its logs; gives the id it had."""

@@ -18,6 +18,7 @@ from broker.config.listener import Listener
 from broker.config.log_settings import LogSettings
 from broker.config.network_settings import NetworkSettings
 from broker.config.observability_settings import ObservabilitySettings
+from broker.config.transaction_settings import TransactionSettings
 from broker.config.zookeeper_settings import ZooKeeperSettings
 from broker.errors import ConfigError
 from broker.settings import parse_properties, read_properties_file, settings_of
@@ -36,7 +37,6 @@ IGNORED_KEYS = frozenset(
         "num.replica.fetchers",
         "log.cleaner.enable",
         "log.cleaner.threads",
-        "transaction.state.log.replication.factor",
         "transaction.state.log.min.isr",
         "zookeeper.connection.timeout.ms",
         "inter.broker.protocol.version",
@@ -74,7 +74,13 @@ TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BrokerConfig(
-    ObservabilitySettings, GroupSettings, ZooKeeperSettings, LogSettings, NetworkSettings, BasicSettings
+    ObservabilitySettings,
+    TransactionSettings,
+    GroupSettings,
+    ZooKeeperSettings,
+    LogSettings,
+    NetworkSettings,
+    BasicSettings,
 ):
     """Every broker key; `settings_of(BrokerConfig)` lists them with their docs, the last base first."""
 

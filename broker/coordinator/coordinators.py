@@ -1,0 +1,76 @@
+"""Both coordinators of a broker, started over the logs and stopped together.
+
+Owned by server.py. What a coordinator keeps lies in an internal topic of its own, which is made when a
+client first needs it; from then on the partitions led here are loaded as they come.
+"""
+
+from __future__ import annotations
+
+from broker.clock import Clock
+from broker.cluster.producer_ids import ProducerIds
+from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.cluster.topics import Topics
+from broker.config.broker_config import BrokerConfig
+from broker.coordinator.group_config import GroupConfig
+from broker.coordinator.group_coordinator import GroupCoordinator
+from broker.coordinator.log_record_store import LogRecordStore
+from broker.coordinator.transaction_coordinator import TransactionCoordinator
+from broker.coordinator.transaction_markers import LogMarkerWriter
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["Coordinators"]
+
+
+class Coordinators:
+    """`start` once the topics are known, `close` before their logs are."""
+
+    def __init__(self, config: BrokerConfig, topics: Topics, producer_ids: ProducerIds, clock: Clock) -> None:
+        self._topics = topics
+        self.groups = GroupCoordinator(
+            LogRecordStore(topics, GROUP_OFFSETS_TOPIC, clock),
+            clock,
+            _group_config(config),
+            self._partitions(GROUP_OFFSETS_TOPIC, config.offsets_topic_num_partitions),
+        )
+        self.markers = LogMarkerWriter(topics, getattr(self.groups, "transaction_ended", _nothing))
+        self.transactions = TransactionCoordinator(
+            LogRecordStore(topics, TRANSACTION_STATE_TOPIC, clock),
+            self.markers,
+            producer_ids,
+            clock,
+            config,
+            self._partitions(TRANSACTION_STATE_TOPIC, config.transaction_state_log_num_partitions),
+            epoch_of=lambda partition: (
+                topics.partition(TopicPartition(TRANSACTION_STATE_TOPIC, partition)).leader_epoch
+            ),
+        )
+
+    def _partitions(self, topic: str, configured: int) -> int:
+        held = self._topics.metadata.topics.get(topic)
+        return len(held.partitions) if held else configured
+
+    async def start(self) -> None:
+        """Load what is stored of groups, then of transactions, whose markers change groups' offsets."""
+        self._topics.tell_deleted(self.groups.forget_partitions)
+        await self._topics.tell_led(GROUP_OFFSETS_TOPIC, self.groups.load)
+        await self._topics.tell_led(TRANSACTION_STATE_TOPIC, self.transactions.load)
+
+    async def close(self) -> None:
+        """Answer nobody any more, and see what is being stored end."""
+        await self.transactions.close()
+        await self.groups.close()
+
+
+def _nothing(partition: int, producer_id: int, commit: bool) -> None:
+    """Until groups take part in transactions."""
+
+
+def _group_config(config: BrokerConfig) -> GroupConfig:
+    return GroupConfig(
+        group_min_session_timeout_ms=config.group_min_session_timeout_ms,
+        group_max_session_timeout_ms=config.group_max_session_timeout_ms,
+        group_initial_rebalance_delay_ms=config.group_initial_rebalance_delay_ms,
+        group_max_size=config.group_max_size,
+        offset_metadata_max_bytes=config.offset_metadata_max_bytes,
+        offsets_retention_minutes=config.offsets_retention_minutes,
+    )
