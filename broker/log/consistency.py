@@ -2,7 +2,7 @@
 
 Used by `pykafka log check` and by tests after a crash. What recovery would mend counts as well: a torn tail, an
 index of a closed segment that is missing or lies. Indexes of the newest segment may lag behind it, for they
-are written when it is closed. Gaps between offsets are a fault unless the log is compacted.
+are written when it is closed. Gaps between offsets are a fault unless the log is, or was, compacted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_epoch
 from broker.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
 from broker.log.inspection import inspect_segment, segment_files
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, decode_snapshot
+from broker.log.segment_swap import was_compacted
 from broker.records.batch import BatchHeader
 
 __all__ = ["Problem", "check_partition"]
@@ -36,7 +37,7 @@ class Problem(NamedTuple):
 
 def check_partition(directory: Path, *, compacted: bool = False) -> list[Problem]:
     """Everything wrong in a partition directory; an empty list is a sound one. Raises OSError."""
-    return list(_Checker(directory, compacted).run())
+    return list(_Checker(directory, compacted or was_compacted(directory)).run())
 
 
 class _Checker:

@@ -4,6 +4,7 @@ Called by `Log.open`. After a clean stop only the tail of the last segment is lo
 size. After any other stop every batch from the recovery point on is verified; the log ends before the first
 bad byte, be it a torn tail or garbage in the middle, and segments after it are deleted. Indexes and
 producer state of what was verified are made anew. What was fsynced before the recovery point is trusted.
+A gap between offsets is damage, too, unless the log is, or ever was, compacted.
 Idea: Kafka's `LogLoader`.
 """
 
@@ -26,6 +27,7 @@ from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, drop_snapshots, load_s
 from broker.log.producer_state import ProducerStates
 from broker.log.scan import scan_verified
 from broker.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment, segment_path
+from broker.log.segment_swap import finish_swaps, was_compacted
 
 __all__ = ["LoadedLog", "load_log", "new_segment", "rebuild_producers"]
 
@@ -61,6 +63,7 @@ def load_log(
 ) -> LoadedLog:
     """Read a partition directory; see the module. Raises OSError and ConfigError (a checkpoint that is no text)."""
     now = clock.now_ms()
+    finish_swaps(directory)
     sizes = _list_segments(directory)
     segments = [
         Segment(directory, base, opened, size=sizes[base], created_ms=now, index_interval=config.index_interval_bytes)
@@ -132,8 +135,8 @@ class _Recovery:
         self._epochs = epochs
         self._now_ms = now_ms
         # Compaction leaves gaps between offsets. Without it a jump can only be damage: neither the base
-        # offset nor the leader epoch is under the batch's CRC.
-        self._gaps_allowed = config.is_compacted
+        # offset nor the leader epoch is under the batch's CRC. The policy may have changed since.
+        self._gaps_allowed = config.is_compacted or was_compacted(directory)
 
     def run(self, recovery_point: int) -> int:
         """Cut the log behind its last sound batch and return its end offset."""

@@ -6,7 +6,7 @@ Owned by log.py, which adds and removes; never empty, the last is the active one
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from broker.log.segment import Segment
 from broker.log.segment_file import FileSlice
@@ -57,6 +57,12 @@ class SegmentList:
         gone = self._segments[keep:]
         del self._segments[keep:], self._bases[keep:]
         return gone
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put `new` in the place of `old`, a run of segments that begins at the same offset."""
+        first = self._segments.index(old[0])
+        self._segments[first : first + len(old)] = [new]
+        self._bases[first : first + len(old)] = [new.base_offset]
 
     def read(self, offset: int, max_bytes: int, up_to: int, end: int) -> FileSlice | None:
         """Whole batches of one segment, from the one that holds `offset`, all below `up_to`; `end` is the log's.

@@ -19,12 +19,13 @@ from broker.log.deleted_files import DeletedFiles
 from broker.log.flushing import Flusher
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
-from broker.log.producer_snapshot import drop_snapshots, save_snapshot
+from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, drop_snapshots, save_snapshot
 from broker.log.producer_state import ProducerStates
 from broker.log.recovery import LoadedLog, new_segment, rebuild_producers
 from broker.log.rolling import is_aged
-from broker.log.segment import Segment
+from broker.log.segment import Segment, segment_path
 from broker.log.segment_list import SegmentList
+from broker.log.segment_swap import swap_in
 from broker.log.storage_errors import storage_error, storage_errors
 
 __all__ = ["DELETED_DIRECTORY_SUFFIX", "StoredLog"]
@@ -183,6 +184,36 @@ class StoredLog:
         self._start = max(self._start, self._segments.oldest.base_offset)
         self.epochs.truncate_from_start(self._start)
         drop_snapshots(self.directory, low=self._segments.oldest.base_offset)
+
+    def replace_segments(self, old: Sequence[Segment], cleaned: Path, size: int) -> bool:
+        """Put the compacted segment of `size` bytes in the directory `cleaned` in the place of `old`, which it was made
+        from. False, and nothing is done, when those are no longer all here: retention or a truncation was faster.
+
+        Raises BrokerError `kafka_storage_error`; the log then takes no more appends until a start has recovered it.
+        """
+        segments = tuple(self._segments)
+        first = segments.index(old[0]) if old[0] in segments[:-1] else -1
+        if first < 0 or self._failure or segments[first : first + len(old)] != tuple(old) or old[-1] is segments[-1]:
+            return False
+        base_offset = old[0].base_offset
+        with storage_errors("compact", self.directory):
+            try:
+                doomed = swap_in(cleaned, self.directory, base_offset, old)
+            except OSError:
+                self._failure = f"{self.directory}: a swap of segments was cut short; restart the broker to finish it"
+                raise
+        compacted = Segment(
+            self.directory,
+            base_offset,
+            self._opened,
+            size=size,
+            created_ms=old[-1].created_ms,
+            index_interval=self._config.index_interval_bytes,
+        )
+        self._segments.replace(old, compacted)
+        doomed += [segment_path(self.directory, segment.base_offset, SNAPSHOT_SUFFIX) for segment in old[1:]]
+        self._deleted.add(self._clock.now_ms() + self._config.file_delete_delay_ms, doomed)
+        return True
 
     def truncate_to(self, offset: int) -> None:
         """Drop the batch that holds `offset` and all after it, as a follower does that went astray.

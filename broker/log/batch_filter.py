@@ -1,0 +1,218 @@
+"""Which records of a stretch of log stay, and the batches that are left of it.
+
+Used by compaction.py. Batches that lose nothing are handed on as they are; the others are rebuilt with their
+place, codec, producer and sequence (`rebuild_batch`). Per-record work is done in columns over many batches at once.
+Idea: Kafka's `Cleaner.cleanInto` and `MemoryRecords.filterTo`, and their rules:
+
+- of a key that the map knows, records before its last offset go; what lies behind the map's end stays;
+- a tombstone that is the last of its key goes once its batch's delete horizon is over (KIP-534); a batch with
+  tombstones, or with a marker that marks nothing any more, gets its horizon when it is first met;
+- records without a key, and those of aborted transactions, go;
+- a batch that has lost all records goes, too, unless it is the last of its producer (its sequence must survive) or the
+  last of its segment (the end of a segment must be known when it takes the place of others).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from broker.errors import CorruptBatch
+from broker.log.cleaned_transactions import CleanedTransactions
+from broker.log.compaction_plan import LastOfProducer
+from broker.log.offset_map import OffsetMap
+from broker.records.batch import HEADER_SIZE, BatchHeader, rebuild_batch, verify_batch
+from broker.records.column_fields import Fields, Span, read_fields
+from broker.records.column_sections import SectionGatherer
+from broker.records.compression import DECOMPRESSION_LIMIT, compress, decompress
+from broker.records.varint import encode_varint, read_varint
+from broker.records.varint_arrays import Bools, Int64s, PlainBytes
+
+__all__ = ["BatchFilter", "LocatedRecords", "keys_of", "locate_records"]
+
+Buffer = bytes | bytearray | memoryview
+Batches = list[tuple[int, BatchHeader]]
+"""(position, header) of batches of one buffer."""
+
+_MOST_PLAIN: Final = 32 << 20
+"""Decompressed bytes that are worked on at a time, at least one batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocatedRecords:
+    """The records of some batches: where they lie in `data`, and how many each batch has."""
+
+    data: bytes
+    """Plain record sections, among other bytes."""
+    start: Int64s
+    fields: Fields
+    counts: Int64s
+
+
+def locate_records(chunk: bytes, batches: Batches) -> tuple[LocatedRecords, int]:
+    """The records of the first of `batches`, none of them empty, and of how many: memory is bounded.
+
+    Raises CorruptBatch.
+    """
+    gathered = SectionGatherer(chunk, DECOMPRESSION_LIMIT)
+    for position, header in batches:
+        section = gathered.plain(position, header)
+        if len(gathered) and gathered.size + len(section) > _MOST_PLAIN:
+            break
+        gathered.add(position, header, section)
+    sections = gathered.build(0)
+    data = sections.data if isinstance(sections.data, bytes) else chunk
+    try:
+        fields = read_fields(PlainBytes(data), sections)
+    except IndexError:
+        raise CorruptBatch("a record runs past the end of its batch") from None
+    start = np.empty(len(fields.end), np.int64)
+    start[1:] = fields.end[:-1]
+    start[np.cumsum(sections.record_count) - sections.record_count] = sections.start
+    return LocatedRecords(data, start, fields, sections.record_count), len(gathered)
+
+
+def keys_of(data: bytes, span: Span) -> list[bytes]:
+    """The key of every record; b"" where it is null."""
+    return [data[start:end] for start, end in zip(span.start.tolist(), span.end.tolist(), strict=True)]
+
+
+class BatchFilter:
+    """One pass over a log, segment after segment. Counts what it sees in `records_read` and `records_kept`."""
+
+    def __init__(
+        self,
+        offsets: OffsetMap,
+        transactions: CleanedTransactions,
+        producers: Mapping[int, LastOfProducer],
+        *,
+        now_ms: int,
+        delete_retention_ms: int,
+    ) -> None:
+        self._offsets = offsets
+        self._transactions = transactions
+        self._producers = producers
+        self._now_ms = now_ms
+        self._horizon_ms = now_ms + delete_retention_ms
+        self.records_read = 0
+        self.records_kept = 0
+
+    def filter(self, chunk: bytes, batches: Batches, *, keep_last: bool) -> list[Buffer]:
+        """What is left of `batches` of `chunk`, in their order; with `keep_last` the last one stays in any case.
+
+        Raises CorruptBatch.
+        """
+        last_position = batches[-1][0] if keep_last else -1
+        left: list[Buffer | None] = []
+        examined: Batches = []
+        places: list[int] = []
+        for position, header in batches:
+            verify_batch(chunk, position, header)
+            must_stay = position == last_position or self._is_last_of_producer(header)
+            discards = self._transactions.discards(chunk, position, header)
+            self.records_read += header.record_count
+            if header.is_control:
+                left.append(self._marker(chunk, position, header, discards=discards, must_stay=must_stay))
+            elif discards or not header.record_count:
+                left.append(_emptied(header) if must_stay else None)
+            else:
+                places.append(len(left))
+                examined.append((position, header))
+                left.append(_emptied(header) if must_stay else None)  # unless records stay
+        while examined:
+            located, count = locate_records(chunk, examined)
+            self._examine(chunk, examined[:count], located, left, places[:count])
+            del examined[:count], places[:count]
+        return [piece for piece in left if piece is not None]
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        last = self._producers.get(header.producer_id) if header.producer_id >= 0 else None
+        if last is None:
+            return False
+        if last.last_offset is not None:
+            return header.last_offset == last.last_offset
+        return header.is_control and header.producer_epoch == last.epoch
+
+    def _marker(
+        self, chunk: bytes, position: int, header: BatchHeader, *, discards: bool, must_stay: bool
+    ) -> Buffer | None:
+        horizon = header.delete_horizon_ms
+        if not header.record_count or (discards and horizon is not None and horizon <= self._now_ms):
+            return _emptied(header) if must_stay else None
+        self.records_kept += header.record_count
+        if not discards or horizon is not None:
+            return chunk[position : position + header.size]
+        plain = bytes(decompress(header.codec, chunk[position + HEADER_SIZE : position + header.size]))
+        rebased = _rebased(plain, 0, len(plain), header.base_timestamp - self._horizon_ms)
+        return _rebuilt(header, [rebased], 1, header.max_timestamp, self._horizon_ms)
+
+    def _examine(
+        self, chunk: bytes, batches: Batches, located: LocatedRecords, left: list[Buffer | None], places: list[int]
+    ) -> None:
+        """Put what is left of each of `batches` in its place."""
+        fields = located.fields
+        keep = self._kept(batches, located)
+        tombstones = keep & fields.value.null
+        edges = np.concatenate(([0], np.cumsum(located.counts)))
+        kept_counts, has_tombstones = np.add.reduceat(keep, edges[:-1]), np.logical_or.reduceat(tombstones, edges[:-1])
+        bounds, counts, deletes = edges.tolist(), kept_counts.tolist(), has_tombstones.tolist()
+        for number, (position, header) in enumerate(batches):
+            if not counts[number]:
+                continue
+            self.records_kept += counts[number]
+            new_horizon = self._horizon_ms if deletes[number] and header.delete_horizon_ms is None else None
+            if counts[number] == header.record_count and new_horizon is None:
+                left[places[number]] = chunk[position : position + header.size]
+                continue
+            first = bounds[number]
+            rows = np.flatnonzero(keep[first : bounds[number + 1]]) + first
+            left[places[number]] = _with_rows(header, located, rows, new_horizon)
+
+    def _kept(self, batches: Batches, located: LocatedRecords) -> Bools:
+        fields = located.fields
+        last = self._offsets.last_offsets(keys_of(located.data, fields.key))
+        last_offset = np.array([-1 if offset is None else offset for offset in last], np.int64)
+        over = [
+            header.delete_horizon_ms is not None and header.delete_horizon_ms <= self._now_ms for _, header in batches
+        ]
+        stays = (fields.offset >= last_offset) & ~fields.key.null
+        if any(over):
+            stays &= ~(fields.value.null & np.repeat(np.array(over), located.counts))
+        kept: Bools = stays | (fields.offset >= self._offsets.end)
+        return kept
+
+
+def _with_rows(header: BatchHeader, located: LocatedRecords, rows: Int64s, new_horizon: int | None) -> bytes:
+    """The batch with the records in `rows` only. Without a new horizon they are copied: nothing they are relative to
+    changes."""
+    data, fields = located.data, located.fields
+    bounds = zip(located.start[rows].tolist(), fields.end[rows].tolist(), strict=True)
+    if new_horizon is None:
+        pieces = [data[start:end] for start, end in bounds]
+    else:
+        shift = header.base_timestamp - new_horizon
+        pieces = [_rebased(data, start, end, shift) for start, end in bounds]
+    newest = header.max_timestamp if header.is_log_append_time else int(fields.timestamp[rows].max())
+    return _rebuilt(header, pieces, len(rows), newest, new_horizon)
+
+
+def _rebuilt(
+    header: BatchHeader, pieces: list[bytes], count: int, max_timestamp: int, new_horizon: int | None
+) -> bytes:
+    section = compress(header.codec, b"".join(pieces))
+    return rebuild_batch(header, section, count, max_timestamp=max_timestamp, delete_horizon_ms=new_horizon)
+
+
+def _emptied(header: BatchHeader) -> bytes:
+    return rebuild_batch(header, b"", 0, max_timestamp=header.max_timestamp)
+
+
+def _rebased(data: bytes, start: int, end: int, shift: int) -> bytes:
+    """The record in [start, end) with `shift` added to its timestamp, which is relative to the batch's."""
+    _, attributes = read_varint(data, start)
+    delta, rest = read_varint(data, attributes + 1)
+    body = data[attributes : attributes + 1] + encode_varint(delta + shift) + data[rest:end]
+    return encode_varint(len(body)) + body

@@ -1,0 +1,196 @@
+"""Rewrite a log's closed segments so that each key keeps its last record only.
+
+Run by compaction_worker.py, in a process of its own: what it does per record would hold up the broker's loop. First
+the keys of the dirty part are gathered, then every segment up to there is filtered, small ones together into one of up
+to segment.bytes. The results stand, synced, in the plan's directory; the log's owner swaps them in, and until then
+nothing of the log has changed. Idea: Kafka's `Cleaner`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from broker.errors import CorruptBatch
+from broker.log.batch_filter import Batches, BatchFilter, keys_of, locate_records
+from broker.log.cleaned_transactions import CleanedTransactions
+from broker.log.compaction_plan import Compacted, CompactionPlan, CompactionResult, PlannedSegment
+from broker.log.offset_map import OffsetMap
+from broker.log.open_segments import OpenSegments
+from broker.log.segment import MAX_RELATIVE_OFFSET, Segment, segment_path
+from broker.log.segment_file import SegmentFile
+from broker.records.batch import HEADER_SIZE, BatchHeader, parse_header, verify_batch, walk_batches
+
+__all__ = ["compact", "group_segments"]
+
+_CHUNK: Final = 4 << 20
+
+
+def compact(plan: CompactionPlan, check: Callable[[], None] = lambda: None) -> Iterator[Compacted | CompactionResult]:
+    """Carry out a plan: every segment that is ready, then the result.
+
+    `check` is called every few megabytes and may raise to end it. Raises OSError and CorruptBatch; what was written is
+    gone then.
+    """
+    compaction = _Compaction(plan, check)
+    try:
+        plan.cleaned_directory.mkdir()
+        yield from compaction.run()
+    except BaseException:
+        shutil.rmtree(plan.cleaned_directory, ignore_errors=True)
+        raise
+
+
+def group_segments(plan: CompactionPlan, ends: list[int], clean_offset: int) -> Iterator[tuple[int, int]]:
+    """(first, count) of the segments that become one: those that begin before `clean_offset`, by their sizes.
+
+    `ends` holds each segment's end offset.
+    """
+    first, size = 0, 0
+    segments = [segment for segment in plan.segments if segment.base_offset < clean_offset]
+    for number, segment in enumerate(segments):
+        reach = ends[number] - 1 - segments[first].base_offset
+        if number > first and (size + segment.size > plan.segment_bytes or reach > MAX_RELATIVE_OFFSET):
+            yield first, number - first
+            first, size = number, 0
+        size += segment.size
+    if segments:
+        yield first, len(segments) - first
+
+
+class _Compaction:
+    def __init__(self, plan: CompactionPlan, check: Callable[[], None]) -> None:
+        self._plan = plan
+        self._pace = _Pace(plan.bytes_per_second)
+        self._check = check
+        self._read = self._written = 0
+
+    def run(self) -> Iterator[Compacted | CompactionResult]:
+        plan = self._plan
+        offsets = OffsetMap(plan.map_bytes, plan.first_dirty_offset)
+        files = [
+            SegmentFile(segment_path(plan.directory, s.base_offset, ".log"), writable=False) for s in plan.segments
+        ]
+        self._gather_keys(files, offsets)
+        filtered = BatchFilter(
+            offsets,
+            CleanedTransactions(plan.aborted),
+            plan.producers,
+            now_ms=plan.now_ms,
+            delete_retention_ms=plan.delete_retention_ms,
+        )
+        ends = [following.base_offset for following in plan.segments[1:]]
+        ends.append(max(offsets.end, plan.segments[-1].base_offset + 1))
+        for first, count in group_segments(plan, ends, offsets.end):
+            size = self._rewrite(first, files[first : first + count], filtered)
+            yield Compacted(first, first + count, plan.segments[first].base_offset, size)
+        yield CompactionResult(offsets.end, self._read, self._written, filtered.records_read, filtered.records_kept)
+
+    def _gather_keys(self, files: list[SegmentFile], offsets: OffsetMap) -> None:
+        """Note the keys of the dirty part, committed ones only, until the map is full."""
+        plan, start = self._plan, self._plan.first_dirty_offset
+        transactions = CleanedTransactions(one for one in plan.aborted if one.last_offset >= start)
+        for number, (file, segment) in enumerate(zip(files, plan.segments, strict=True)):
+            if number + 1 < len(files) and plan.segments[number + 1].base_offset <= start:
+                continue
+            for chunk, batches, _ in self._chunks(file, segment):
+                _note_keys(chunk, batches, start, transactions, offsets)
+                if offsets.is_full:
+                    return
+
+    def _rewrite(self, first: int, files: list[SegmentFile], filtered: BatchFilter) -> int:
+        """Write one segment out of some; returns its size."""
+        plan = self._plan
+        segments = plan.segments[first : first + len(files)]
+        target = Segment.create(
+            plan.cleaned_directory,
+            segments[0].base_offset,
+            OpenSegments(),
+            created_ms=plan.now_ms,
+            index_interval=plan.index_interval,
+            reserve=0,
+        )
+        for file, segment in zip(files, segments, strict=True):
+            for chunk, batches, is_end in self._chunks(file, segment):
+                ends_target = is_end and file is files[-1]
+                left = b"".join(filtered.filter(chunk, batches, keep_last=ends_target))
+                _append(target, left)
+                self._written += len(left)
+                self._pace.spend(len(left))
+        target.seal()
+        modified = os.fstat(files[-1].fileno()).st_mtime_ns
+        os.utime(target.path(), ns=(modified, modified))  # by which retention judges records without timestamps
+        target.sync(closed=True)
+        target.close()
+        return target.size
+
+    def _chunks(self, file: SegmentFile, segment: PlannedSegment) -> Iterator[tuple[bytes, Batches, bool]]:
+        """All batches of a segment, some megabytes at a time, and whether they are the last."""
+        position = 0
+        while position < segment.size:
+            self._check()
+            length = min(_CHUNK, segment.size - position)
+            chunk = file.pread(length, position)
+            first = parse_header(chunk)
+            if first.size > len(chunk) and first.length >= HEADER_SIZE - 12:
+                chunk = file.pread(min(first.size, segment.size - position), position)
+            batches = list(walk_batches(chunk))
+            if not batches:
+                raise CorruptBatch(f"no whole batch at byte {position} of segment {segment.base_offset}")
+            self._read += len(chunk)
+            self._pace.spend(len(chunk))
+            position += _end_of(batches)
+            yield chunk, batches, position >= segment.size
+
+
+def _note_keys(
+    chunk: bytes, batches: Batches, start: int, transactions: CleanedTransactions, offsets: OffsetMap
+) -> None:
+    wanted: Batches = []
+    for position, header in batches:
+        verify_batch(chunk, position, header)
+        discards = transactions.discards(chunk, position, header)
+        if header.last_offset >= start and header.record_count and not header.is_control and not discards:
+            wanted.append((position, header))
+    while wanted:
+        located, count = locate_records(chunk, wanted)
+        fields = located.fields
+        counts = ~fields.key.null & (fields.offset >= start)
+        if not counts.all():
+            fields = fields.select(counts.nonzero()[0])
+        offsets.note(keys_of(located.data, fields.key), fields.offset.tolist())
+        del wanted[:count]
+    offsets.end = max(offsets.end, batches[-1][1].next_offset)
+
+
+def _append(target: Segment, left: bytes) -> None:
+    """Write batches that have their offsets."""
+    fd, view, position = target.file().fileno(), memoryview(left), target.size
+    while view:
+        written = os.pwrite(fd, view, position)
+        view, position = view[written:], position + written
+    for _, header in walk_batches(left):
+        target.note(header, header.last_offset)
+
+
+def _end_of(batches: list[tuple[int, BatchHeader]]) -> int:
+    position, header = batches[-1]
+    return position + header.size
+
+
+class _Pace:
+    """Sleeps so that on average no more than so many bytes a second are spent. Idea: Kafka's `Throttler`."""
+
+    def __init__(self, bytes_per_second: float) -> None:
+        self._bytes_per_second = bytes_per_second
+        self._started = time.monotonic()
+        self._spent = 0
+
+    def spend(self, count: int) -> None:
+        self._spent += count
+        ahead = self._spent / self._bytes_per_second - (time.monotonic() - self._started)
+        if ahead > 0:
+            time.sleep(ahead)
