@@ -29,6 +29,7 @@ TITLES = {
     "retention": "Log retention policy",
     "zookeeper": "ZooKeeper",
     "groups": "Consumer groups",
+    "transactions": "Transactions",
     "observability": "Metrics and logs",
 }
 
