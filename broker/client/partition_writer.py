@@ -61,6 +61,7 @@ class PartitionWriter:
         self._transaction = transaction
         self._identity: ProducerIdentity | None = transaction.identity if transaction else None
         self._sequence = first_sequence
+        self._known_to_log = first_sequence > 0
         self._connection: Connection | None = None
         self._under_way: deque[bytes] = deque()
         self._sent = 0
@@ -86,13 +87,14 @@ class PartitionWriter:
                 self._under_way.append(self._stamped(batch))
                 with contextlib.suppress(PykafkaError):  # waiting for the acknowledgement tries again
                     self._send_unsent()
-                if len(self._under_way) >= self._window:
+                # A log that has not met the producer takes any number first: see Sender._may_send.
+                if len(self._under_way) >= (self._window if self._known_to_log else 1):
                     offsets.append(self._await_oldest())
             while self._under_way:
                 offsets.append(self._await_oldest())
         except BaseException as error:
             self._under_way.clear()
-            self._identity = None  # its sequence has a gap now
+            self._identity, self._known_to_log = None, False  # its sequence has a gap now
             self.close()
             if self._transaction is not None and isinstance(error, BrokerError) and not error.retriable:
                 raise transaction_error(error, producing=True) from error
@@ -117,6 +119,7 @@ class PartitionWriter:
         )
         self._under_way.popleft()
         self._sent -= 1
+        self._known_to_log = True
         return offset
 
     def _acknowledge_once(self) -> int:

@@ -69,6 +69,8 @@ class Sender(threading.Thread):
         self._identity: ProducerIdentity | None = None
         self._identity_at = 0.0
         self._sequences: dict[TopicPartition, int] = {}
+        self._known_to_log: set[TopicPartition] = set()
+        """Partitions that have a batch of this identity."""
         self._aborted = threading.Event()
 
     def abort(self) -> None:
@@ -147,7 +149,7 @@ class Sender(threading.Thread):
             for queue in queues:
                 if size and size + self._settings.batch_size > self._settings.max_request_size:
                     break
-                batch = self._accumulator.take(queue)
+                batch = self._accumulator.take(queue) if self._may_send(queue) else None
                 if batch is not None:
                     entries.append(Entry(queue, batch))
                     self._stamp(batch)
@@ -157,6 +159,14 @@ class Sender(threading.Thread):
             if not link.send(entries, now):
                 for queue, batch in entries:
                     self._succeed(queue, batch, Produced(ErrorCode.none, -1, -1, ""))
+
+    def _may_send(self, queue: PartitionQueue) -> bool:
+        """One batch at a time until the broker has taken the first under this identity.
+
+        A log that has not met a producer begins with whatever number comes: were the first batch refused and
+        the next one in flight already, that one would be written in its place, and the first never.
+        """
+        return self._identity is None or not queue.in_flight or queue.tp in self._known_to_log
 
     def _stamp(self, batch: ProducerBatch) -> None:
         identity = self._identity
@@ -205,6 +215,8 @@ class Sender(threading.Thread):
                 self._failed(queue, batch, error_or_none, now)
 
     def _succeed(self, queue: PartitionQueue, batch: ProducerBatch, result: Produced) -> None:
+        if batch.identity is not None and batch.identity == self._identity:
+            self._known_to_log.add(queue.tp)
         self._accumulator.settled(queue, batch)
         batch.succeed(result.base_offset, result.log_append_time)
 
@@ -225,6 +237,8 @@ class Sender(threading.Thread):
         if error.code in (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id):
             if queue.has_before(batch):
                 return True  # the one before failed, so this one had to; both go again in order
+            if batch.identity != self._identity and self._transactions is None:
+                return True  # the one before was given up meanwhile; this one gets a number of the new identity
             if error.code is ErrorCode.unknown_producer_id and self._transactions is None:
                 self._identity_at = 0.0
                 self._identity = None  # the log of it was deleted by retention: begin anew
@@ -312,6 +326,7 @@ class Sender(threading.Thread):
                     self._give_up(queue, batch, error)
             return False
         self._sequences.clear()
+        self._known_to_log.clear()
         return True
 
     def _take_identity(self, identity: ProducerIdentity | None) -> bool:
@@ -319,6 +334,7 @@ class Sender(threading.Thread):
         if identity != self._identity:
             self._identity = identity
             self._sequences.clear()
+            self._known_to_log.clear()
         return identity is not None
 
 

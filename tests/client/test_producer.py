@@ -137,6 +137,50 @@ def test_a_record_larger_than_the_broker_takes_fails_with_what_to_change(
         assert fine.result(30).offset == 0, "what follows is not held up by the gap in the sequence"
 
 
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_batch_larger_than_the_broker_takes_is_sent_in_parts(
+    broker: BrokerProcess, make_topic: TopicMaker, idempotent: bool
+) -> None:
+    topic = make_topic(2, max_message_bytes="1000")
+    with Producer(broker.bootstrap, {"linger.ms": 50, "enable.idempotence": idempotent}) as producer:
+        futures = [producer.send(topic, b"%05d" % n + b"x" * 100, partition=n % 2) for n in range(400)]
+        too_large = producer.send(topic, b"y" * 2000, partition=0)
+        futures += [producer.send(topic, b"%05d" % n + b"x" * 100, partition=n % 2) for n in range(400, 600)]
+        producer.flush(30)
+        assert isinstance(too_large.exception(0), BrokerError), "one record cannot be divided"
+    assert sorted(future.result(0).offset for future in futures) == sorted([*range(300), *range(300)])
+    received = read_all(broker.bootstrap, topic)
+    for partition in (0, 1):
+        numbers = [int((r.value or b"")[:5]) for r in received if r.partition == partition]
+        assert (numbers if idempotent else sorted(numbers)) == list(range(partition, 600, 2))
+
+
+def test_a_function_chooses_partitions(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+    topic = make_topic(3)
+
+    def choose(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
+        return None if key is None else int(key) % (partitions + 1)
+
+    with Producer(broker.bootstrap, partitioner=choose) as producer:
+        futures = [producer.send(topic, b"v", key=b"%d" % n) for n in range(3)]
+        anywhere = producer.send(topic, b"v")
+        assert [future.result(30).partition for future in futures] == [0, 1, 2]
+        assert anywhere.result(30).partition in (0, 1, 2)
+        with pytest.raises(ConfigError, match="the partitioner chose 3 of the 3 partitions"):
+            producer.send(topic, b"v", key=b"3")
+
+
+def test_partitioners_by_name(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+    topic = make_topic(4)
+    with Producer(broker.bootstrap, {"partitioner": "roundrobin"}) as producer:
+        futures = [producer.send(topic, b"v", key=b"same") for _ in range(8)]
+        assert [future.result(30).partition for future in futures] == [0, 1, 2, 3] * 2
+    with Producer(broker.bootstrap, {"partitioner": "sticky", "linger.ms": 1000}) as producer:
+        futures = [producer.send(topic, b"v", key=b"%d" % n) for n in range(8)]
+        producer.flush(30)
+        assert len({future.result(0).partition for future in futures}) == 1, "keys do not matter"
+
+
 def test_a_record_larger_than_a_request_is_refused_at_once(producer: Producer, make_topic: TopicMaker) -> None:
     with pytest.raises(BrokerError, match=r"exceeds max\.request\.size=1048576"):
         producer.send(make_topic(), b"x" * 1048577)

@@ -12,6 +12,8 @@ from broker.errors import RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import parse_header, verify_batch
 from broker.records.builder import BatchBuilder
+from broker.records.compression import Codec
+from broker.records.record import decode_records
 
 
 @pytest.fixture
@@ -90,3 +92,47 @@ def test_a_stamped_batch_is_valid_and_can_be_stamped_again(batch: ProducerBatch)
         verify_batch(payload, 0, header)
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (*identity, sequence)
         assert batch.identity == identity
+
+
+def test_the_halves_of_a_batch_tell_its_futures_what_became_of_them(batch: ProducerBatch) -> None:
+    called: list[RecordFuture] = []
+    futures = [append(batch, 1000 + n) for n in range(5)]
+    futures[3].add_done_callback(called.append)
+    first, second = batch.split()
+    assert (first.record_count, second.record_count) == (2, 3)
+    assert (first.order, second.order) == (1, 3)
+    assert not any(future.done() for future in futures)
+    assert not batch.wait(0)
+    first.succeed(10)
+    assert [future.done() for future in futures] == [True, True, False, False, False]
+    assert called == []
+    second.fail(ValueError("no"))
+    assert futures[1].result(0) == RecordMetadata("t", 3, 11, 1001)
+    assert isinstance(futures[4].exception(0), ValueError)
+    assert called == [futures[3]]
+    assert batch.wait(0)
+
+
+def test_halves_keep_the_sequence_numbers_the_codec_and_the_transaction() -> None:
+    builder = BatchBuilder(max_bytes=10_000, codec=Codec.GZIP, transactional=True)
+    whole = ProducerBatch(TopicPartition("t", 0), builder, order=1, created=0.0, expires=1.0, reserved=9)
+    for number in range(4):
+        whole.append(1000 + number, b"k", b"%d" % number, (("h", b"x"),))
+    whole.stamp(ProducerIdentity(7, 2), 2**31 - 2)
+    first, second = whole.split()
+    headers = [parse_header(half.payload()) for half in (first, second)]
+    assert [(h.producer_id, h.producer_epoch, h.base_sequence) for h in headers] == [(7, 2, 2**31 - 2), (7, 2, 0)]
+    assert [(h.codec, h.is_transactional) for h in headers] == [(Codec.GZIP, True)] * 2
+    read = [(r.timestamp, r.value, r.headers) for half in (first, second) for r in decode_records(half.payload())]
+    assert read == [(1000 + n, b"%d" % n, (("h", b"x"),)) for n in range(4)]
+    assert first.reserved + second.reserved == 9
+
+
+def test_a_callback_added_after_the_split_is_called(batch: ProducerBatch) -> None:
+    futures, called = [append(batch) for _ in range(2)], list[RecordFuture]()
+    first, second = batch.split()
+    futures[1].add_done_callback(called.append)
+    first.succeed(0)
+    assert called == []
+    second.succeed(1)
+    assert called == [futures[1]]

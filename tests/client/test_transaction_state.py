@@ -1,0 +1,106 @@
+"""What a transactional producer may do when."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.client.transaction_errors import (
+    AbortableTransactionError,
+    FatalTransactionError,
+    ProducerFenced,
+    transaction_error,
+)
+from broker.client.transaction_state import Phase, TransactionState
+from broker.errors import BrokerError, ErrorCode, PykafkaError, RequestTimedOut
+from broker.protocol.topic_partition import TopicPartition
+
+TP = TopicPartition("t", 0)
+FENCED = ProducerFenced(ErrorCode.producer_fenced, "gone")
+BROKEN = AbortableTransactionError(ErrorCode.message_too_large, "too large")
+
+
+@pytest.fixture
+def state() -> TransactionState:
+    """In a transaction."""
+    made = TransactionState()
+    made.initialized()
+    made.begin()
+    return made
+
+
+def test_nothing_goes_before_it_is_initialized() -> None:
+    state = TransactionState()
+    for act in (state.begin, state.check_open, state.start_commit, state.start_abort):
+        with pytest.raises(PykafkaError, match=r"has not called init_transactions\(\) yet"):
+            act()
+
+
+def test_a_transaction_begins_once_and_ends_before_the_next(state: TransactionState) -> None:
+    with pytest.raises(PykafkaError, match="is in a transaction"):
+        state.begin()
+    state.added([TP])
+    assert state.begun
+    state.start_commit()
+    state.start_commit()
+    with pytest.raises(PykafkaError, match="was told to commit"):
+        state.start_abort()
+    state.ended()
+    assert (state.phase, state.begun) == (Phase.READY, False)
+    with pytest.raises(PykafkaError, match=r"call begin_transaction\(\)"):
+        state.check_open()
+    state.begin()
+
+
+def test_what_failed_can_only_be_aborted(state: TransactionState) -> None:
+    state.failed(BROKEN)
+    state.failed(AbortableTransactionError(ErrorCode.unknown_server_error, "later"))
+    for act in (state.check_open, state.start_commit):
+        with pytest.raises(AbortableTransactionError, match="too large"):
+            act()
+    assert state.doomed() is BROKEN
+    state.start_abort()
+    state.ended()
+    state.begin()
+    assert state.doomed() is None
+    state.check_open()
+
+
+def test_a_refused_commit_can_be_aborted(state: TransactionState) -> None:
+    state.start_commit()
+    state.failed(BROKEN)
+    state.start_abort()
+
+
+def test_an_abort_dooms_what_was_not_sent(state: TransactionState) -> None:
+    assert state.doomed() is None
+    state.start_abort()
+    doomed = state.doomed()
+    assert doomed is not None
+    assert "was aborted" in str(doomed)
+
+
+def test_after_a_fatal_error_nothing_goes(state: TransactionState) -> None:
+    state.failed(BROKEN)
+    state.failed(FENCED)
+    for act in (state.begin, state.check_open, state.start_commit, state.start_abort, state.initialized):
+        with pytest.raises(ProducerFenced):
+            act()
+    assert state.doomed() is FENCED
+
+
+@pytest.mark.parametrize(
+    ("error", "producing", "kind"),
+    [
+        (BrokerError(ErrorCode.producer_fenced), True, ProducerFenced),
+        (BrokerError(ErrorCode.invalid_producer_epoch), False, ProducerFenced),
+        (BrokerError(ErrorCode.invalid_producer_epoch), True, AbortableTransactionError),
+        (BrokerError(ErrorCode.invalid_txn_state), False, FatalTransactionError),
+        (BrokerError(ErrorCode.transactional_id_authorization_failed), False, FatalTransactionError),
+        (BrokerError(ErrorCode.unknown_member_id), False, AbortableTransactionError),
+        (BrokerError(ErrorCode.transaction_abortable), True, AbortableTransactionError),
+        (RequestTimedOut("late"), True, AbortableTransactionError),
+    ],
+)
+def test_errors_are_told_apart(error: PykafkaError, producing: bool, kind: type[BrokerError]) -> None:
+    assert type(transaction_error(error, producing=producing)) is kind
+    assert transaction_error(FENCED) is FENCED
