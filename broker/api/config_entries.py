@@ -1,67 +1,135 @@
 """Settings as DescribeConfigs and CreateTopics show them: value, where it comes from, type, synonyms.
 
-Called by those handlers. Sources and types are numbered as in Kafka's ConfigSource and ConfigType.
+Called by config_resources.py and create_topics.py. Sources and types are numbered as in Kafka's ConfigSource and
+ConfigType; synonyms stand in Kafka's order (kafka.server.ConfigHelper): altered for this broker, for all brokers, set
+in the broker's file, built in — each layer with the names from the finest unit to the coarsest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+import itertools
+from collections.abc import Iterable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
-from broker.config.broker_config import BrokerConfig
-from broker.log.log_config import TOPIC_KEYS, LogConfig
-from broker.settings import settings_of
+from broker.config.broker_config import TOPIC_DEFAULT_KEYS, BrokerConfig
+from broker.config.dynamic_config import DynamicConfig
+from broker.log.log_config import TOPIC_KEYS
+from broker.settings import Setting, UpdateMode, settings_of
 
-__all__ = ["ConfigEntry", "ConfigSource", "broker_entries", "topic_entries"]
+__all__ = ["ConfigEntry", "ConfigSource", "Synonym", "broker_entries", "cluster_entries", "topic_entries"]
 
 
 class ConfigSource(IntEnum):
     """Where a value was set."""
 
     TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    DYNAMIC_BROKER_LOGGER = 6
 
 
 _TYPES = {"boolean": 1, "string": 2, "int": 3, "short": 4, "long": 5, "double": 6, "list": 7, "password": 9}
+_BROKER_KEYS = settings_of(BrokerConfig)
+
+
+class Synonym(NamedTuple):
+    """One of the values that a setting has had given, under the name it was given by."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
 
 
 class ConfigEntry(NamedTuple):
-    """One setting in force. `synonyms` lists (name, value, source), the strongest first."""
+    """One setting in force. `synonyms` are the strongest first; a value that must not be shown is None."""
 
     name: str
-    value: str
+    value: str | None
     source: ConfigSource
-    type: int
-    doc: str
-    synonyms: tuple[tuple[str, str, ConfigSource], ...]
+    type: int = 0
+    doc: str | None = None
+    synonyms: tuple[Synonym, ...] = ()
+    read_only: bool = False
+    sensitive: bool = False
 
 
-def topic_entries(config: BrokerConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every setting of a topic that has `overrides`, over the broker's settings, over Kafka's defaults."""
-    built_in = LogConfig()
-    from_broker = config.topic_defaults()
+def topic_entries(dynamic: DynamicConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
+    """Every setting of a topic that has `overrides`, over the broker's settings."""
+    defaults = dynamic.current.topic_defaults()
     entries = []
     for name, key in TOPIC_KEYS.items():
-        default = key.format(getattr(built_in, key.attribute))
-        synonyms = [(name, default, ConfigSource.DEFAULT)]
-        if from_broker.get(name, default) != default:
-            synonyms.insert(0, (name, from_broker[name], ConfigSource.STATIC_BROKER))
+        synonyms = list(_synonyms(dynamic, TOPIC_DEFAULT_KEYS.get(name, ())))
+        value = defaults.get(name, key.format(key.default))
         if name in overrides:
-            synonyms.insert(0, (name, overrides[name], ConfigSource.TOPIC))
-        _, value, source = synonyms[0]
+            value = overrides[name]
+            synonyms.insert(0, Synonym(name, value, ConfigSource.TOPIC))
+        source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         entries.append(ConfigEntry(name, value, source, _TYPES[key.type], key.doc, tuple(synonyms)))
     return entries
 
 
-def broker_entries(config: BrokerConfig) -> list[ConfigEntry]:
+def broker_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:
     """Every setting of this broker."""
     entries = []
-    values = config.describe()
-    for name, key in settings_of(BrokerConfig).items():
-        default = key.format(key.default)
-        value = values[name]
-        source = ConfigSource.DEFAULT if value == default else ConfigSource.STATIC_BROKER
-        entries.append(ConfigEntry(name, value, source, _TYPES[key.type], key.doc, ((name, value, source),)))
+    for name, key in _BROKER_KEYS.items():
+        given = _synonyms(dynamic, _names_of(name))
+        synonyms = tuple(itertools.dropwhile(lambda one, name=name: one.name != name, given))  # type: ignore[misc]
+        entries.append(_broker_entry(key, _shown(key, dynamic.current), synonyms))
     return entries
+
+
+def cluster_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:
+    """The settings altered for all brokers: those alone."""
+    return [
+        _broker_entry(_BROKER_KEYS[name], value, (Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER),))
+        for name, value in dynamic.cluster_wide.items()
+    ]
+
+
+def _broker_entry(key: Setting, value: str | None, synonyms: tuple[Synonym, ...]) -> ConfigEntry:
+    source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
+    read_only = key.update is UpdateMode.READ_ONLY
+    return ConfigEntry(key.name, value, source, _TYPES[key.type], key.doc, synonyms, read_only, key.sensitive)
+
+
+def _synonyms(dynamic: DynamicConfig, names: Iterable[str]) -> Iterable[Synonym]:
+    for source, values in (
+        (ConfigSource.DYNAMIC_BROKER, dynamic.own),
+        (ConfigSource.DYNAMIC_DEFAULT_BROKER, dynamic.cluster_wide),
+        (ConfigSource.STATIC_BROKER, _static_values(dynamic.static)),
+        (ConfigSource.DEFAULT, _built_in_values()),
+    ):
+        for name in names:
+            if name in values:
+                yield Synonym(name, None if _BROKER_KEYS[name].sensitive else values[name], source)
+
+
+@functools.lru_cache(maxsize=4)
+def _static_values(static: BrokerConfig) -> Mapping[str, str]:
+    """What the file or an override names, or a test made to differ from the default."""
+    return {
+        name: key.format(value)
+        for name, key in _BROKER_KEYS.items()
+        if (value := getattr(static, key.attribute)) is not None and (name in static.named or value != key.default)
+    }
+
+
+@functools.cache
+def _built_in_values() -> Mapping[str, str]:
+    return {name: key.format(key.default) for name, key in _BROKER_KEYS.items() if key.default is not None}
+
+
+@functools.cache
+def _names_of(name: str) -> tuple[str, ...]:
+    """The broker keys that give one thing in different units, from the finest; of most there is one."""
+    groups = (tuple(names) for names in TOPIC_DEFAULT_KEYS.values())
+    return next((group for group in groups if name in group), (name,))
+
+
+def _shown(key: Setting, config: BrokerConfig) -> str | None:
+    value = getattr(config, key.attribute)
+    return None if value is None or key.sensitive else key.format(value)

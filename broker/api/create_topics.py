@@ -47,7 +47,7 @@ async def _create(context: ApiContext, asked: Any, validate_only: bool) -> Mappi
         return _failed(asked.name, error)
     except ConfigError as error:
         return _failed(asked.name, BrokerError(ErrorCode.invalid_config, str(error)))
-    entries = topic_entries(context.config, record.config)
+    entries = topic_entries(context.configs.dynamic, record.config)
     return {
         "name": asked.name,
         "error_code": ErrorCode.none,

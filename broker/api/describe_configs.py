@@ -1,19 +1,19 @@
-"""DescribeConfigs: the settings in force of topics and of this broker, with source, synonyms and docs."""
+"""DescribeConfigs: settings in force of topics, of this broker, of all brokers (name ""), and log levels (KIP-133,
+KIP-226, KIP-412, KIP-569), each with source, type, synonyms and documentation. Passwords are never shown."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.api.config_entries import ConfigEntry, ConfigSource, broker_entries, topic_entries
+from broker.api.config_entries import ConfigEntry, ConfigSource
+from broker.api.config_resources import resource
 from broker.api.context import ApiContext
 from broker.errors import BrokerError, ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request, field
 
-__all__ = ["BROKER", "TOPIC", "handle"]
-
-TOPIC, BROKER = 2, 4
+__all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
@@ -24,42 +24,27 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
 def _resource(context: ApiContext, asked: Any, body: Any) -> Mapping[str, Any]:
     answer = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
-        entries = _entries(context, asked.resource_type, asked.resource_name)
+        entries = resource(context, asked.resource_type, asked.resource_name).describe()
     except BrokerError as error:
         return {**answer, "error_code": error.code, "error_message": error.message or None, "configs": ()}
     wanted = asked.configuration_keys
     chosen = [e for e in entries if not wanted or e.name in wanted]
-    return {**answer, "error_code": ErrorCode.none, "error_message": None, "configs": _configs(chosen, asked, body)}
+    return {**answer, "error_code": ErrorCode.none, "error_message": None, "configs": _configs(chosen, body)}
 
 
-def _entries(context: ApiContext, kind: int, name: str) -> list[ConfigEntry]:
-    if kind == TOPIC:
-        topic = context.topics.metadata.topics.get(name)
-        if topic is None:
-            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name}")
-        return topic_entries(context.config, topic.config)
-    if kind == BROKER:
-        if name not in ("", str(context.broker_id)):
-            raise BrokerError(ErrorCode.invalid_request, f"this is broker {context.broker_id}, not {name}")
-        return broker_entries(context.config)
-    raise BrokerError(ErrorCode.invalid_request, f"resource type {kind} is not served")
-
-
-def _configs(entries: Sequence[ConfigEntry], asked: Any, body: Any) -> list[Mapping[str, Any]]:
+def _configs(entries: Sequence[ConfigEntry], body: Any) -> list[Mapping[str, Any]]:
     documented = field(body, "include_documentation", False)
     return [
         {
             "name": e.name,
             "value": e.value,
-            "read_only": asked.resource_type == BROKER,
+            "read_only": e.read_only,
             "config_source": int(e.source),
             "is_default": e.source is ConfigSource.DEFAULT,
-            "is_sensitive": False,
+            "is_sensitive": e.sensitive,
             "config_type": e.type,
             "documentation": e.doc if documented else None,
-            "synonyms": [{"name": name, "value": value, "source": int(source)} for name, value, source in e.synonyms]
-            if body.include_synonyms
-            else (),
+            "synonyms": [one._asdict() for one in e.synonyms] if body.include_synonyms else (),
         }
         for e in entries
     ]

@@ -1,41 +1,43 @@
-"""IncrementalAlterConfigs: set, delete, append to or subtract from a topic's settings (KIP-339).
+"""IncrementalAlterConfigs: set, delete, append to or subtract from settings of topics, of brokers (those that may
+change at run time, KIP-226) and of a broker's loggers (KIP-339).
 
-Changes are kept in ZooKeeper and hold at once. Broker settings are read at start and refused here.
+Changes of topics and brokers are kept in ZooKeeper; all hold at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from broker.api.config_changes import Changes, incremental_changes
+from broker.api.config_resources import resource
 from broker.api.context import ApiContext
-from broker.api.describe_configs import TOPIC
 from broker.errors import BrokerError, ConfigError, ErrorCode
-from broker.log.log_config import TOPIC_KEYS
 from broker.net.router import Client
 from broker.protocol.messages import Request
-from broker.settings import did_you_mean
+from broker.settings import Setting
 
 __all__ = ["alter_each", "handle"]
 
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
+ChangesOf = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, Setting]], Changes]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
     """Alter each resource; each succeeds or fails alone."""
-    return await alter_each(context, request, _changes)
+    return await alter_each(context, request, incremental_changes)
 
 
-async def alter_each(
-    context: ApiContext, request: Request, changes_of: Callable[[Any, Mapping[str, str]], dict[str, str | None]]
-) -> Mapping[str, Any]:
-    """Apply `changes_of(resource, settings the topic has)` to each named topic; None takes a setting away."""
+async def alter_each(context: ApiContext, request: Request, changes_of: ChangesOf) -> Mapping[str, Any]:
+    """Apply `changes_of(what is asked, what the resource has, what its settings are)` to each resource."""
+    named = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
     responses = []
     for asked in request.body.resources:
         code, message = ErrorCode.none, None
         try:
-            changes = changes_of(asked, _settings_of(context, asked))
-            await context.topics.alter_config(asked.resource_name, changes, validate_only=request.body.validate_only)
+            if named[asked.resource_type, asked.resource_name] > 1:
+                raise BrokerError(ErrorCode.invalid_request, "a resource may stand in the request only once")
+            await _alter(context, asked, request.body.validate_only, changes_of)
         except BrokerError as error:
             code, message = error.code, error.message or None
         except ConfigError as error:
@@ -51,35 +53,9 @@ async def alter_each(
     return {"responses": responses}
 
 
-def _settings_of(context: ApiContext, asked: Any) -> Mapping[str, str]:
-    if asked.resource_type != TOPIC:
-        raise BrokerError(ErrorCode.invalid_request, "only topic settings can be altered while the broker runs")
-    topic = context.topics.metadata.topics.get(asked.resource_name)
-    if topic is None:
-        raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no topic {asked.resource_name}")
-    return topic.config
-
-
-def _changes(asked: Any, current: Mapping[str, str]) -> dict[str, str | None]:
-    return {c.name: _new_value(c, current.get(c.name)) for c in asked.configs}
-
-
-def _new_value(change: Any, current: str | None) -> str | None:
-    key = TOPIC_KEYS.get(change.name)
-    if key is None:
-        raise ConfigError(f"unknown setting {change.name!r}{did_you_mean(change.name, TOPIC_KEYS)}")
-    if change.config_operation == DELETE:
-        return None
-    if change.value is None:
-        raise ConfigError(f"{change.name}: a value is needed")
-    if change.config_operation == SET:
-        return str(change.value)
-    if key.type != "list":
-        raise ConfigError(f"{change.name}: only a list can be appended to or subtracted from")
-    items = [item for item in (key.format(key.default) if current is None else current).split(",") if item]
-    named = [item.strip() for item in change.value.split(",")]
-    if change.config_operation == APPEND:
-        return ",".join(items + [item for item in named if item not in items])
-    if change.config_operation == SUBTRACT:
-        return ",".join(item for item in items if item not in named)
-    raise BrokerError(ErrorCode.invalid_request, f"config operation {change.config_operation} is not known")
+async def _alter(context: ApiContext, asked: Any, validate_only: bool, changes_of: ChangesOf) -> None:
+    found = resource(context, asked.resource_type, asked.resource_name)
+    if changes_of is not incremental_changes and not found.replaceable:
+        raise BrokerError(ErrorCode.invalid_request, "AlterConfigs is for topics and brokers only")
+    changes = changes_of(asked.configs, found.current(), found.keys)
+    await found.alter(changes, validate_only=validate_only)

@@ -50,21 +50,64 @@ def test_every_version_describes_a_topic(ask: Requests, topic: str, version: int
     assert answer.error_code is ErrorCode.none
     found = {c.name: c for c in answer.configs}
     assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("1234", 1)
-    assert [s.value for s in found["retention.ms"].synonyms] == ["1234", "604800000"]
+    assert [(s.name, s.value, s.source) for s in found["retention.ms"].synonyms] == [
+        ("retention.ms", "1234", 1),
+        ("log.retention.hours", "168", 5),
+    ]
     assert found["segment.bytes"].config_source == 5
 
 
 def test_the_broker_is_described_by_its_id(ask: Requests, broker: BrokerProcess) -> None:
     (found,) = describe(ask, BROKER, "0", ["group.initial.rebalance.delay.ms"]).configs
     assert (found.value, found.config_source, found.read_only) == ("50", 4, True)
-    assert describe(ask, BROKER, "77").error_code is ErrorCode.invalid_request
+    for name in ("77", "x"):
+        assert describe(ask, BROKER, name).error_code is ErrorCode.invalid_request
+
+
+def test_the_types_are_kafkas(ask: Requests, topic: str) -> None:
+    boolean, string, int_, short, long_, double, list_ = range(1, 8)
+    ask.create(topic)
+    assert {c.name: c.config_type for c in describe(ask, TOPIC, topic).configs} == {
+        "cleanup.policy": list_,
+        "compression.type": string,
+        "message.timestamp.type": string,
+        "min.cleanable.dirty.ratio": double,
+        "preallocate": boolean,
+        "unclean.leader.election.enable": boolean,
+        **dict.fromkeys(["segment.bytes", "segment.index.bytes", "index.interval.bytes", "max.message.bytes"], int_),
+        **dict.fromkeys(["min.insync.replicas"], int_),
+        **dict.fromkeys(["retention.ms", "retention.bytes", "delete.retention.ms", "file.delete.delay.ms"], long_),
+        **dict.fromkeys(["min.compaction.lag.ms", "max.compaction.lag.ms", "segment.ms", "segment.jitter.ms"], long_),
+        **dict.fromkeys(["flush.messages", "flush.ms"], long_),
+        **dict.fromkeys(["message.timestamp.before.max.ms", "message.timestamp.after.max.ms"], long_),
+    }
+    of_broker = {c.name: c.config_type for c in describe(ask, BROKER, "0").configs}
+    assert of_broker["log.retention.hours"] == of_broker["message.max.bytes"] == int_
+    assert of_broker["log.retention.ms"] == of_broker["connections.max.idle.ms"] == long_
+    assert of_broker["offsets.topic.replication.factor"] == short
 
 
 def test_what_is_not_there_is_refused(ask: Requests) -> None:
     assert describe(ask, TOPIC, "no-such-topic").error_code is ErrorCode.unknown_topic_or_partition
     assert describe(ask, 99, "x").error_code is ErrorCode.invalid_request
     assert alter(ask, "no-such-topic").error_code is ErrorCode.unknown_topic_or_partition
-    assert alter(ask, "0", kind=BROKER).error_code is ErrorCode.invalid_request
+    assert alter(ask, "").error_code is ErrorCode.invalid_request
+    assert alter(ask, "a/b").error_code is ErrorCode.invalid_topic_exception
+    for kind in (16, 32, 99):
+        assert describe(ask, kind, "x").error_code is ErrorCode.invalid_request
+        assert alter(ask, "x", kind=kind).error_code is ErrorCode.invalid_request
+
+
+def test_a_resource_or_a_setting_that_is_named_twice_is_refused(ask: Requests, topic: str) -> None:
+    ask.create(topic)
+    change = ("retention.ms", SET, "5")
+    assert alter(ask, topic, change, change).error_code is ErrorCode.invalid_request
+    configs = [{"name": "retention.ms", "config_operation": SET, "value": "5"}]
+    resources = [{"resource_type": TOPIC, "resource_name": topic, "configs": configs}] * 2
+    body = {"resources": resources, "validate_only": False}
+    answers = ask.ask(ApiKey.INCREMENTAL_ALTER_CONFIGS, body).responses
+    assert [a.error_code for a in answers] == [ErrorCode.invalid_request] * 2
+    assert setting(ask, topic, "retention.ms")[1] == 5
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.INCREMENTAL_ALTER_CONFIGS))
@@ -85,19 +128,22 @@ def test_a_list_is_appended_to_and_subtracted_from(ask: Requests, topic: str) ->
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "code"),
     [
-        ("retention.m", SET, "1"),
-        ("retention.ms", SET, "soon"),
-        ("retention.ms", SET, None),
-        ("retention.ms", APPEND, "1"),
-        ("cleanup.policy", SET, "keep"),
+        (("retention.m", SET, "1"), ErrorCode.invalid_config),
+        (("retention.ms", SET, "soon"), ErrorCode.invalid_config),
+        (("retention.ms", APPEND, "1"), ErrorCode.invalid_config),
+        (("cleanup.policy", SET, "keep"), ErrorCode.invalid_config),
+        (("retention.ms", SET, None), ErrorCode.invalid_request),
+        (("retention.ms", 9, "1"), ErrorCode.invalid_request),
     ],
 )
-def test_a_bad_change_changes_nothing(ask: Requests, topic: str, change: tuple[str, int, str | None]) -> None:
+def test_a_bad_change_changes_nothing(
+    ask: Requests, topic: str, change: tuple[str, int, str | None], code: ErrorCode
+) -> None:
     ask.create(topic)
     answer = alter(ask, topic, ("segment.ms", SET, "5000"), change)
-    assert answer.error_code is ErrorCode.invalid_config
+    assert answer.error_code is code
     assert answer.error_message
     assert setting(ask, topic, "segment.ms")[1] == 5
 
