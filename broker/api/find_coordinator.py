@@ -1,7 +1,8 @@
-"""FindCoordinator: which broker keeps a group. Creates __consumer_offsets when it is first needed.
+"""FindCoordinator: which broker keeps a group or a transactional id. Creates their topic when it is first needed.
 
-The coordinator of a group is the leader of the partition of __consumer_offsets its name hashes to.
-Version notes: 4 — several keys at once (KIP-699). Transactional ids (key type 1) are not served yet.
+The coordinator of a group is the leader of the partition of __consumer_offsets its name hashes to, that of a
+transactional id the leader of its partition of __transaction_state.
+Version notes: 1 — transactions (key type 1). 4 — several keys at once (KIP-699).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.api.context import ApiContext
-from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC
+from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.errors import BrokerError, ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request, field
@@ -18,6 +19,12 @@ from broker.protocol.messages import Request, field
 __all__ = ["handle"]
 
 GROUP = 0
+TRANSACTION = 1
+
+_PARTITIONS_SETTING = {
+    GROUP_OFFSETS_TOPIC: "offsets.topic.num.partitions",
+    TRANSACTION_STATE_TOPIC: "transaction.state.log.num.partitions",
+}
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
@@ -46,22 +53,25 @@ async def _find(context: ApiContext, kind: int, key: str) -> Mapping[str, Any]:
 
 
 async def _coordinator(context: ApiContext, kind: int, key: str) -> Any:
-    if kind != GROUP:
-        raise BrokerError(ErrorCode.invalid_request, "this version of pykafka serves groups, not transactions")
-    if GROUP_OFFSETS_TOPIC not in context.topics.metadata.topics:
+    if kind == GROUP:
+        topic, partition = GROUP_OFFSETS_TOPIC, context.groups.partition_for(key)
+    elif kind == TRANSACTION:
+        topic, partition = TRANSACTION_STATE_TOPIC, context.transactions.partition_for(key)
+    else:
+        raise BrokerError(ErrorCode.invalid_request, f"key type {kind} is neither a group (0) nor a transaction (1)")
+    if topic not in context.topics.metadata.topics:
         try:
-            await context.topics.create_default(GROUP_OFFSETS_TOPIC)
+            await context.topics.create_default(topic)
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise BrokerError(ErrorCode.coordinator_not_available, error.message) from error
     metadata = context.topics.metadata
-    partitions = metadata.topics[GROUP_OFFSETS_TOPIC].partitions
-    found = partitions.get(context.groups.partition_for(key))
+    partitions = metadata.topics[topic].partitions
+    found = partitions.get(partition)
     if found is None:
         raise BrokerError(
             ErrorCode.coordinator_not_available,
-            f"{GROUP_OFFSETS_TOPIC} has {len(partitions)} partitions; start every broker with the same "
-            "offsets.topic.num.partitions",
+            f"{topic} has {len(partitions)} partitions; start every broker with the same {_PARTITIONS_SETTING[topic]}",
         )
     leader = found.leader
     if leader not in metadata.brokers:

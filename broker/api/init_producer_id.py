@@ -1,4 +1,10 @@
-"""InitProducerId: an id for an idempotent producer (KIP-98). Transactional ids are not served yet."""
+"""InitProducerId: an id for an idempotent producer (KIP-98), and the start of a transactional one.
+
+With a transactional id the producer gets the id's own producer id in the next epoch, which fences whoever used
+it before; what that one left open is aborted first.
+Version notes: 3 — a producer may name what it was so far, to go on after an error (KIP-360). 6 (two-phase
+commit, KIP-939) is not served.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +13,12 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from broker.api.context import ApiContext
+from broker.api.transaction_requests import code_for_version
+from broker.coordinator.transaction_records import NO_EPOCH, NO_PRODUCER_ID
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode, PykafkaError
 from broker.net.router import Client
-from broker.protocol.messages import Request
+from broker.protocol.messages import Request, field, to_ms
 
 __all__ = ["handle"]
 
@@ -17,24 +26,47 @@ logger = logging.getLogger(__name__)
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
-    """A fresh producer id in epoch 0; ids are taken from ZooKeeper in blocks."""
-    if request.body.transactional_id is not None:
+    """A fresh producer id in epoch 0, or the transactional id's own; fresh ids are taken from ZooKeeper in blocks."""
+    body = request.body
+    claimed = ProducerIdAndEpoch(field(body, "producer_id", NO_PRODUCER_ID), field(body, "producer_epoch", NO_EPOCH))
+    if (claimed.producer_id == NO_PRODUCER_ID) is not (claimed.epoch == NO_EPOCH):
         return _refused(ErrorCode.invalid_request)
+    if body.transactional_id is not None:
+        return _init_transactional(context, request, None if claimed.epoch == NO_EPOCH else claimed)
     ready = context.producer_ids.take()
-    return _answer(ready) if ready is not None else _wait(context)
+    return _answer(ready, 0) if ready is not None else _wait(context)
+
+
+async def _init_transactional(
+    context: ApiContext, request: Request, claimed: ProducerIdAndEpoch | None
+) -> Mapping[str, Any]:
+    body = request.body
+    try:
+        reply = await context.transactions.init_producer_id(
+            body.transactional_id, to_ms(body.transaction_timeout), claimed
+        )
+    except PykafkaError as error:
+        return _no_id(error)
+    if reply.error is not ErrorCode.none:
+        return _refused(code_for_version(request.api, request.version, reply.error))
+    return _answer(reply.producer_id, reply.producer_epoch)
 
 
 async def _wait(context: ApiContext) -> Mapping[str, Any]:
     try:
-        return _answer(await context.producer_ids.take_from_new_block())
+        return _answer(await context.producer_ids.take_from_new_block(), 0)
     except PykafkaError as error:
-        logger.warning("no producer id can be given: %s", error)
-        return _refused(ErrorCode.coordinator_load_in_progress)  # producers ask again
+        return _no_id(error)
 
 
-def _answer(producer_id: int) -> Mapping[str, Any]:
-    return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": 0}
+def _no_id(error: PykafkaError) -> Mapping[str, Any]:
+    logger.warning("no producer id can be given: %s", error)
+    return _refused(ErrorCode.coordinator_load_in_progress)  # producers ask again
+
+
+def _answer(producer_id: int, epoch: int) -> Mapping[str, Any]:
+    return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": epoch}
 
 
 def _refused(code: ErrorCode) -> Mapping[str, Any]:
-    return {"error_code": code, "producer_id": -1, "producer_epoch": -1}
+    return {"error_code": code, "producer_id": NO_PRODUCER_ID, "producer_epoch": NO_EPOCH}

@@ -3,7 +3,8 @@
 Behaviour: acks 0 gets no answer, and its connection is closed when it fails; 1 and all are answered once
 the records are in the log (and, where the topic's flush settings ask for it, on disk). Every partition has
 its own error. With one replica acks=all equals acks=1, unless min.insync.replicas asks for more, which is
-then refused. Clients do not write to internal topics.
+then refused. Clients do not write to internal topics. Records of a transaction are refused when their partition
+is not in it.
 Version notes: 3 is the first with record batches; topic ids (13) are not served.
 """
 
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from broker.api.context import ApiContext
+from broker.api.produce_verification import check_transaction
 from broker.cluster.partition import Partition
 from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.errors import BrokerError, ErrorCode, ProtocolError
@@ -21,6 +23,7 @@ from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.batch import is_transactional
 
 __all__ = ["handle"]
 
@@ -37,7 +40,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
         {
             "name": topic.name,
             "partition_responses": [
-                _append(context, body, TopicPartition(topic.name, data.index), data.records, to_flush)
+                _append(context, request, TopicPartition(topic.name, data.index), data.records, to_flush)
                 for data in topic.partition_data
             ],
         }
@@ -72,14 +75,16 @@ def _answer(body: Any, responses: Sequence[Mapping[str, Any]]) -> Answer:
 
 
 def _append(
-    context: ApiContext, body: Any, tp: TopicPartition, records: bytes | None, to_flush: Unflushed
+    context: ApiContext, request: Request, tp: TopicPartition, records: bytes | None, to_flush: Unflushed
 ) -> Mapping[str, Any]:
     try:
         if tp.topic in INTERNAL_TOPICS:
             raise BrokerError(ErrorCode.invalid_topic_exception, f"{tp.topic} is written by brokers only")
         partition = context.topics.partition(tp)
-        _check(body, partition, records)
-        result = partition.append(records or b"")
+        checked = _check(request.body, partition, records)
+        if is_transactional(checked):
+            check_transaction(context, request.version, request.body.transactional_id, tp, checked)
+        result = partition.append(checked)
     except BrokerError as error:
         return _failed(context, tp.partition, error)
     response = {
@@ -106,7 +111,8 @@ def _failed(context: ApiContext, index: int, error: BrokerError) -> dict[str, An
     }
 
 
-def _check(body: Any, partition: Partition, records: bytes | None) -> None:
+def _check(body: Any, partition: Partition, records: bytes | None) -> bytes:
+    """The records, if the request may have them appended."""
     if body.acks not in (-1, 0, 1):
         raise BrokerError(ErrorCode.invalid_required_acks, f"acks={body.acks} is not 0, 1 or all")
     needed = partition.log.config.min_insync_replicas
@@ -114,5 +120,4 @@ def _check(body: Any, partition: Partition, records: bytes | None) -> None:
         raise BrokerError(ErrorCode.not_enough_replicas, f"min.insync.replicas={needed} and one replica is in sync")
     if not records:
         raise BrokerError(ErrorCode.invalid_record, "the request holds no record batch for this partition")
-    if body.transactional_id is not None:
-        raise BrokerError(ErrorCode.invalid_txn_state, "transactions are not served by this version of pykafka")
+    return records

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from broker.api import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
     alter_configs,
     api_versions,
     create_partitions,
@@ -20,6 +22,8 @@ from broker.api import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_transactions,
+    end_txn,
     fetch,
     find_coordinator,
     heartbeat,
@@ -29,12 +33,14 @@ from broker.api import (
     leave_group,
     list_groups,
     list_offsets,
+    list_transactions,
     metadata,
     offset_commit,
     offset_fetch,
     offset_for_leader_epoch,
     produce,
     sync_group,
+    write_txn_markers,
 )
 from broker.api.context import ApiContext
 from broker.net.router import Route
@@ -62,12 +68,18 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.DELETE_TOPICS, 1, 6, delete_topics.handle),
     (ApiKey.INIT_PRODUCER_ID, 0, 5, init_producer_id.handle),
     (ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, offset_for_leader_epoch.handle),
+    (ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, add_partitions_to_txn.handle),
+    (ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, add_offsets_to_txn.handle),
+    (ApiKey.END_TXN, 0, 4, end_txn.handle),
+    (ApiKey.WRITE_TXN_MARKERS, 1, 2, write_txn_markers.handle),
     (ApiKey.DESCRIBE_CONFIGS, 1, 4, describe_configs.handle),
     (ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
     (ApiKey.CREATE_PARTITIONS, 0, 3, create_partitions.handle),
     (ApiKey.DELETE_GROUPS, 0, 2, delete_groups.handle),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle),
     (ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
+    (ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions.handle),
+    (ApiKey.LIST_TRANSACTIONS, 0, 1, list_transactions.handle),
 )
 """(key, lowest version, highest version, handler)."""
 

@@ -35,6 +35,7 @@ __all__ = [
     "LENGTH_END",
     "BatchHeader",
     "build_batch",
+    "is_transactional",
     "parse_header",
     "patch_base_offset",
     "patch_log_append_time",
@@ -56,6 +57,7 @@ LENGTH_END = 12
 
 _CRC_POSITION = 17
 _CHECKED_POSITION = 21
+_ATTRIBUTES_POSITION = 22  # the low byte of the two
 _TIMESTAMP_TYPE_BIT = 0x08
 _TRANSACTIONAL_BIT = 0x10
 _CONTROL_BIT = 0x20
@@ -128,6 +130,11 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     if len(buffer) - position < HEADER_SIZE:
         raise CorruptBatch(f"{len(buffer) - position} bytes are too few for a batch header")
     return BatchHeader(*_HEADER.unpack_from(buffer, position))
+
+
+def is_transactional(buffer: Buffer) -> bool:
+    """Whether the first batch says that it belongs to a transaction; one that is cut off says nothing."""
+    return len(buffer) >= HEADER_SIZE and bool(buffer[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT)
 
 
 def walk_batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:

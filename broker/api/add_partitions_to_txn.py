@@ -1,0 +1,85 @@
+"""AddPartitionsToTxn: say which partitions a transaction is going to write to, before it does (KIP-98).
+
+Behaviour: all partitions of a transaction are added, or none: when one does not exist the others get
+OPERATION_NOT_ATTEMPTED. Version notes: to 3 a client's own transaction; from 4 several at once, which
+brokers send for producers (KIP-890), and which may only ask whether partitions were added (`verify_only`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.api.transaction_requests import code_for_version, later, producer_of
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.errors import ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request, field
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["handle"]
+
+Codes = Mapping[TopicPartition, ErrorCode]
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+    """Add the partitions and give each its result."""
+    body = request.body
+    if field(body, "transactions") is not None:
+        return _add_batch(context, request)
+    partitions = _partitions(body.v3_and_below_topics)
+    unknown = _unknown(context, partitions)
+    if unknown:
+        return {"results_by_topic_v3_and_below": _results(unknown)}
+
+    def answer(code: ErrorCode) -> Mapping[str, Any]:
+        code = code_for_version(request.api, request.version, code)
+        return {"results_by_topic_v3_and_below": _results(dict.fromkeys(partitions, code))}
+
+    producer = ProducerIdAndEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
+    added = context.transactions.add_partitions(body.v3_and_below_transactional_id, producer, frozenset(partitions))
+    return later(added, answer)
+
+
+async def _add_batch(context: ApiContext, request: Request) -> Mapping[str, Any]:
+    results = []
+    for asked in request.body.transactions:
+        partitions = _partitions(asked.topics)
+        codes = await _add_or_verify(context, asked, partitions)
+        shown = {tp: code_for_version(request.api, request.version, code) for tp, code in codes.items()}
+        results.append({"transactional_id": asked.transactional_id, "topic_results": _results(shown)})
+    return {"error_code": ErrorCode.none, "results_by_transaction": results}
+
+
+async def _add_or_verify(context: ApiContext, asked: Any, partitions: Sequence[TopicPartition]) -> Codes:
+    transactional_id, producer = asked.transactional_id, producer_of(asked)
+    unknown = _unknown(context, partitions)
+    if unknown:
+        return unknown
+    if asked.verify_only:
+        return {tp: context.transactions.verify(transactional_id, producer, tp) for tp in partitions}
+    code = context.transactions.add_partitions(transactional_id, producer, frozenset(partitions), version=2)
+    return dict.fromkeys(partitions, code if isinstance(code, ErrorCode) else await code)
+
+
+def _partitions(topics: Any) -> list[TopicPartition]:
+    return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
+
+
+def _unknown(context: ApiContext, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
+    """A result for every partition when one of them does not exist; else nothing."""
+    missing = {tp for tp in partitions if context.topics.metadata.partition(tp) is None}
+    if not missing:
+        return {}
+    return {
+        tp: ErrorCode.unknown_topic_or_partition if tp in missing else ErrorCode.operation_not_attempted
+        for tp in partitions
+    }
+
+
+def _results(codes: Codes) -> list[Mapping[str, Any]]:
+    topics: dict[str, list[Mapping[str, Any]]] = {}
+    for (topic, index), code in codes.items():
+        topics.setdefault(topic, []).append({"partition_index": index, "partition_error_code": code})
+    return [{"name": topic, "results_by_partition": results} for topic, results in topics.items()]

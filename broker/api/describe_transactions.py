@@ -1,0 +1,49 @@
+"""DescribeTransactions: state, producer and partitions of transactional ids (KIP-664)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.coordinator.transaction_coordinator import TransactionDescription
+from broker.net.router import Client
+from broker.protocol.messages import Request
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["handle"]
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Describe each id; one that is not known gets TRANSACTIONAL_ID_NOT_FOUND."""
+    described = (context.transactions.describe(name) for name in request.body.transactional_ids)
+    return {"transaction_states": [_describe(found) for found in described]}
+
+
+def _describe(found: TransactionDescription) -> Mapping[str, Any]:
+    known = found.metadata
+    if known is None:
+        return {
+            "error_code": found.error,
+            "transactional_id": found.transactional_id,
+            "transaction_start_time": -1,
+            "producer_id": -1,
+            "producer_epoch": -1,
+        }
+    return {
+        "error_code": found.error,
+        "transactional_id": found.transactional_id,
+        "transaction_state": known.state.title,
+        "transaction_timeout": known.timeout_ms,
+        "transaction_start_time": known.start_ms,
+        "producer_id": known.producer_id,
+        "producer_epoch": known.producer_epoch,
+        "topics": _topics(known.partitions),
+    }
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> list[Mapping[str, Any]]:
+    topics: dict[str, list[int]] = {}
+    for topic, index in sorted(partitions):
+        topics.setdefault(topic, []).append(index)
+    return [{"topic": topic, "partitions": indexes} for topic, indexes in topics.items()]

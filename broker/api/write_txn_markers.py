@@ -1,0 +1,53 @@
+"""WriteTxnMarkers: end transactions in partitions led here; sent by coordinators, and by admins for a hanging one.
+
+Version notes: 2 tells the protocol version of the transaction, which changes nothing here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.coordinator.transaction_markers import EndMarker
+from broker.errors import BrokerError, ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["handle"]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Append each marker to each of its partitions."""
+    return {"markers": [await _write_all(context, marker) for marker in request.body.markers]}
+
+
+async def _write_all(context: ApiContext, asked: Any) -> Mapping[str, Any]:
+    marker = EndMarker(asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch)
+    return {
+        "producer_id": asked.producer_id,
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {
+                        "partition_index": index,
+                        "error_code": await _write(context, TopicPartition(topic.name, index), marker),
+                    }
+                    for index in topic.partition_indexes
+                ],
+            }
+            for topic in asked.topics
+        ],
+    }
+
+
+async def _write(context: ApiContext, tp: TopicPartition, marker: EndMarker) -> ErrorCode:
+    try:
+        unsafe = context.markers.write(tp, marker)
+        if unsafe is not None:
+            await unsafe
+    except BrokerError as error:
+        return error.code
+    return ErrorCode.none
