@@ -31,30 +31,13 @@ from broker.coordinator.group_messages import (
 )
 from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.record_store import KeyValue, RecordStore
-from broker.coordinator.records import (
-    MalformedRecord,
-    OffsetAndMetadata,
-    encode_offset,
-    encode_offset_key,
-)
+from broker.coordinator.offset_commits import OffsetCommits, commit_error
+from broker.coordinator.record_store import RecordStore
 from broker.coordinator.shard_map import ShardMap
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["GroupCoordinator"]
-
-# What a committer is told when its offsets cannot be stored; other codes pass as they are.
-_COMMIT_ERRORS = {
-    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
-    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
-    ErrorCode.message_too_large: ErrorCode.invalid_commit_offset_size,
-    ErrorCode.record_list_too_large: ErrorCode.invalid_commit_offset_size,
-}
 
 _Answer = TypeVar("_Answer", JoinReply, SyncReply)
 
@@ -71,6 +54,7 @@ class GroupCoordinator:
             expiry_interval_ms=config.offsets_retention_check_interval_ms,
             invalid_id=ErrorCode.invalid_group_id,
         )
+        self._offsets = OffsetCommits(self._shards, config)
 
     # --- partitions ------------------------------------------------------------------------------
 
@@ -173,64 +157,33 @@ class GroupCoordinator:
 
     async def commit_offsets(self, request: CommitRequest) -> dict[TopicPartition, ErrorCode]:
         """OffsetCommit; returns when the offsets are stored, with one result per partition."""
-        shard = self._shards.locate(request.group_id, may_be_empty=True)
-        if isinstance(shard, ErrorCode):
-            return dict.fromkeys(request.offsets, shard)
-        group = shard.groups.get(request.group_id)
-        if group is None:
-            if request.generation_id >= 0:
-                return dict.fromkeys(request.offsets, ErrorCode.illegal_generation)
-            group = shard.create(request.group_id)
-        now = shard.now()
-        error = group_events.check_commit(
-            group, request.member_id, request.group_instance_id, request.generation_id, now
-        )
-        if error is not ErrorCode.none:
-            return dict.fromkeys(request.offsets, error)
-        return await self._store_offsets(shard, group, request, now.wall_ms)
+        return await self._offsets.commit(request)
 
-    async def _store_offsets(
-        self, shard: GroupShard, group: ClassicGroup, request: CommitRequest, now_ms: int
-    ) -> dict[TopicPartition, ErrorCode]:
-        results: dict[TopicPartition, ErrorCode] = {}
-        records: list[KeyValue] = []
-        committed: list[tuple[TopicPartition, OffsetAndMetadata]] = []
-        expire_at = -1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
-        for partition, wanted in request.offsets.items():
-            if len(wanted.metadata) > self._config.offset_metadata_max_bytes:
-                results[partition] = ErrorCode.offset_metadata_too_large
-                continue
-            value = OffsetAndMetadata(wanted.offset, wanted.leader_epoch, wanted.metadata, now_ms, expire_at)
-            try:
-                records.append((encode_offset_key(group.group_id, *partition), encode_offset(value)))
-            except MalformedRecord:
-                results[partition] = ErrorCode.invalid_commit_offset_size
-                continue
-            committed.append((partition, value))
-        if not committed:
-            return results
+    async def commit_transactional_offsets(self, request: CommitRequest) -> dict[TopicPartition, ErrorCode]:
+        """TxnOffsetCommit of `request.producer`; the offsets stay pending until `transaction_ended`."""
+        assert request.producer is not None
+        return await self._offsets.commit(request)
 
-        def applied(code: ErrorCode) -> None:
-            if code is ErrorCode.none:
-                for partition, value in committed:
-                    group.offsets.apply(partition, value)
+    def transaction_ended(self, partition: int, producer_id: int, commit: bool) -> None:
+        """A transaction's marker stands in this partition of `__consumer_offsets`: what the producer has committed
+        there holds from now on, or is dropped."""
+        self._offsets.transaction_ended(partition, producer_id, commit)
 
-        code = await shard.append(group, records, applied)
-        code = _COMMIT_ERRORS.get(code, code)
-        for partition, _ in committed:
-            results[partition] = code
-        return results
-
-    async def fetch_offsets(self, group_id: str, partitions: Iterable[TopicPartition] | None = None) -> FetchReply:
+    async def fetch_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
+    ) -> FetchReply:
         """OffsetFetch of some partitions, or (None) of all that have a committed offset."""
-        shard = self._shards.locate(group_id, may_be_empty=True)
-        if isinstance(shard, ErrorCode):
-            return FetchReply(shard, {})
-        group = shard.groups.get(group_id)
-        if group is None:
-            group = ClassicGroup(group_id, self._config, 0)  # answers like one without offsets
-        offsets = group.offsets.all() if partitions is None else group.offsets.of(partitions)
-        return FetchReply(ErrorCode.none, offsets)
+        return await self._offsets.fetch(group_id, partitions, require_stable=require_stable)
+
+    async def delete_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition]
+    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
+        """OffsetDelete: an error for the whole group, or one result per partition."""
+        return await self._offsets.delete(group_id, partitions)
+
+    async def forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
+        """Topics were deleted: drop the offsets of their partitions in every group."""
+        await self._offsets.forget_partitions(deleted)
 
     # --- administration --------------------------------------------------------------------------
 
@@ -276,34 +229,4 @@ class GroupCoordinator:
         if group.offsets.in_flight:
             return ErrorCode.coordinator_not_available  # retriable: a commit is being stored
         code = await shard.delete_group(group)
-        return _COMMIT_ERRORS.get(code, code)
-
-    async def delete_offsets(
-        self, group_id: str, partitions: Iterable[TopicPartition]
-    ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
-        """OffsetDelete: an error for the whole group, or one result per partition."""
-        shard = self._shards.locate(group_id, may_be_empty=True)
-        if isinstance(shard, ErrorCode):
-            return shard, {}
-        group = shard.groups.get(group_id)
-        if group is None or group.state is GroupState.DEAD:
-            return ErrorCode.group_id_not_found, {}
-        results = group_events.deletable_offsets(group, partitions)
-        if results is None:
-            return ErrorCode.non_empty_group, {}
-        known = group.offsets.known(tp for tp, error in results.items() if error is ErrorCode.none)
-        if known:
-            code = await shard.delete_offsets(group, known)
-            results.update(dict.fromkeys(known, _COMMIT_ERRORS.get(code, code)))
-        return ErrorCode.none, results
-
-    async def forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
-        """Topics were deleted: drop the offsets of their partitions in every group."""
-        writes = []
-        for shard in self._shards.all():
-            for group in shard.groups.values():
-                known = group.offsets.known(deleted)
-                if known:
-                    writes.append(shard.delete_offsets(group, known))
-        for write in writes:
-            await write
+        return commit_error(code)

@@ -97,23 +97,29 @@ def _leave_one(group: ClassicGroup, leaving: LeavingMember, now: Now) -> ErrorCo
 
 
 def check_commit(
-    group: ClassicGroup, member_id: str, group_instance_id: str | None, generation_id: int, now: Now
+    group: ClassicGroup,
+    member_id: str,
+    group_instance_id: str | None,
+    generation_id: int,
+    now: Now,
+    *,
+    transactional: bool = False,
 ) -> ErrorCode:
     """Whether an OffsetCommit may be stored; from a member it counts as a heartbeat (`validateOffsetCommit`).
 
     A commit without a generation comes from a consumer that assigns itself, or from an admin tool: it
-    is taken when the group has no members.
+    is taken when the group has no members. TxnOffsetCommit before version 3 knows no members at all (KIP-447).
     """
     if group.state is GroupState.DEAD:
         return ErrorCode.coordinator_not_available
     if generation_id < 0 and group.state is GroupState.EMPTY:
         return ErrorCode.none
     if generation_id < 0 and not member_id and group_instance_id is None:
-        return ErrorCode.unknown_member_id
+        return ErrorCode.none if transactional else ErrorCode.unknown_member_id
     error = _check_generation(group, member_id, group_instance_id, generation_id)
     if error is not ErrorCode.none:
         return error
-    if group.state is GroupState.COMPLETING_REBALANCE:
+    if group.state is GroupState.COMPLETING_REBALANCE and not transactional:
         return ErrorCode.rebalance_in_progress
     group.touch(group.roster.members[member_id], now)
     return ErrorCode.none

@@ -6,9 +6,10 @@ Free of wire versions: a handler fills what its version has, the rest keeps its 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from broker.coordinator.record_store import ProducerEpoch
 from broker.coordinator.records import OffsetAndMetadata
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -140,6 +141,8 @@ class CommitRequest:
     group_instance_id: str | None = None
     # Versions 2 to 4; -1: the broker's offsets.retention.minutes.
     retention_time_ms: int = -1
+    # TxnOffsetCommit: whose transaction the offsets belong to.
+    producer: ProducerEpoch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +151,8 @@ class FetchReply:
 
     error: ErrorCode
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
+    # UNSTABLE_OFFSET_COMMIT: an open transaction may still move them (KIP-447).
+    unstable: Collection[TopicPartition] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The groups of one `__consumer_offsets` partition: replay, effects, deadlines, expiry.
 
-Owned by the group coordinator, which routes requests here. Runs on the event loop; only replay reads
-its records in a worker thread. What changes a group outside its own rules goes through the partition's
+Owned by the group coordinator, which routes requests here. Runs on the event loop; what takes long in a
+replay is done in a worker thread. What changes a group outside its own rules goes through the partition's
 writer, so memory follows the log and never runs ahead of it.
 """
 
@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -20,15 +19,13 @@ from broker.coordinator.group_config import GroupConfig
 from broker.coordinator.group_effects import Effects, GroupState, Now, Store
 from broker.coordinator.group_events import expired_offsets
 from broker.coordinator.group_messages import JoinReply, SyncReply
+from broker.coordinator.group_replay import GroupReplay
 from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.record_store import KeyValue, RecordStore
+from broker.coordinator.record_store import KeyValue, ProducerEpoch, RecordStore
 from broker.coordinator.record_writer import RecordWriter
 from broker.coordinator.records import (
     MalformedRecord,
-    OffsetKey,
-    decode_group,
-    decode_key,
-    decode_offset,
+    OffsetAndMetadata,
     encode_group,
     encode_group_key,
     encode_offset_key,
@@ -36,7 +33,7 @@ from broker.coordinator.records import (
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["GroupShard", "replay"]
+__all__ = ["GroupShard"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,6 +66,10 @@ class GroupShard:
         self._writer = RecordWriter(store, partition)
         # Group id → the moment its timer is set to.
         self._armed: dict[str, float] = {}
+        # Producer id → the groups whose offsets its open transaction moves.
+        self._transactions: dict[int, set[str]] = {}
+        # Those that ended while the partition was being replayed, in order.
+        self._ended_meanwhile: list[tuple[int, bool]] = []
 
     def now(self) -> Now:
         return Now(self._clock.monotonic(), self._clock.now_ms())
@@ -83,15 +84,23 @@ class GroupShard:
 
     async def load(self) -> None:
         """Replay the partition; every replayed member has one session time-out to show up."""
-        groups = await asyncio.to_thread(lambda: replay(self._store.read(self.partition), self._config, self.now()))
+        replay = GroupReplay(self._config)
+        async for run in self._store.read(self.partition):
+            replay.add(run)
+        await asyncio.to_thread(replay.build, self.now())
         if self._unloaded:
             return  # taken away while it was being read
         now = self.now()
-        self.groups = groups
-        for group in groups.values():
+        self.groups = replay.groups
+        self._transactions = replay.open_transactions
+        for producer_id, commit in self._ended_meanwhile:
+            self._end_transaction(producer_id, commit)
+        for group in self.groups.values():
             for member in group.roster.members.values():
                 group.touch(member, now)
-            self._arm(group)
+            if len(group.roster) > self._config.group_max_size:
+                group.prepare_rebalance(now, f"group.max.size is {self._config.group_max_size} now")
+            self.perform(group, group.drain())
         self.loaded = True
 
     def unload(self, error: ErrorCode) -> None:
@@ -101,6 +110,7 @@ class GroupShard:
         for group in self.groups.values():
             self.perform(group, group.kill(error, self.now()))
         self.groups = {}
+        self._transactions = {}
         self._armed.clear()
 
     async def flush(self) -> None:
@@ -144,8 +154,63 @@ class GroupShard:
 
     # --- offsets ---------------------------------------------------------------------------------
 
-    def append(
-        self, group: ClassicGroup, records: Sequence[KeyValue], applied: Callable[[ErrorCode], None]
+    def commit(
+        self,
+        group: ClassicGroup,
+        records: Sequence[KeyValue],
+        committed: Mapping[TopicPartition, OffsetAndMetadata],
+        producer: ProducerEpoch | None,
+    ) -> asyncio.Future[ErrorCode]:
+        """Store offsets; they hold once they are stored, those of a transaction once it is committed."""
+        if producer is not None:
+            return self._commit_pending(group, records, committed, producer)
+
+        def applied(code: ErrorCode) -> None:
+            if code is ErrorCode.none:
+                for partition, value in committed.items():
+                    group.offsets.apply(partition, value)
+
+        return self._append(group, records, applied)
+
+    def _commit_pending(
+        self,
+        group: ClassicGroup,
+        records: Sequence[KeyValue],
+        committed: Mapping[TopicPartition, OffsetAndMetadata],
+        producer: ProducerEpoch,
+    ) -> asyncio.Future[ErrorCode]:
+        """The partitions are unstable before the append: a member of the next generation must not miss what one of
+        this generation has been allowed to commit (KIP-447)."""
+        group.offsets.announce(committed)
+
+        def applied(code: ErrorCode) -> None:
+            group.offsets.arrived(committed)
+            if code is ErrorCode.none:
+                self._transactions.setdefault(producer.producer_id, set()).add(group.group_id)
+                for partition, value in committed.items():
+                    group.offsets.add_pending(producer.producer_id, partition, value)
+
+        return self._append(group, records, applied, producer)
+
+    def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
+        """The producer's marker stands in the partition; while that is loaded it may have been read, or not."""
+        if self.loaded:
+            self._writer.in_order(partial(self._end_transaction, producer_id, commit))
+        else:
+            self._ended_meanwhile.append((producer_id, commit))
+
+    def _end_transaction(self, producer_id: int, commit: bool) -> None:
+        for group_id in self._transactions.pop(producer_id, ()):
+            group = self.groups.get(group_id)
+            if group is not None:
+                group.offsets.end_transaction(producer_id, commit=commit)
+
+    def _append(
+        self,
+        group: ClassicGroup,
+        records: Sequence[KeyValue],
+        applied: Callable[[ErrorCode], None],
+        producer: ProducerEpoch | None = None,
     ) -> asyncio.Future[ErrorCode]:
         """Store records about a group's offsets, then call `applied`, then tell who still waits."""
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
@@ -157,7 +222,7 @@ class GroupShard:
             if not future.done():
                 future.set_result(code)
 
-        self._writer.write(records, done)
+        self._writer.write(records, done, producer)
         return future
 
     def delete_offsets(self, group: ClassicGroup, partitions: Sequence[TopicPartition]) -> asyncio.Future[ErrorCode]:
@@ -169,7 +234,7 @@ class GroupShard:
                     group.offsets.apply(partition, None)
 
         tombstones = [(encode_offset_key(group.group_id, *partition), None) for partition in partitions]
-        return self.append(group, tombstones, applied)
+        return self._append(group, tombstones, applied)
 
     def delete_group(self, group: ClassicGroup) -> asyncio.Future[ErrorCode]:
         """Write tombstones for an empty group and all its offsets, and forget it once these are stored."""
@@ -182,9 +247,10 @@ class GroupShard:
                 del self.groups[group.group_id]
                 self._armed.pop(group.group_id, None)
 
-        tombstones: list[KeyValue] = [(encode_offset_key(group.group_id, *tp), None) for tp in group.offsets.all()]
+        partitions = dict.fromkeys([*group.offsets.all(), *group.offsets.pending_partitions])
+        tombstones: list[KeyValue] = [(encode_offset_key(group.group_id, *tp), None) for tp in partitions]
         tombstones.append((encode_group_key(group.group_id), None))
-        return self.append(group, tombstones, applied)
+        return self._append(group, tombstones, applied)
 
     def expire(self) -> None:
         """Drop expired offsets, and groups of which nothing is left."""
@@ -193,37 +259,11 @@ class GroupShard:
             if group.offsets.in_flight:
                 continue
             expired = expired_offsets(group, now)
-            if group.state is GroupState.EMPTY and not group.roster.pending and len(expired) == len(group.offsets):
+            is_unused = group.state is GroupState.EMPTY and not group.roster.pending and not group.offsets.has_pending
+            if is_unused and len(expired) == len(group.offsets):
                 if expired or group.generation_id > 0:
                     self.delete_group(group)
                 else:
                     del self.groups[group.group_id]  # nothing of it was ever stored
             elif expired:
                 self.delete_offsets(group, expired)
-
-
-def replay(records: Iterable[KeyValue], config: GroupConfig, now: Now) -> dict[str, ClassicGroup]:
-    """Bring groups back from the records of one partition.
-
-    Only the last record of a key counts, so the rest is not even decoded. A record that cannot be read
-    is skipped with a warning: it must not take the other groups of the partition away.
-    """
-    groups: dict[str, ClassicGroup] = {}
-    for raw_key, value in dict(records).items():
-        if value is None:
-            continue
-        try:
-            key = decode_key(raw_key)
-            if key is None:
-                continue
-            group = groups.get(key.group_id)
-            if group is None:
-                group = groups[key.group_id] = ClassicGroup(key.group_id, config, now.wall_ms)
-            if isinstance(key, OffsetKey):
-                partition = TopicPartition(sys.intern(key.topic), key.partition)
-                group.offsets.apply(partition, decode_offset(value))
-            else:
-                group.install(decode_group(value), now)
-        except MalformedRecord as error:
-            logger.warning("Skipped a record of the offsets topic that cannot be read: %s", error)
-    return groups

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from broker.clock import Clock
 from broker.cluster.topics import Topics
-from broker.coordinator.record_store import KeyValue
+from broker.coordinator.record_store import KeyValue, ProducerEpoch, RecordRun
+from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.batch import walk_batches
+from broker.records.batch import verify_batch, walk_batches
 from broker.records.builder import BatchBuilder
-from broker.records.record import decode_records
+from broker.records.control import ControlType, read_control_type
+from broker.records.record import decode_batch
 
 __all__ = ["LogRecordStore"]
 
@@ -31,23 +33,62 @@ class LogRecordStore:
         self._topic = topic
         self._clock = clock
 
-    def append(self, partition: int, records: Sequence[KeyValue]) -> Awaitable[None] | None:
+    def append(
+        self, partition: int, records: Sequence[KeyValue], producer: ProducerEpoch | None = None
+    ) -> Awaitable[None] | None:
         """Append all of `records` as one batch. Raises BrokerError."""
-        builder = BatchBuilder(max_bytes=2**31 - 1)
+        if producer is None:
+            builder = BatchBuilder(max_bytes=2**31 - 1)
+        else:
+            builder = BatchBuilder(
+                max_bytes=2**31 - 1,
+                producer_id=producer.producer_id,
+                producer_epoch=producer.producer_epoch,
+                transactional=True,
+            )
         now = self._clock.now_ms()
         for key, value in records:
             builder.append(now, key, value)
         held = self._topics.partition(TopicPartition(self._topic, partition))
-        held.append(builder.build())
+        if producer is None:
+            held.append(builder.build())
+        else:
+            held.append(builder.build(), from_coordinator=True)  # type: ignore[call-arg]
         return asyncio.to_thread(held.log.flush) if held.log.flush_due() else None
 
-    def read(self, partition: int) -> Iterator[KeyValue]:
-        """Every record of the partition, oldest first."""
+    async def read(self, partition: int) -> AsyncIterator[RecordRun]:
+        """Every record of the partition, oldest first. The log is asked on the event loop, which owns it; reading and
+        decoding, a MiB at a time, is done in a worker thread. Raises BrokerError."""
         held = self._topics.partition(TopicPartition(self._topic, partition))
         offset = held.log.log_start_offset
         while (found := held.read(offset, READ_BYTES)) is not None:
-            chunk = os.pread(found.file.fileno(), found.length, found.position)
-            for record in decode_records(chunk, low=offset):
-                yield record.key or b"", record.value
-            for _, header in walk_batches(chunk):
-                offset = header.next_offset
+            runs, offset = await asyncio.to_thread(_decode, found, offset)
+            for run in runs:
+                yield run
+
+
+def _decode(found: FileSlice, low: int) -> tuple[list[RecordRun], int]:
+    """The records from offset `low` on, and the offset after the last. Raises CorruptBatch."""
+    chunk = os.pread(found.file.fileno(), found.length, found.position)
+    runs: list[RecordRun] = []
+    plain: list[KeyValue] = []
+    next_offset = low
+    for position, header in walk_batches(chunk):
+        next_offset = header.next_offset
+        verify_batch(chunk, position, header)
+        if header.is_control:
+            ending = read_control_type(chunk, position, header)
+            if ending in (ControlType.ABORT, ControlType.COMMIT):
+                runs.append(RecordRun((), header.producer_id, ending == ControlType.COMMIT))
+                plain = []
+            continue
+        batch = decode_batch(chunk, position, header)
+        records = [(record.key or b"", record.value) for record in batch if record.offset >= low]
+        if header.is_transactional:
+            runs.append(RecordRun(records, header.producer_id))
+            plain = []
+        else:
+            if not plain:
+                runs.append(RecordRun(plain))
+            plain += records
+    return runs, next_offset

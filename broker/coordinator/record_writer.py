@@ -1,8 +1,8 @@
 """The one writer of an internal partition: keeps appends in order and joins those that come together.
 
 Used by the shards of both coordinators. While one append is under way the writes that arrive are collected and go out
-as one. Promises that each write's `done` is called exactly once, in the order of the writes, and that
-a caller who stops waiting disturbs nothing.
+as one, but for those of transactions, which need batches of their own. Promises that each write's `done` is called
+exactly once, in the order of the writes, and that a caller who stops waiting disturbs nothing.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby
+from typing import NamedTuple
 
-from broker.coordinator.record_store import KeyValue, RecordStore
+from broker.coordinator.record_store import KeyValue, ProducerEpoch, RecordStore
 from broker.errors import BrokerError, ErrorCode
 
 __all__ = ["RecordWriter"]
@@ -20,9 +22,14 @@ logger = logging.getLogger(__name__)
 
 # Called with none, or with the reason why the records are not stored.
 Done = Callable[[ErrorCode], None]
-Write = tuple[Sequence[KeyValue], Done]
 
 _TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
+
+
+class _Write(NamedTuple):
+    records: Sequence[KeyValue]
+    done: Done
+    producer: ProducerEpoch | None
 
 
 class RecordWriter:
@@ -32,62 +39,77 @@ class RecordWriter:
         self._store = store
         self._partition = partition
         self._name = f"internal partition {partition}"
-        self._queue: list[Write] = []
+        self._queue: list[_Write] = []
         self._task: asyncio.Task[None] | None = None
+        # Records stand in the partition whose `done` has not been called yet.
+        self._is_untold = False
+        self._events: list[Callable[[], None]] = []
 
-    def write(self, records: Sequence[KeyValue], done: Done) -> None:
+    def write(self, records: Sequence[KeyValue], done: Done, producer: ProducerEpoch | None = None) -> None:
         """Store `records` after everything written before them, together with what else is written meanwhile."""
-        self._queue.append((records, done))
+        self._queue.append(_Write(records, done, producer))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
-    def write_now(self, records: Sequence[KeyValue], done: Done) -> None:
+    def write_now(self, records: Sequence[KeyValue], done: Done, producer: ProducerEpoch | None = None) -> None:
         """As `write`, but without waiting for others to join when nothing is under way: `done` is then called
         before this returns, if the store has the records safe by then."""
         if self._task is not None:
-            self.write(records, done)
+            self.write(records, done, producer)
             return
-        try:
-            waiting = self._store.append(self._partition, records)
-        except Exception as error:
-            self._tell(done, self._code_of(error))
-            return
-        if waiting is None:
-            self._tell(done, ErrorCode.none)
+        write = _Write(records, done, producer)
+        outcome = self._append([write])
+        if isinstance(outcome, ErrorCode):
+            self._tell([write], outcome)
         else:
-            self._task = asyncio.get_running_loop().create_task(self._drain((waiting, done)))
+            self._task = asyncio.get_running_loop().create_task(self._drain((outcome, write)))
+
+    def in_order(self, event: Callable[[], None]) -> None:
+        """Something was appended to the partition past this writer. Call `event` after the `done` of all that stands
+        before it, and before that of what comes later: at once, unless an append waits to be safe."""
+        if self._is_untold:
+            self._events.append(event)
+        else:
+            event()
 
     async def flush(self) -> None:
         """Wait until everything written so far has ended."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
-    async def _drain(self, first: tuple[Awaitable[None], Done] | None = None) -> None:
+    async def _drain(self, first: tuple[Awaitable[None], _Write] | None = None) -> None:
         try:
             if first is not None:
-                waiting, done = first
-                self._tell(done, await self._code_after(waiting))
+                waiting, write = first
+                self._tell([write], await self._code_after(waiting))
             while self._queue:
-                writes, self._queue = self._queue, []
-                await self._write_together(writes)
+                queue, self._queue = self._queue, []
+                for _, writes in groupby(queue, key=lambda write: write.producer):
+                    await self._write_together(list(writes))
         finally:
             self._task = None
 
-    async def _write_together(self, writes: list[Write]) -> None:
-        records = writes[0][0] if len(writes) == 1 else [record for records, _ in writes for record in records]
-        try:
-            waiting = self._store.append(self._partition, records)
-        except Exception as error:
-            code = self._code_of(error)
-        else:
-            code = ErrorCode.none if waiting is None else await self._code_after(waiting)
+    async def _write_together(self, writes: list[_Write]) -> None:
+        outcome = self._append(writes)
+        code = outcome if isinstance(outcome, ErrorCode) else await self._code_after(outcome)
         if code in _TOO_LARGE and len(writes) > 1:
             # Together they were too much: the one that is too large alone must not fail the others.
             for write in writes:
                 await self._write_together([write])
             return
-        for _, done in writes:
-            self._tell(done, code)
+        self._tell(writes, code)
+
+    def _append(self, writes: list[_Write]) -> ErrorCode | Awaitable[None]:
+        """How it ended, or what to wait for."""
+        records = writes[0].records if len(writes) == 1 else [record for write in writes for record in write.records]
+        try:
+            waiting = self._store.append(self._partition, records, writes[0].producer)
+        except Exception as error:
+            return self._code_of(error)
+        if waiting is None:
+            return ErrorCode.none
+        self._is_untold = True
+        return waiting
 
     async def _code_after(self, waiting: Awaitable[None]) -> ErrorCode:
         try:
@@ -96,9 +118,17 @@ class RecordWriter:
             return self._code_of(error)
         return ErrorCode.none
 
-    def _tell(self, done: Done, code: ErrorCode) -> None:
+    def _tell(self, writes: Sequence[_Write], code: ErrorCode) -> None:
+        for write in writes:
+            self._call(lambda done=write.done: done(code))  # type: ignore[misc]
+        self._is_untold = False
+        events, self._events = self._events, []
+        for event in events:
+            self._call(event)
+
+    def _call(self, what: Callable[[], None]) -> None:
         try:
-            done(code)
+            what()
         except Exception:
             logger.exception("What should follow an append to %s failed", self._name)
 

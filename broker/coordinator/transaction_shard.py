@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -18,7 +18,7 @@ from broker.clock import Clock
 from broker.config.transaction_settings import TransactionSettings
 from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.coordinator.record_reader import MalformedRecord
-from broker.coordinator.record_store import KeyValue, RecordStore
+from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import RecordWriter
 from broker.coordinator.transaction_markers import EndMarker, MarkerWriter
 from broker.coordinator.transaction_records import (
@@ -97,7 +97,10 @@ class TransactionShard:
 
     async def load(self) -> None:
         """Replay the partition, and bring the transactions that were decided to their end."""
-        transactions = await asyncio.to_thread(lambda: replay(self._store.read(self.partition)))
+        latest: dict[bytes, bytes | None] = {}
+        async for run in self._store.read(self.partition):
+            latest.update(run.records)
+        transactions = await asyncio.to_thread(replay, latest)
         if self._unloaded:
             return  # taken away while it was being read
         self.transactions = transactions
@@ -254,14 +257,14 @@ async def _ended(waiting: Awaitable[None]) -> None:
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-def replay(records: Iterable[KeyValue]) -> dict[str, Transaction]:
-    """Bring transactions back from the records of one partition.
+def replay(latest: Mapping[bytes, bytes | None]) -> dict[str, Transaction]:
+    """Bring transactions back from the last record of every key of one partition.
 
-    Only the last record of a key counts. One that cannot be read is skipped with a warning: it must not take
+    One that cannot be read is skipped with a warning: it must not take
     the other transactions of the partition away.
     """
     transactions = {}
-    for key, value in dict(records).items():
+    for key, value in latest.items():
         if value is None:
             continue
         try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -11,7 +11,7 @@ from broker.clock import SystemClock
 from broker.coordinator.group_config import GroupConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import JoinRequest, LeavingMember, SyncRequest
-from broker.coordinator.record_store import KeyValue, MemoryRecordStore
+from broker.coordinator.record_store import MemoryRecordStore, RecordRun
 from broker.errors import BrokerError, ErrorCode
 from tests.support.coordinators import PARTITIONS, Groups, running_groups, settle
 from tests.support.record_stores import GatedRecordStore
@@ -112,8 +112,9 @@ async def test_restarted_coordinator_expires_who_does_not_come_back() -> None:
 
 async def test_time_spent_on_replay_does_not_count_against_the_members() -> None:
     class SlowStore(GatedRecordStore):
-        def read(self, partition: int) -> Iterable[KeyValue]:
-            yield from super().read(partition)
+        async def read(self, partition: int) -> AsyncIterator[RecordRun]:
+            async for run in super().read(partition):
+                yield run
             groups.clock.advance(60_000)
 
     groups = Groups(SlowStore())
@@ -268,7 +269,8 @@ async def test_record_that_cannot_be_read_does_not_take_the_others_away(caplog: 
     async with running_groups() as groups:
         await groups.commit(7)
     partition = groups.coordinator.partition_for("g")
-    groups.store.records[partition] += [(b"\x00\x01torn", b""), (b"\x00\x09later", b"x"), (b"\x00\x02\x00\x01g", b"?")]
+    unreadable = (b"\x00\x01torn", b""), (b"\x00\x09later", b"x"), (b"\x00\x02\x00\x01g", b"?")
+    groups.store.runs[partition].append(RecordRun(unreadable))
     async with running_groups(Groups(groups.store, groups.clock)) as again:
         assert await again.committed() == {"t": 7}
     assert caplog.text.count("cannot be read") == 2

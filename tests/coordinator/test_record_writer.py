@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from broker.coordinator.record_store import KeyValue
+from broker.coordinator.record_store import KeyValue, MemoryRecordStore, ProducerEpoch, RecordRun
 from broker.coordinator.record_writer import RecordWriter
 from broker.errors import BrokerError, ErrorCode
-from tests.support.record_stores import GatedRecordStore
+from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
 
 
 def record(number: int) -> KeyValue:
@@ -56,10 +57,12 @@ async def test_failed_append_is_told_and_the_next_one_works(raised: Exception, c
 
 async def test_one_record_too_large_does_not_fail_its_neighbours() -> None:
     class SmallStore(GatedRecordStore):
-        async def append(self, partition: int, records: Sequence[KeyValue]) -> None:
+        async def append(
+            self, partition: int, records: Sequence[KeyValue], producer: ProducerEpoch | None = None
+        ) -> None:
             if sum(len(value or b"") for _, value in records) > 10:
                 raise BrokerError(ErrorCode.message_too_large)
-            await super().append(partition, records)
+            await super().append(partition, records, producer)
 
     store = SmallStore()
     writer = RecordWriter(store, 0)
@@ -83,3 +86,45 @@ async def test_error_in_what_follows_does_not_stop_the_writer(caplog: pytest.Log
     await writer.flush()
     assert ended == [ErrorCode.none]
     assert "broken" in caplog.text
+
+
+async def test_records_of_a_transaction_get_appends_of_their_own() -> None:
+    store = GatedRecordStore()
+    writer = RecordWriter(store, 0)
+    one, two = ProducerEpoch(1, 0), ProducerEpoch(2, 0)
+    ended: list[int] = []
+    for number, producer in enumerate((None, None, one, one, two, None)):
+        writer.write([record(number)], lambda code, number=number: ended.append(number), producer)  # type: ignore[misc]
+    await writer.flush()
+    assert store.runs[0] == [
+        RecordRun((record(0), record(1))),
+        RecordRun((record(2), record(3)), 1),
+        RecordRun((record(4),), 2),
+        RecordRun((record(5),)),
+    ]
+    assert ended == list(range(6))
+
+
+async def test_write_now_is_told_at_once_when_nothing_is_under_way() -> None:
+    writer = RecordWriter(MemoryRecordStore(), 0)
+    ended: list[ErrorCode] = []
+    writer.write_now([record(1)], ended.append)
+    assert ended == [ErrorCode.none]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_event_comes_between_what_stands_before_it_and_what_comes_after(at_once: bool) -> None:
+    store = SyncingRecordStore()
+    writer = RecordWriter(store, 0)
+    told: list[str] = []
+    write = writer.write_now if at_once else writer.write
+    write([record(1)], lambda _: told.append("before"))
+    await asyncio.sleep(0)
+    writer.write([record(2)], lambda _: told.append("after"))
+    writer.in_order(lambda: told.append("event"))
+    assert told == []
+    store.gate.set()
+    await writer.flush()
+    assert told == ["before", "event", "after"]
+    writer.in_order(lambda: told.append("at once"))
+    assert told[-1] == "at once"
