@@ -12,7 +12,7 @@ from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.batch import HEADER_SIZE, parse_header
+from broker.records.batch import parse_header
 
 __all__ = ["check_transaction"]
 
@@ -32,9 +32,7 @@ def check_transaction(
     tp: TopicPartition,
     records: bytes | bytearray | memoryview,
 ) -> None:
-    """Raise BrokerError unless the batch's producer has an open transaction that has partition `tp`."""
-    if len(records) < HEADER_SIZE:
-        return  # the log says what is wrong with it
+    """`records` begin with a batch of a transaction. Raise BrokerError unless its producer has an open transaction that has partition `tp`."""
     if transactional_id is None:
         raise BrokerError(
             ErrorCode.transactional_id_authorization_failed, "records of a transaction need a transactional id"

@@ -56,6 +56,7 @@ LENGTH_END = 12
 """Bytes that precede the counted length: a batch occupies `LENGTH_END + length`."""
 
 _CRC_POSITION = 17
+_MAGIC_POSITION = 16
 _CHECKED_POSITION = 21
 _ATTRIBUTES_POSITION = 22  # the low byte of the two
 _TIMESTAMP_TYPE_BIT = 0x08
@@ -133,8 +134,12 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
 
 
 def is_transactional(buffer: Buffer) -> bool:
-    """Whether the first batch says that it belongs to a transaction; one that is cut off says nothing."""
-    return len(buffer) >= HEADER_SIZE and bool(buffer[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT)
+    """Whether the first batch says that it belongs to a transaction; bytes that are no batch say nothing."""
+    return (
+        len(buffer) >= HEADER_SIZE
+        and bool(buffer[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT)
+        and buffer[_MAGIC_POSITION] == 2
+    )
 
 
 def walk_batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:

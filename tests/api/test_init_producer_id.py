@@ -13,9 +13,9 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, versions
 
 
-def take(ask: Requests, version: int | None = None, transactional_id: str | None = None) -> Any:
+def take(ask: Requests, version: int | None = None) -> Any:
     body = {
-        "transactional_id": transactional_id,
+        "transactional_id": None,
         "transaction_timeout": 60_000,
         "producer_id": -1,
         "producer_epoch": -1,
@@ -28,10 +28,6 @@ def test_every_version_gives_an_id(ask: Requests, version: int) -> None:
     answer = take(ask, version)
     assert (answer.error_code, answer.producer_epoch) == (ErrorCode.none, 0)
     assert answer.producer_id >= 0
-
-
-def test_transactional_ids_are_refused(ask: Requests) -> None:
-    assert take(ask, transactional_id="t").error_code is ErrorCode.invalid_request
 
 
 def test_ids_are_never_given_twice(broker_factory: Callable[..., BrokerProcess]) -> None:

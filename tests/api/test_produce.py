@@ -157,12 +157,6 @@ class TestIdempotence:
         assert sent == [ErrorCode.none] * 6
 
 
-def test_transactions_are_refused(ask: Requests, topic: str) -> None:
-    ask.create(topic)
-    answer = ask.produce({(topic, 0): batch(b"a")}, transactional_id="t")[topic, 0]
-    assert answer.error_code is ErrorCode.invalid_txn_state
-
-
 def test_clients_do_not_write_to_internal_topics(ask: Requests) -> None:
     internal = "__consumer_offsets"
     ask.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": ["g"]})
