@@ -68,13 +68,14 @@ class BrokerServer:
         """Where /metrics and /healthz are, when `metrics.listener` is set."""
         self._http: HttpListener | None = None
         self._metrics = Metrics()
-        self._listeners = ListenerSet(config)
+        self._listeners = ListenerSet(config, self._metrics)
         self._directories = [Path(text) for text in config.log_dirs]
         self._logs = LogManager(
             self._directories,
             self._clock,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
+            cleaner=config,
         )
         self._tasks: set[asyncio.Task[None]] = set()
         self._dynamic = DynamicConfig(config)

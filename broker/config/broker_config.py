@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from broker.config.basic_settings import BasicSettings
+from broker.config.cleaner_settings import CleanerSettings
 from broker.config.group_settings import GroupSettings
 from broker.config.listener import Listener
 from broker.config.log_settings import LogSettings
@@ -35,8 +36,9 @@ IGNORED_KEYS = frozenset(
         "background.threads",
         "queued.max.requests",
         "num.replica.fetchers",
-        "log.cleaner.enable",
         "log.cleaner.threads",
+        "log.cleaner.dedupe.buffer.load.factor",
+        "log.cleaner.io.buffer.size",
         "transaction.state.log.min.isr",
         "zookeeper.connection.timeout.ms",
         "inter.broker.protocol.version",
@@ -50,14 +52,18 @@ IGNORED_KEYS = frozenset(
 TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
     "cleanup.policy": {"log.cleanup.policy": 1},
     "compression.type": {"compression.type": 1},
+    "delete.retention.ms": {"log.cleaner.delete.retention.ms": 1},
     "file.delete.delay.ms": {"log.segment.delete.delay.ms": 1},
     "flush.messages": {"log.flush.interval.messages": 1},
     "flush.ms": {"log.flush.interval.ms": 1},
     "index.interval.bytes": {"log.index.interval.bytes": 1},
+    "max.compaction.lag.ms": {"log.cleaner.max.compaction.lag.ms": 1},
     "max.message.bytes": {"message.max.bytes": 1},
     "message.timestamp.after.max.ms": {"log.message.timestamp.after.max.ms": 1},
     "message.timestamp.before.max.ms": {"log.message.timestamp.before.max.ms": 1},
     "message.timestamp.type": {"log.message.timestamp.type": 1},
+    "min.cleanable.dirty.ratio": {"log.cleaner.min.cleanable.ratio": 1},
+    "min.compaction.lag.ms": {"log.cleaner.min.compaction.lag.ms": 1},
     "min.insync.replicas": {"min.insync.replicas": 1},
     "preallocate": {"log.preallocate": 1},
     "retention.bytes": {"log.retention.bytes": 1},
@@ -78,6 +84,7 @@ class BrokerConfig(
     TransactionSettings,
     GroupSettings,
     ZooKeeperSettings,
+    CleanerSettings,
     LogSettings,
     NetworkSettings,
     BasicSettings,

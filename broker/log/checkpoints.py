@@ -2,7 +2,8 @@
 
 Used by manager.py (one file per data directory for all its partitions) and log.py (one per partition):
 
-    recovery-point-offset-checkpoint, log-start-offset-checkpoint, replication-offset-checkpoint
+    recovery-point-offset-checkpoint, log-start-offset-checkpoint, cleaner-offset-checkpoint,
+    replication-offset-checkpoint
         version (0), number of lines, then `topic partition offset`
     leader-epoch-checkpoint
         version (0), number of lines, then `epoch start-offset`
@@ -24,6 +25,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = [
+    "CLEAN_OFFSETS",
     "LEADER_EPOCHS",
     "LOG_START_OFFSETS",
     "PARTITION_METADATA",
@@ -42,6 +44,7 @@ __all__ = [
 
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEAN_OFFSETS = "cleaner-offset-checkpoint"
 REPLICATION_OFFSETS = "replication-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from broker.errors import ConfigError
 from broker.settings import Setting, at_least, between, one_of, parse_properties, setting, settings_of
 
-__all__ = ["TOPIC_KEYS", "LogConfig"]
+__all__ = ["TOPIC_KEYS", "UNLIMITED", "LogConfig"]
 
 UNLIMITED = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
@@ -200,5 +200,5 @@ class LogConfig:
         return self.message_timestamp_type == "LogAppendTime"
 
 
-TOPIC_KEYS: dict[str, Setting] = settings_of(LogConfig)
+TOPIC_KEYS: Mapping[str, Setting] = settings_of(LogConfig)
 """Every topic key by name, in the order of declaration."""

@@ -1,7 +1,7 @@
 """One data directory: its lock, its mark of a clean stop, its checkpoints and the partitions in it.
 
-Used by manager.py only. Files, all with Kafka's names: `.lock`, `.kafka_cleanshutdown`, the recovery-point and
-log-start checkpoints, and a directory `topic-partition` per log.
+Used by manager.py and its parts. Files, all with Kafka's names: `.lock`, `.kafka_cleanshutdown`, the recovery-point,
+log-start and cleaner checkpoints, and a directory `topic-partition` per log.
 """
 
 from __future__ import annotations
@@ -10,11 +10,19 @@ import fcntl
 import logging
 import os
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from broker.errors import ConfigError
-from broker.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets, write_atomically, write_offsets
+from broker.log.checkpoints import (
+    CLEAN_OFFSETS,
+    LOG_START_OFFSETS,
+    RECOVERY_POINTS,
+    read_offsets,
+    write_atomically,
+    write_offsets,
+)
 from broker.log.stored_log import DELETED_DIRECTORY_SUFFIX
 from broker.protocol.topic_partition import TopicPartition
 
@@ -34,6 +42,7 @@ class LogDirectory:
         self.path = path
         self._lock_fd = -1
         self._written: dict[str, dict[TopicPartition, int]] = {}
+        self._writing = threading.Lock()
 
     def lock(self) -> None:
         """Create the directory if need be and take it; idempotent. Raises ConfigError, also when another has it."""
@@ -92,11 +101,32 @@ class LogDirectory:
         """(recovery points, log start offsets). Raises ConfigError."""
         return read_offsets(self.path / RECOVERY_POINTS), read_offsets(self.path / LOG_START_OFFSETS)
 
+    def read_clean_offsets(self) -> dict[TopicPartition, int]:
+        """Up to where each compacted log is clean. Raises ConfigError."""
+        return read_offsets(self.path / CLEAN_OFFSETS)
+
+    def write_clean_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
+        """Raises OSError."""
+        write_offsets(self.path / CLEAN_OFFSETS, offsets)
+
     def write_checkpoints(
-        self, recovery_points: Mapping[TopicPartition, int], log_starts: Mapping[TopicPartition, int]
+        self, recovery_points: Mapping[TopicPartition, int], log_starts: Callable[[], Mapping[TopicPartition, int]]
     ) -> None:
         """Write what changed since the last time. Raises OSError."""
-        for name, offsets in ((RECOVERY_POINTS, recovery_points), (LOG_START_OFFSETS, log_starts)):
+        self._write_changed(RECOVERY_POINTS, lambda: recovery_points)
+        self.write_log_starts(log_starts)
+
+    def write_log_starts(self, log_starts: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        """Write the log start offsets, if they changed since the last time. Raises OSError.
+
+        Threads may come together, the periodic checkpoint and DeleteRecords: they are asked for one after the other, so
+        that an older answer never replaces a newer one.
+        """
+        self._write_changed(LOG_START_OFFSETS, log_starts)
+
+    def _write_changed(self, name: str, offsets_of: Callable[[], Mapping[TopicPartition, int]]) -> None:
+        with self._writing:
+            offsets = offsets_of()
             if self._written.get(name) != offsets:
                 write_offsets(self.path / name, offsets)
                 self._written[name] = dict(offsets)

@@ -1,4 +1,4 @@
-"""What logs need as time goes by: rolls, retention, fsyncs, unlinks, checkpoints.
+"""What logs need as time goes by: rolls, retention, compaction, fsyncs, unlinks, checkpoints.
 
 Owned by manager.py. What touches a log runs in the owner's thread and is quick; what blocks on the disk is
 gathered into one job, which the caller may run in a worker thread.
@@ -6,13 +6,17 @@ gathered into one job, which the caller may run in a worker thread.
 
 from __future__ import annotations
 
+import functools
 import logging
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from broker.clock import Clock
+from broker.config.cleaner_settings import CleanerSettings
 from broker.errors import BrokerError
+from broker.log.cleaner import Cleaner
+from broker.log.compaction_process import Compactor
 from broker.log.deleted_files import DeletedFiles
 from broker.log.log import Log
 from broker.log.log_directory import LogDirectory
@@ -43,6 +47,8 @@ class Maintenance:
         retention_check_interval_ms: int,
         checkpoint_interval_ms: int,
         producer_expiration_ms: int,
+        cleaner: CleanerSettings,
+        compactor: Compactor | None,
     ) -> None:
         self._directories = directories
         self._logs = logs
@@ -52,6 +58,7 @@ class Maintenance:
         self._checkpoint = _Interval(clock, checkpoint_interval_ms)
         self._deleted = DeletedFiles()
         self._job_runs = False
+        self.cleaner = Cleaner(directories, logs, clock, cleaner, self.remove_later, compactor)
 
     def remove_later(self, paths: Iterable[Path], delay_ms: int) -> None:
         """Unlink files, or directories with all in them, after a delay."""
@@ -67,6 +74,7 @@ class Maintenance:
                     log.expire_producers(self.producer_expiration_ms)
             except BrokerError as error:
                 logger.error("%s: %s", tp, error)
+        self.cleaner.tick(run)
         if not self._job_runs:
             self._give_out(run)
 
@@ -109,11 +117,24 @@ class Maintenance:
 
     def write_checkpoints(self, directory: LogDirectory) -> None:
         """Recovery points and log start offsets of the logs in a directory. Raises OSError."""
-        logs = [(tp, log) for tp, log in list(self._logs.items()) if log.directory.parent == directory.path]
-        points = {tp: log.recovery_point for tp, log in logs}
-        # The start is in the name of the first segment, unless DeleteRecords moved it on.
-        starts = {tp: log.log_start_offset for tp, log in logs if log.log_start_offset > log.segments[0].base_offset}
-        directory.write_checkpoints(points, starts)
+        points = {tp: log.recovery_point for tp, log in self._logs_in(directory)}
+        directory.write_checkpoints(points, lambda: self._log_starts(directory))
+
+    def write_log_starts(self) -> None:
+        """The log start offsets of all logs, from any thread. Raises OSError."""
+        for directory in self._directories:
+            directory.write_log_starts(functools.partial(self._log_starts, directory))
+
+    def _log_starts(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        """The start is in the name of the first segment, unless DeleteRecords moved it on."""
+        return {
+            tp: log.log_start_offset
+            for tp, log in self._logs_in(directory)
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+
+    def _logs_in(self, directory: LogDirectory) -> list[tuple[TopicPartition, Log]]:
+        return [(tp, log) for tp, log in list(self._logs.items()) if log.directory.parent == directory.path]
 
 
 class _Interval:

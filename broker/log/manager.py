@@ -18,7 +18,9 @@ from types import MappingProxyType
 
 from broker.clock import Clock
 from broker.config.broker_config import BrokerConfig
-from broker.errors import BrokerError
+from broker.config.cleaner_settings import CleanerSettings
+from broker.errors import BrokerError, ErrorCode
+from broker.log.compaction_process import Compactor
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.log_directory import LogDirectory
@@ -46,8 +48,11 @@ class LogManager:
         checkpoint_interval_ms: int = 60_000,
         producer_expiration_ms: int = 86_400_000,
         max_open_segments: int | None = None,
+        cleaner: CleanerSettings | None = None,
+        compactor: Compactor | None = None,
     ) -> None:
-        """`max_open_segments` bounds descriptors; by default half of what the process may open."""
+        """`max_open_segments` bounds descriptors; by default half of what the process may open. `compactor` carries out
+        compactions; by default a process of its own."""
         self._directories = [LogDirectory(path) for path in dict.fromkeys(directories)]
         self._clock = clock
         self._opened = OpenSegments(max_open_segments or _half_of_the_descriptors())
@@ -60,6 +65,8 @@ class LogManager:
             retention_check_interval_ms=retention_check_interval_ms,
             checkpoint_interval_ms=checkpoint_interval_ms,
             producer_expiration_ms=producer_expiration_ms,
+            cleaner=cleaner or CleanerSettings(),
+            compactor=compactor,
         )
 
     def lock(self) -> None:
@@ -91,6 +98,7 @@ class LogManager:
         for path in deleted:
             shutil.rmtree(path, ignore_errors=True)
         points, starts = directory.read_checkpoints()
+        self._maintenance.cleaner.load(directory)
         clean = directory.take_clean_mark()
         if partitions and not clean:
             logger.info("%s was not closed cleanly: recovering %d logs", directory.path, len(partitions))
@@ -147,6 +155,7 @@ class LogManager:
         if log is not None:
             path = log.delete()
             del self._logs[tp]
+            self._maintenance.cleaner.forget(tp)
             self._maintenance.remove_later([path], log.config.file_delete_delay_ms)
 
     def update_config(self, topic: str, config: LogConfig) -> None:
@@ -158,13 +167,24 @@ class LogManager:
     def update_broker_config(self, config: BrokerConfig) -> None:
         """Take over what can be altered while the broker runs, and is not a topic's default."""
         self._maintenance.producer_expiration_ms = config.producer_id_expiration_ms
+        self._maintenance.cleaner.settings = config
+
+    def write_log_starts(self) -> None:
+        """Make the log start offsets, as DeleteRecords moved them, durable; from any thread.
+
+        Raises BrokerError `kafka_storage_error`.
+        """
+        try:
+            self._maintenance.write_log_starts()
+        except OSError as error:
+            raise BrokerError(ErrorCode.kafka_storage_error, f"no checkpoint of log start offsets: {error}") from error
 
     def tick(self, run: Run = run_now) -> None:
         """Do what time asks for; to be called about every second.
 
         Rolls, retention and forgetting of producers happen here and are quick. fsyncs, unlinks and checkpoints
         block: they go into one job that is given to `run`, which may pass it on to a worker thread. While a job
-        runs no other is given out.
+        runs no other is given out, except that a compaction, which takes longer, is a job of its own.
         """
         self._maintenance.tick(run)
 
@@ -174,6 +194,7 @@ class LogManager:
             self._unlock()
             return
         self._loaded = False
+        self._maintenance.cleaner.close()
         unclean = set()
         self._flush_together()
         for tp, log in self._logs.items():

@@ -27,6 +27,7 @@ TITLES = {
     "log": "Log basics",
     "flush": "Log flush policy",
     "retention": "Log retention policy",
+    "cleaner": "Log cleaner",
     "zookeeper": "ZooKeeper",
     "groups": "Consumer groups",
     "transactions": "Transactions",

@@ -1,0 +1,249 @@
+"""Compaction of all logs with cleanup.policy=compact: which is next, its compaction elsewhere, the swap of the outcome.
+
+Owned by maintenance.py. `tick` runs in the owner's thread and is quick: it swaps finished segments in and looks for
+the next log, one at a time, the one with the largest dirty share first. The work itself is a job given to `run`, which
+waits for the compaction process. How far each log is clean stands in `cleaner-offset-checkpoint`, in Kafka's format;
+it is written after the swaps, so that after a crash at worst a compaction is done again. Idea: Kafka's `LogCleaner`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+from broker.clock import Clock
+from broker.config.cleaner_settings import CleanerSettings
+from broker.errors import BrokerError, CorruptBatch
+from broker.log.cleanable import Cleanable, cleanable
+from broker.log.compaction_plan import (
+    AbortedRange,
+    Compacted,
+    CompactionPlan,
+    CompactionResult,
+    LastOfProducer,
+    PlannedSegment,
+)
+from broker.log.compaction_process import CompactionProcess, Compactor
+from broker.log.log import Log
+from broker.log.log_directory import LogDirectory
+from broker.log.segment import Segment
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["Cleaner"]
+
+logger = logging.getLogger(__name__)
+
+Run = Callable[[Callable[[], None]], object]
+
+
+@dataclass
+class _Cleaning:
+    """A compaction under way. `valid` until the log changes under it; what comes back then is thrown away."""
+
+    tp: TopicPartition
+    log: Log
+    plan: CompactionPlan
+    segments: Sequence[Segment]
+    valid: bool = True
+
+
+class Cleaner:
+    """One compaction at a time over all logs."""
+
+    def __init__(
+        self,
+        directories: Sequence[LogDirectory],
+        logs: Mapping[TopicPartition, Log],
+        clock: Clock,
+        settings: CleanerSettings,
+        remove_later: Callable[[Iterable[Path], int], None],
+        compactor: Compactor | None = None,
+    ) -> None:
+        """`remove_later(paths, ms)` unlinks in a worker thread."""
+        self.settings = settings
+        self._remove_later = remove_later
+        self._directories = directories
+        self._logs = logs
+        self._clock = clock
+        self._compactor = CompactionProcess() if compactor is None else compactor
+        self._clean_offsets: dict[TopicPartition, int] = {}
+        self._uncleanable: dict[TopicPartition, Log] = {}
+        self._cleaning: _Cleaning | None = None
+        self._answers: SimpleQueue[Compacted | CompactionResult | Exception] = SimpleQueue()
+        self._job_runs = False
+        self._checkpoint_due = False
+        self._look_again = 0.0
+
+    def load(self, directory: LogDirectory) -> None:
+        """Learn how far the logs of a directory are clean. Raises ConfigError."""
+        self._clean_offsets |= directory.read_clean_offsets()
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition is deleted: another of that name begins anew."""
+        self._clean_offsets.pop(tp, None)
+
+    def tick(self, run: Run) -> None:
+        """Swap in what is ready, and begin the next compaction if one is due."""
+        self._take_answers()
+        if self._job_runs or self._cleaning is not None:
+            return
+        if self._checkpoint_due:
+            self._checkpoint_due = False
+            self._give_out(run, self._write_checkpoints_of(dict(self._clean_offsets)))
+        elif self.settings.log_cleaner_enable and self._clock.monotonic() >= self._look_again:
+            chosen = self._dirtiest()
+            if chosen is None:
+                self._look_again = self._clock.monotonic() + self.settings.log_cleaner_backoff_ms / 1000
+                if self._compactor.is_running:
+                    self._give_out(run, self._compactor.rest)
+            else:
+                cleaning = self._cleaning = self._begin(*chosen)
+                self._give_out(run, lambda: self._compact(cleaning.plan))
+
+    def close(self) -> None:
+        """End a compaction that runs; what it did not finish is done again after the next start."""
+        self._compactor.close()
+        self._take_answers()
+        if self._checkpoint_due:
+            self._write_checkpoints_of(self._clean_offsets)()
+
+    # --- which log
+
+    def _dirtiest(self) -> tuple[TopicPartition, Log, Cleanable] | None:
+        now_ms = self._clock.now_ms()
+        found: tuple[TopicPartition, Log, Cleanable] | None = None
+        for tp, log in self._logs.items():
+            if not log.config.is_compacted or log.failure or self._uncleanable.get(tp) is log:
+                continue
+            try:
+                state = cleanable(log, self._clean_offsets.get(tp), now_ms)
+            except (OSError, CorruptBatch) as error:
+                logger.error("%s cannot be looked at for compaction: %s", tp, error)
+                continue
+            if state is not None and state.is_due and (found is None or state.ratio > found[2].ratio):
+                found = tp, log, state
+        return found
+
+    def _begin(self, tp: TopicPartition, log: Log, state: Cleanable) -> _Cleaning:
+        segments, config = state.segments, log.config
+        plan = CompactionPlan(
+            directory=log.directory,
+            segments=tuple(PlannedSegment(segment.base_offset, segment.size) for segment in segments),
+            first_dirty_offset=state.first_dirty_offset,
+            now_ms=self._clock.now_ms(),
+            delete_retention_ms=config.delete_retention_ms,
+            segment_bytes=config.segment_bytes,
+            index_interval=config.index_interval_bytes,
+            producers={
+                entry.producer_id: LastOfProducer(entry.batches[-1].last_offset if entry.batches else None, entry.epoch)
+                for entry in log.producers
+            },
+            aborted=_aborted_in(log, segments),
+            map_bytes=self.settings.log_cleaner_dedupe_buffer_size,
+            bytes_per_second=self.settings.log_cleaner_io_max_bytes_per_second,
+        )
+        return _Cleaning(tp, log, plan, segments)
+
+    # --- the work, in a worker thread
+
+    def _compact(self, plan: CompactionPlan) -> None:
+        try:
+            for answer in self._compactor.compact(plan):
+                self._answers.put(answer)
+        except Exception as error:
+            self._answers.put(error)
+
+    def _write_checkpoints_of(self, offsets: dict[TopicPartition, int]) -> Callable[[], None]:
+        """The job that writes down what is clean, without logs that are gone."""
+        by_directory = {
+            directory: {
+                tp: offset
+                for tp, offset in offsets.items()
+                if (log := self._logs.get(tp)) is not None and log.directory.parent == directory.path
+            }
+            for directory in self._directories
+        }
+
+        def write() -> None:
+            for directory, clean in by_directory.items():
+                try:
+                    directory.write_clean_offsets(clean)
+                except OSError as error:
+                    logger.error("no checkpoint of what is compacted in %s: %s", directory.path, error)
+
+        return write
+
+    def _give_out(self, run: Run, work: Callable[[], None]) -> None:
+        def job() -> None:
+            try:
+                work()
+            finally:
+                self._job_runs = False
+
+        self._job_runs = True
+        try:
+            run(job)
+        except BaseException:
+            self._job_runs, self._cleaning = False, None
+            raise
+
+    # --- what comes back
+
+    def _take_answers(self) -> None:
+        while True:
+            try:
+                answer = self._answers.get_nowait()
+            except Empty:
+                return
+            cleaning = self._cleaning
+            if cleaning is None:
+                continue
+            if isinstance(answer, Compacted):
+                self._swap_in(cleaning, answer)
+            else:
+                self._finish(cleaning, answer)
+
+    def _swap_in(self, cleaning: _Cleaning, compacted: Compacted) -> None:
+        """A later segment must not go in when an earlier one did not: a marker could go before its transaction."""
+        if not cleaning.valid or self._logs.get(cleaning.tp) is not cleaning.log:
+            cleaning.valid = False
+            return
+        old = cleaning.segments[compacted.first : compacted.end]
+        try:
+            cleaning.valid = cleaning.log.replace_segments(old, cleaning.plan.cleaned_directory, compacted.size)
+        except BrokerError as error:
+            logger.error("%s", error)
+            cleaning.valid = False
+
+    def _finish(self, cleaning: _Cleaning, answer: CompactionResult | Exception) -> None:
+        self._cleaning = None
+        tp = cleaning.tp
+        if isinstance(answer, CorruptBatch):
+            logger.error("%s is not compacted any more until the broker starts again: %s", tp, answer.message)
+            self._uncleanable[tp] = cleaning.log
+        elif isinstance(answer, Exception):
+            logger.error("compacting %s failed: %s", tp, answer)
+            self._look_again = self._clock.monotonic() + self.settings.log_cleaner_backoff_ms / 1000
+        elif cleaning.valid:
+            before = sum(segment.size for segment in cleaning.plan.segments)
+            logger.info(
+                "compacted %s up to offset %d: %d of %d records stay, %d of %d bytes",
+                tp,
+                answer.clean_offset,
+                answer.records_kept,
+                answer.records_read,
+                answer.bytes_written,
+                before,
+            )
+            self._clean_offsets[tp] = answer.clean_offset
+            self._checkpoint_due = True
+        if cleaning.plan.cleaned_directory.exists():
+            self._remove_later([cleaning.plan.cleaned_directory], 0)
+
+
+def _aborted_in(log: Log, segments: Sequence[Segment]) -> tuple[AbortedRange, ...]:
+    """The aborted transactions that touch `segments`."""
+    return ()
