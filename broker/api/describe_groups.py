@@ -1,4 +1,7 @@
-"""DescribeGroups: state and members of groups. From version 6 an unknown group is an error (KIP-1043)."""
+"""DescribeGroups: state and members of groups.
+
+Version notes: 3 — tells what the client may do with the group, if it asks; 6 — an unknown group is an error (KIP-1043).
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,25 @@ from typing import Any
 from broker.api.context import ApiContext
 from broker.errors import ErrorCode
 from broker.net.router import Client
-from broker.protocol.messages import Request
+from broker.protocol.messages import Request, field
 
 __all__ = ["handle"]
 
 
+# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, a bit each: all there are, where nobody is refused anything.
+GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+NOT_ASKED = -(2**31)
+
+
 async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
     """Describe each named group."""
-    return {"groups": [await _describe(context, group_id, request.version) for group_id in request.body.groups]}
+    operations = GROUP_OPERATIONS if field(request.body, "include_authorized_operations", False) else NOT_ASKED
+    return {
+        "groups": [await _describe(context, group_id, request.version, operations) for group_id in request.body.groups]
+    }
 
 
-async def _describe(context: ApiContext, group_id: str, version: int) -> Mapping[str, Any]:
+async def _describe(context: ApiContext, group_id: str, version: int, operations: int) -> Mapping[str, Any]:
     found = await context.groups.describe(group_id)
     absent = found.error is ErrorCode.none and found.state == "Dead" and version >= 6
     return {
@@ -28,7 +39,7 @@ async def _describe(context: ApiContext, group_id: str, version: int) -> Mapping
         "group_state": found.state,
         "protocol_type": found.protocol_type,
         "protocol_data": found.protocol_name,
-        "authorized_operations": -(2**31),
+        "authorized_operations": operations if found.error is ErrorCode.none and not absent else NOT_ASKED,
         "members": [
             {
                 "member_id": m.member_id,

@@ -1,4 +1,8 @@
-"""OffsetFetch: what groups have committed; from version 8 for several groups at once (KIP-709)."""
+"""OffsetFetch: what groups have committed.
+
+Version notes: 7 — a client may ask for stable offsets: where an open transaction may still move one it gets
+UNSTABLE_OFFSET_COMMIT, and asks again (KIP-447); 8 — several groups at once (KIP-709).
+"""
 
 from __future__ import annotations
 
@@ -19,23 +23,24 @@ __all__ = ["handle"]
 async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
     """The offsets of the named partitions, or of all when none are named."""
     groups = field(request.body, "groups")
+    stable = field(request.body, "require_stable", False)
     if groups is None:
-        reply = await _fetch(context, request.body.group_id, request.body.topics)
+        reply = await _fetch(context, request.body.group_id, request.body.topics, stable)
         if request.version == 1 and reply.error is not ErrorCode.none:
             return {"topics": _failed(request.body.topics or (), reply.error)}
         return {"error_code": reply.error, "topics": _topics(reply)}
     answers = []
     for group in groups:
-        reply = await _fetch(context, group.group_id, group.topics)
+        reply = await _fetch(context, group.group_id, group.topics, stable)
         answers.append({"group_id": group.group_id, "error_code": reply.error, "topics": _topics(reply)})
     return {"groups": answers}
 
 
-async def _fetch(context: ApiContext, group_id: str, topics: Sequence[Any] | None) -> FetchReply:
+async def _fetch(context: ApiContext, group_id: str, topics: Sequence[Any] | None, stable: bool) -> FetchReply:
     if topics is None:
-        return await context.groups.fetch_offsets(group_id, None)
+        return await context.groups.fetch_offsets(group_id, None, require_stable=stable)
     wanted = [TopicPartition(topic.name, index) for topic in topics for index in topic.partition_indexes]
-    return await context.groups.fetch_offsets(group_id, wanted)
+    return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable)
 
 
 def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Mapping[str, Any]]:
@@ -61,7 +66,7 @@ def _topics(reply: FetchReply) -> list[Mapping[str, Any]]:
                 "committed_offset": found.offset,
                 "committed_leader_epoch": found.leader_epoch,
                 "metadata": found.metadata,
-                "error_code": ErrorCode.none,
+                "error_code": ErrorCode.unstable_offset_commit if tp in reply.unstable else ErrorCode.none,
             }
         )
     return [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()]

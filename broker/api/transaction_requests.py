@@ -23,6 +23,7 @@ _FIRST_VERSIONS = {
     ApiKey.ADD_PARTITIONS_TO_TXN: (2, 5),
     ApiKey.ADD_OFFSETS_TO_TXN: (2, 4),
     ApiKey.END_TXN: (2, 4),
+    ApiKey.TXN_OFFSET_COMMIT: (1 << 15, 4),
 }
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.coordinator.record_store import ProducerEpoch
 from broker.coordinator.records import OffsetAndMetadata
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
@@ -142,7 +142,7 @@ class CommitRequest:
     # Versions 2 to 4; -1: the broker's offsets.retention.minutes.
     retention_time_ms: int = -1
     # TxnOffsetCommit: whose transaction the offsets belong to.
-    producer: ProducerEpoch | None = None
+    producer: ProducerIdAndEpoch | None = None
 
 
 @dataclass(frozen=True, slots=True)

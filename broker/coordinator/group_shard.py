@@ -21,7 +21,7 @@ from broker.coordinator.group_events import expired_offsets
 from broker.coordinator.group_messages import JoinReply, SyncReply
 from broker.coordinator.group_replay import GroupReplay
 from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.record_store import KeyValue, ProducerEpoch, RecordStore
+from broker.coordinator.record_store import KeyValue, RecordStore
 from broker.coordinator.record_writer import RecordWriter
 from broker.coordinator.records import (
     MalformedRecord,
@@ -30,6 +30,7 @@ from broker.coordinator.records import (
     encode_group_key,
     encode_offset_key,
 )
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
@@ -159,7 +160,7 @@ class GroupShard:
         group: ClassicGroup,
         records: Sequence[KeyValue],
         committed: Mapping[TopicPartition, OffsetAndMetadata],
-        producer: ProducerEpoch | None,
+        producer: ProducerIdAndEpoch | None,
     ) -> asyncio.Future[ErrorCode]:
         """Store offsets; they hold once they are stored, those of a transaction once it is committed."""
         if producer is not None:
@@ -177,7 +178,7 @@ class GroupShard:
         group: ClassicGroup,
         records: Sequence[KeyValue],
         committed: Mapping[TopicPartition, OffsetAndMetadata],
-        producer: ProducerEpoch,
+        producer: ProducerIdAndEpoch,
     ) -> asyncio.Future[ErrorCode]:
         """The partitions are unstable before the append: a member of the next generation must not miss what one of
         this generation has been allowed to commit (KIP-447)."""
@@ -210,7 +211,7 @@ class GroupShard:
         group: ClassicGroup,
         records: Sequence[KeyValue],
         applied: Callable[[ErrorCode], None],
-        producer: ProducerEpoch | None = None,
+        producer: ProducerIdAndEpoch | None = None,
     ) -> asyncio.Future[ErrorCode]:
         """Store records about a group's offsets, then call `applied`, then tell who still waits."""
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()

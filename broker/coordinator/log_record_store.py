@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 
 from broker.clock import Clock
 from broker.cluster.topics import Topics
-from broker.coordinator.record_store import KeyValue, ProducerEpoch, RecordRun
+from broker.coordinator.record_store import KeyValue, RecordRun
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import verify_batch, walk_batches
@@ -34,7 +35,7 @@ class LogRecordStore:
         self._clock = clock
 
     def append(
-        self, partition: int, records: Sequence[KeyValue], producer: ProducerEpoch | None = None
+        self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
     ) -> Awaitable[None] | None:
         """Append all of `records` as one batch. Raises BrokerError."""
         if producer is None:
@@ -43,7 +44,7 @@ class LogRecordStore:
             builder = BatchBuilder(
                 max_bytes=2**31 - 1,
                 producer_id=producer.producer_id,
-                producer_epoch=producer.producer_epoch,
+                producer_epoch=producer.epoch,
                 transactional=True,
             )
         now = self._clock.now_ms()

@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-__all__ = ["KeyValue", "MemoryRecordStore", "ProducerEpoch", "RecordRun", "RecordStore"]
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
+
+__all__ = ["KeyValue", "MemoryRecordStore", "RecordRun", "RecordStore"]
 
 # Key and value of one record; a None value is a tombstone.
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
-
-
-class ProducerEpoch(NamedTuple):
-    """The producer in whose transaction records are stored."""
-
-    producer_id: int
-    producer_epoch: int
 
 
 class RecordRun(NamedTuple):
@@ -36,7 +31,7 @@ class RecordStore(Protocol):
     """Keyed records in numbered partitions of one internal topic."""
 
     def append(
-        self, partition: int, records: Sequence[KeyValue], producer: ProducerEpoch | None = None
+        self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
     ) -> Awaitable[None] | None:
         """Store `records` at the end of a partition, all or none, within the open transaction of `producer` if one
         is given.
@@ -67,7 +62,7 @@ class MemoryRecordStore:
         return {partition: [record for run in runs for record in run.records] for partition, runs in self.runs.items()}
 
     def append(
-        self, partition: int, records: Sequence[KeyValue], producer: ProducerEpoch | None = None
+        self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
     ) -> Awaitable[None] | None:
         if self.fail_with is not None:
             raise self.fail_with

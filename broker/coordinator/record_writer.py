@@ -13,7 +13,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
-from broker.coordinator.record_store import KeyValue, ProducerEpoch, RecordStore
+from broker.coordinator.record_store import KeyValue, RecordStore
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 
 __all__ = ["RecordWriter"]
@@ -29,7 +30,7 @@ _TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
 class _Write(NamedTuple):
     records: Sequence[KeyValue]
     done: Done
-    producer: ProducerEpoch | None
+    producer: ProducerIdAndEpoch | None
 
 
 class RecordWriter:
@@ -45,13 +46,13 @@ class RecordWriter:
         self._is_untold = False
         self._events: list[Callable[[], None]] = []
 
-    def write(self, records: Sequence[KeyValue], done: Done, producer: ProducerEpoch | None = None) -> None:
+    def write(self, records: Sequence[KeyValue], done: Done, producer: ProducerIdAndEpoch | None = None) -> None:
         """Store `records` after everything written before them, together with what else is written meanwhile."""
         self._queue.append(_Write(records, done, producer))
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
-    def write_now(self, records: Sequence[KeyValue], done: Done, producer: ProducerEpoch | None = None) -> None:
+    def write_now(self, records: Sequence[KeyValue], done: Done, producer: ProducerIdAndEpoch | None = None) -> None:
         """As `write`, but without waiting for others to join when nothing is under way: `done` is then called
         before this returns, if the store has the records safe by then."""
         if self._task is not None:

@@ -53,10 +53,6 @@ def test_every_version_finds_the_coordinator(ask: Requests, broker: BrokerProces
     assert (found.error_code, f"{found.host}:{found.port}") == (ErrorCode.none, broker.bootstrap)
 
 
-def test_transactions_have_no_coordinator(ask: Requests, group: str) -> None:
-    assert find(ask, group, key_type=1).error_code is ErrorCode.invalid_request
-
-
 @pytest.mark.parametrize("version", versions(ApiKey.OFFSET_COMMIT))
 def test_every_version_commits(ask: Requests, topic: str, group: str, version: int) -> None:
     find(ask, group)

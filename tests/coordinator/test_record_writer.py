@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.coordinator.record_store import KeyValue, MemoryRecordStore, ProducerEpoch, RecordRun
+from broker.coordinator.record_store import KeyValue, MemoryRecordStore, RecordRun
 from broker.coordinator.record_writer import RecordWriter
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
 
@@ -58,7 +59,7 @@ async def test_failed_append_is_told_and_the_next_one_works(raised: Exception, c
 async def test_one_record_too_large_does_not_fail_its_neighbours() -> None:
     class SmallStore(GatedRecordStore):
         async def append(
-            self, partition: int, records: Sequence[KeyValue], producer: ProducerEpoch | None = None
+            self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
         ) -> None:
             if sum(len(value or b"") for _, value in records) > 10:
                 raise BrokerError(ErrorCode.message_too_large)
@@ -91,7 +92,7 @@ async def test_error_in_what_follows_does_not_stop_the_writer(caplog: pytest.Log
 async def test_records_of_a_transaction_get_appends_of_their_own() -> None:
     store = GatedRecordStore()
     writer = RecordWriter(store, 0)
-    one, two = ProducerEpoch(1, 0), ProducerEpoch(2, 0)
+    one, two = ProducerIdAndEpoch(1, 0), ProducerIdAndEpoch(2, 0)
     ended: list[int] = []
     for number, producer in enumerate((None, None, one, one, two, None)):
         writer.write([record(number)], lambda code, number=number: ended.append(number), producer)  # type: ignore[misc]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Sequence
 
-from broker.coordinator.record_store import KeyValue, MemoryRecordStore, ProducerEpoch
+from broker.coordinator.record_store import KeyValue, MemoryRecordStore
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
 
 
 class GatedRecordStore(MemoryRecordStore):
@@ -17,7 +18,9 @@ class GatedRecordStore(MemoryRecordStore):
         self.gate.set()
         self.waiting = 0
 
-    async def append(self, partition: int, records: Sequence[KeyValue], producer: ProducerEpoch | None = None) -> None:
+    async def append(
+        self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
+    ) -> None:
         self.waiting += 1
         await self.gate.wait()
         self.waiting -= 1
@@ -40,7 +43,7 @@ class SyncingRecordStore(MemoryRecordStore):
         self.gate = asyncio.Event()
 
     def append(
-        self, partition: int, records: Sequence[KeyValue], producer: ProducerEpoch | None = None
+        self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
     ) -> Awaitable[None] | None:
         super().append(partition, records, producer)
         return self._safe()

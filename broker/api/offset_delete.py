@@ -1,0 +1,27 @@
+"""OffsetDelete: forget a group's offsets of some partitions (KIP-496).
+
+Those of topics that a member subscribes to stay, with GROUP_SUBSCRIBED_TO_TOPIC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.api.offset_requests import asked_partitions, results_by_topic
+from broker.errors import ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request
+
+__all__ = ["handle"]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Delete the offsets of the partitions that exist, or give an error for the whole group."""
+    topics = request.body.topics
+    known, results = asked_partitions(context, topics)
+    error, deleted = await context.groups.delete_offsets(request.body.group_id, known)
+    if error is not ErrorCode.none:
+        return {"error_code": error, "topics": ()}
+    return {"error_code": error, "topics": results_by_topic(topics, results | deleted)}
