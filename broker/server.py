@@ -139,7 +139,13 @@ class BrokerServer:
         assert self._coordinators is not None
         health = Health(self.config.broker_id, self._logs, connected)
         sources = Sources(
-            self._metrics, self._topics, self._coordinators.groups, self._logs, self.config.broker_id, health
+            metrics=self._metrics,
+            topics=self._topics,
+            groups=self._coordinators.groups,
+            logs=self._logs,
+            memory=self._listeners.memory,
+            broker_id=self.config.broker_id,
+            health=health,
         )
         await http.serve(sources, health)
 

@@ -36,6 +36,38 @@ class NetworkSettings:
         check=at_least(1),
         type="long",
     )
+    socket_request_receive_timeout_ms: int = setting(
+        "socket.request.receive.timeout.ms",
+        60000,
+        "A request that takes longer to arrive, and comes with less than 100 KB a second, closes its connection.",
+        group=SOCKET,
+        check=at_least(1),
+        type="long",
+    )
+    queued_max_request_bytes: int = setting(
+        "queued.max.request.bytes",
+        536870912,
+        "Memory of all requests being received or waiting; above it connections are read from one after another. "
+        "-1 is no limit (Kafka's default).",
+        group=SOCKET,
+        check=at_least(-1),
+        type="long",
+    )
+    max_connections: int = setting(
+        "max.connections",
+        2147483647,
+        "Connections taken in all; one more is closed at once.",
+        group=SOCKET,
+        check=at_least(0),
+        update=UpdateMode.CLUSTER_WIDE,
+    )
+    max_connections_per_ip_overrides: tuple[str, ...] = setting(
+        "max.connections.per.ip.overrides",
+        (),
+        "address:count,… that go before max.connections.per.ip.",
+        group=SOCKET,
+        type="string",
+    )
     max_connections_per_ip: int = setting(
         "max.connections.per.ip",
         2147483647,

@@ -1,8 +1,8 @@
 """One client connection: frames in, responses out in the order of their requests.
 
-Made by the listener. A frame is received straight into a buffer of its own size. Requests are handled
-one after another, as Kafka does: while one waits (a long poll, a group join) later frames queue up, and
-past `MAX_QUEUED` of them, or so many bytes, nothing more is read: a connection's memory is bounded.
+Made by the listener; its frames come from a FrameReader. Requests are handled one after another, as Kafka does:
+while one waits (a long poll, a group join) later frames queue up, and past `MAX_QUEUED` of them, or so many bytes,
+or when the requests of all connections take too much memory, nothing more is read: memory is bounded.
 File ranges go out by sendfile, at once when the socket takes them, else when it is writable again.
 """
 
@@ -13,10 +13,11 @@ import collections
 import logging
 import os
 import socket
-import struct
 from collections.abc import Awaitable, Callable
 
-from broker.errors import ProtocolError
+from broker.errors import ProtocolError, UnsupportedVersion
+from broker.net.frame_reader import FrameReader, RequestTooLarge
+from broker.net.request_memory import RequestMemory
 from broker.net.response import FileRange, Part, Response
 from broker.net.router import Client, Router
 
@@ -24,27 +25,32 @@ __all__ = ["Connection"]
 
 logger = logging.getLogger(__name__)
 
-SCRATCH_BYTES = 256 * 1024
+CLIENT, MALFORMED, TOO_LARGE, UNSUPPORTED, FAILED = "client", "malformed", "too_large", "unsupported", "failed"
 MAX_QUEUED = 16
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
-_SCRATCH = bytearray(SCRATCH_BYTES)
-"""Shared by all connections: asyncio reads into it and hands it over in one step of the one event loop."""
-_LENGTH = struct.Struct(">i")
+SLOWEST_BYTES_PER_S = 100_000
+"""What a frame that takes longer than `socket.request.receive.timeout.ms` must bring on average."""
 
 
 class Connection(asyncio.BufferedProtocol):
     """The protocol object asyncio drives; everything runs on the event loop's thread."""
 
-    def __init__(self, router: Router, max_request_bytes: int, on_close: Callable[[Connection], None]) -> None:
+    def __init__(
+        self,
+        router: Router,
+        max_request_bytes: int,
+        on_close: Callable[[Connection], None],
+        memory: RequestMemory | None = None,
+    ) -> None:
         self._router = router
-        self._max_request_bytes = max_request_bytes
+        self._memory = memory or RequestMemory()
+        self._reader = FrameReader(max_request_bytes, self._memory, self._resume_reading)
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        self._head = b""
-        self._frame: bytearray | None = None
-        self._filled = 0
-        self._queue: collections.deque[bytes | bytearray] = collections.deque()
+        self._frame_since = 0.0
+        self._queue: collections.deque[tuple[bytearray, float]] = collections.deque()
         self._queued_bytes = 0
+        self._held_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._sending = False
         self._write_paused = False
@@ -52,6 +58,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport
         self.client = Client("", 0)
         self.last_active = self._loop.time()
+        self.end_reason = CLIENT
+        """Why it ended, in a word, for the metrics: the client left, or what we closed it for."""
 
     # --- what asyncio calls
 
@@ -65,27 +73,31 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._task is not None:
             self._task.cancel()
+        self._reader.drop()
         self._drop_queued()
+        self._memory.release(self._held_bytes)
+        self._held_bytes = 0
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        if self._frame is not None:
-            return memoryview(self._frame)[self._filled :]
-        _SCRATCH[: len(self._head)] = self._head
-        return memoryview(_SCRATCH)[len(self._head) :]
+        return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        self.last_active = self._loop.time()
-        if self._frame is not None:
-            self._filled += nbytes
-            if self._filled == len(self._frame):
-                frame, self._frame = self._frame, None
-                self._receive(frame)
-            return
+        now = self.last_active = self._loop.time()
         try:
-            self._split_scratch(len(self._head) + nbytes)
+            frames = self._reader.received(nbytes)
         except ProtocolError as error:
             self._refuse(error)
+            return
+        for frame in frames:
+            self._receive(frame, now)
+        if self._reader.partial:
+            if frames or not self._frame_since:
+                self._frame_since = now
+            if self._reader.starved:
+                self._transport.pause_reading()
+        else:
+            self._frame_since = 0.0
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -96,13 +108,24 @@ class Connection(asyncio.BufferedProtocol):
             self._drained.set_result(None)
         self._handle_queued()
 
-    def close(self) -> None:
-        """Close once what is already written has left."""
+    def close(self, reason: str, text: str = "") -> None:
+        """Close once what is already written has left; `text` tells the log why."""
+        self._end_for(reason, text)
         self._transport.close()
 
-    def abort(self) -> None:
+    def abort(self, reason: str, text: str = "") -> None:
         """Close at once; what the peer has not taken is dropped."""
+        self._end_for(reason, text)
         self._transport.abort()
+
+    def _end_for(self, reason: str, text: str) -> None:
+        if self.end_reason != CLIENT:
+            return
+        self.end_reason = reason
+        if text:
+            host, port = self.client.host, self.client.port
+            fields = {"event": "connection_closed", "peer": f"{host}:{port}", "reason": reason}
+            logger.warning("closing the connection of %s:%d: %s", host, port, text, extra=fields)
 
     @property
     def waiting(self) -> bool:
@@ -111,68 +134,59 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- frames
 
-    def _split_scratch(self, used: int) -> None:
-        """Take the whole frames out of the scratch buffer; keep the head of the next one."""
-        position = 0
-        frames = []
-        while used - position >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(_SCRATCH, position)
-            if not 0 < length <= self._max_request_bytes:
-                raise ProtocolError(f"a request of {length} bytes (socket.request.max.bytes={self._max_request_bytes})")
-            start, end = position + _LENGTH.size, position + _LENGTH.size + length
-            if end > used:
-                break
-            frames.append(bytearray(memoryview(_SCRATCH)[start:end]))  # patched in place when it holds records
-            position = end
-        self._head = b""
-        if used - position >= _LENGTH.size:
-            self._begin_large(memoryview(_SCRATCH)[position + _LENGTH.size : used], length)
-        else:
-            self._head = bytes(_SCRATCH[position:used])
-        for frame in frames:
-            self._receive(frame)
-
-    def _begin_large(self, head: memoryview, length: int) -> None:
-        """The rest of this frame is received into a buffer of its own."""
-        self._frame = bytearray(length)
-        self._filled = len(head)
-        self._frame[: self._filled] = head
-
-    def _receive(self, frame: bytes | bytearray) -> None:
+    def _receive(self, frame: bytearray, now: float) -> None:
         if self._task is None and not self._queue and not self._write_paused:
-            self._handle(frame)
+            self._handle(frame, now)
             return
-        self._queue.append(frame)
+        self._queue.append((frame, now))
         self._queued_bytes += len(frame)
-        if len(self._queue) >= MAX_QUEUED or self._queued_bytes >= MAX_QUEUED_BYTES:
+        self._memory.hold(len(frame))
+        if len(self._queue) >= MAX_QUEUED or self._queued_bytes >= MAX_QUEUED_BYTES or self._memory.full:
             self._transport.pause_reading()
 
     def _handle_queued(self) -> None:
         while self._queue and self._task is None and not self._write_paused:
-            frame = self._queue.popleft()
+            frame, received = self._queue.popleft()
             self._queued_bytes -= len(frame)
+            self._memory.release(len(frame))
             few = len(self._queue) <= MAX_QUEUED // 2 and self._queued_bytes <= MAX_QUEUED_BYTES // 2
-            if few and not self._transport.is_reading() and not self._transport.is_closing():
-                self._transport.resume_reading()
-            self._handle(frame)
+            if not self._queue or (few and not self._memory.full):
+                self._resume_reading()
+            self._handle(frame, received)
+
+    def _resume_reading(self) -> None:
+        """Called also when there is memory for the frame that is being received: its time begins again."""
+        if not self._reader.starved and not self._transport.is_closing() and not self._transport.is_reading():
+            if self._frame_since:
+                self._frame_since = self._loop.time()
+            self._transport.resume_reading()
 
     def _drop_queued(self) -> None:
+        self._memory.release(self._queued_bytes)
         self._queue.clear()
         self._queued_bytes = 0
 
+    def is_overdue(self, now: float, timeout_s: float) -> bool:
+        """Whether a frame was begun so long ago that nobody means to end it; while we do not read it is not."""
+        if not self._frame_since or not self._transport.is_reading():
+            return False
+        return now > self._frame_since + timeout_s + self._reader.filled / SLOWEST_BYTES_PER_S
+
     # --- requests and responses
 
-    def _handle(self, frame: bytes | bytearray) -> None:
+    def _handle(self, frame: bytearray, received: float) -> None:
         if self._transport.is_closing():
             return
         try:
-            response = self._router.dispatch(frame, self.client)
+            response = self._router.dispatch(frame, self.client, received)
         except ProtocolError as error:
             self._refuse(error)
-        except Exception:
-            self._fail()
+        except Exception as error:
+            self._fail(error)
         else:
             if isinstance(response, Awaitable):
+                self._held_bytes = len(frame)
+                self._memory.hold(len(frame))
                 self._begin(self._finish(response))
             elif rest := self._respond(response):
                 self._begin(self._send_rest(rest))
@@ -183,6 +197,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._task = None
+        if self._held_bytes:
+            self._memory.release(self._held_bytes)
+            self._held_bytes = 0
         if task.cancelled():
             return
         error = task.exception()
@@ -191,8 +208,7 @@ class Connection(asyncio.BufferedProtocol):
         elif isinstance(error, ConnectionError) or (error is not None and self._transport.is_closing()):
             self._transport.close()
         elif error is not None:
-            logger.error("request of %s:%d failed", self.client.host, self.client.port, exc_info=error)
-            self._transport.close()
+            self._fail(error)
         else:
             self.last_active = self._loop.time()
             self._handle_queued()
@@ -230,7 +246,7 @@ class Connection(asyncio.BufferedProtocol):
                 count = os.sendfile(descriptor, part.file.fileno(), part.position + sent, part.length - sent)
                 if count == 0:
                     logger.error("a log file ended before the range to be sent of it did: %s", part)
-                    self._transport.abort()
+                    self.abort(FAILED)
                     break
                 sent += count
         except BlockingIOError:
@@ -293,14 +309,18 @@ class Connection(asyncio.BufferedProtocol):
     # --- ends
 
     def _refuse(self, error: ProtocolError) -> None:
-        logger.warning("closing the connection of %s:%d: %s", self.client.host, self.client.port, error)
+        """What the client sent cannot be served."""
+        reason = MALFORMED
+        if isinstance(error, RequestTooLarge | UnsupportedVersion):
+            reason = TOO_LARGE if isinstance(error, RequestTooLarge) else UNSUPPORTED
         self._drop_queued()
-        self._transport.close()
+        self.close(reason, str(error))
 
-    def _fail(self) -> None:
-        logger.exception("request of %s:%d failed", self.client.host, self.client.port)
+    def _fail(self, error: BaseException) -> None:
+        """The fault is ours."""
+        logger.error("request of %s:%d failed", self.client.host, self.client.port, exc_info=error)
         self._drop_queued()
-        self._transport.close()
+        self.close(FAILED)
 
 
 class _Rest:

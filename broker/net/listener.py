@@ -6,14 +6,16 @@ The server binds first, so that it knows its port before it registers, and serve
 from __future__ import annotations
 
 import asyncio
-import collections
 import logging
 import socket
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener
 from broker.errors import ConfigError
+from broker.metrics import ListenerMetrics, Metrics
 from broker.net.connection import Connection
+from broker.net.connection_limits import ConnectionLimits, parse_overrides
+from broker.net.request_memory import RequestMemory
 from broker.net.router import Router
 
 __all__ = ["ListenerSet"]
@@ -24,14 +26,18 @@ BACKLOG = 1024
 
 
 class ListenerSet:
-    """All listeners of a broker; connections are counted per address and closed when idle."""
+    """All listeners of a broker; connections are counted, limited, and closed when nothing comes of them."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, metrics: Metrics | None = None) -> None:
+        """Raises ConfigError for limits that cannot be read."""
         self._config = config
+        self._metrics = metrics or Metrics()
+        self._limits = ConnectionLimits()
+        self._overrides = parse_overrides(config.max_connections_per_ip_overrides)
+        self.memory = RequestMemory(config.queued_max_request_bytes)
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
-        self._per_ip: collections.Counter[str] = collections.Counter()
         self.bound: list[Listener] = []
 
     def bind(self) -> list[Listener]:
@@ -68,26 +74,37 @@ class ListenerSet:
         """Start to accept."""
         loop = asyncio.get_running_loop()
 
-        def make() -> Connection:
-            return _Counted(router, self._config.socket_request_max_bytes, self)
+        for bound, listener in zip(self._sockets, self.bound, strict=True):
+            counts = self._metrics.listeners[listener.protocol]
 
-        for bound in self._sockets:
+            def make(counts: ListenerMetrics = counts) -> Connection:
+                return _Counted(router, self._config.socket_request_max_bytes, self, counts)
+
             self._servers.append(await loop.create_server(make, sock=bound, backlog=BACKLOG))
 
     def close_idle(self) -> int:
-        """Close connections silent for longer than connections.max.idle.ms; gives how many."""
-        limit = asyncio.get_running_loop().time() - self._config.connections_max_idle_ms / 1000
-        idle = [c for c in self._connections if c.last_active < limit and not c.waiting]
-        for connection in idle:
-            connection.abort()  # also one that was closed before and whose peer never took the rest
-        return len(idle)
+        """Close connections that are silent for too long (connections.max.idle.ms) or take too long to send a request
+        they began (socket.request.receive.timeout.ms); gives how many."""
+        now, closed = asyncio.get_running_loop().time(), 0
+        idle_s = self._config.connections_max_idle_ms / 1000
+        overdue_s = self._config.socket_request_receive_timeout_ms / 1000
+        for connection in tuple(self._connections):
+            # Abort also one that was closed before and whose peer never took the rest.
+            if connection.last_active < now - idle_s and not connection.waiting:
+                connection.abort("idle", f"silent for longer than connections.max.idle.ms={idle_s * 1000:g}")
+            elif connection.is_overdue(now, overdue_s):
+                connection.abort("slow", f"no whole request in socket.request.receive.timeout.ms={overdue_s * 1000:g}")
+            else:
+                continue
+            closed += 1
+        return closed
 
     async def close(self) -> None:
         """Stop to accept and close every connection."""
         for server in self._servers:
             server.close()
         for connection in list(self._connections):
-            connection.close()
+            connection.close("shutdown")
         self._close_sockets()
         await asyncio.sleep(0)
 
@@ -103,32 +120,35 @@ class ListenerSet:
         for bound in self._sockets:
             bound.close()
 
-    def admit(self, connection: Connection) -> bool:
-        """Count a new connection in, unless its address has too many."""
-        host = connection.client.host
-        if self._per_ip[host] >= self._config.max_connections_per_ip:
-            logger.warning("refusing a connection of %s: max.connections.per.ip reached", host)
-            return False
-        self._per_ip[host] += 1
+    def admit(self, connection: Connection) -> None:
+        """Count a new connection in, unless there are too many."""
+        host, config = connection.client.host, self._config
+        limit = self._limits.exceeded(host, config.max_connections, config.max_connections_per_ip, self._overrides)
+        if limit is not None:
+            connection.close("limit", f"{limit} reached")
+            return
+        self._limits.add(host)
         self._connections.add(connection)
-        return True
 
     def forget(self, connection: Connection) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
-            self._per_ip[connection.client.host] -= 1
-            if not self._per_ip[connection.client.host]:
-                del self._per_ip[connection.client.host]
+            self._limits.remove(connection.client.host)
 
 
 class _Counted(Connection):
     """A connection that reports to the listener set it came from."""
 
-    def __init__(self, router: Router, max_request_bytes: int, owner: ListenerSet) -> None:
-        super().__init__(router, max_request_bytes, owner.forget)
+    def __init__(self, router: Router, max_request_bytes: int, owner: ListenerSet, counts: ListenerMetrics) -> None:
+        super().__init__(router, max_request_bytes, self._ended, owner.memory)
         self._owner = owner
+        self._counts = counts
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        if not self._owner.admit(self):
-            self.close()
+        self._counts.accepted += 1
+        self._owner.admit(self)
+
+    def _ended(self, _: Connection) -> None:
+        self._counts.closed[self.end_reason] += 1
+        self._owner.forget(self)

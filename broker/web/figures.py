@@ -17,6 +17,7 @@ from broker.coordinator.group_effects import GroupState
 from broker.errors import ErrorCode
 from broker.log.manager import LogManager
 from broker.metrics import Histogram, Metrics
+from broker.net.request_memory import RequestMemory
 from broker.protocol.api_keys import ApiKey
 from broker.web.families import FAMILIES, Family
 from broker.web.health import Health
@@ -43,6 +44,7 @@ class Sources:
     topics: Topics
     groups: GroupCoordinator
     logs: LogManager
+    memory: RequestMemory
     broker_id: int
     health: Health
 
@@ -97,6 +99,10 @@ def _connections(sources: Sources, found: _Samples) -> None:
             found.add(f"{prefix}connection_close_total", count, name, reason)
         found.add(f"{prefix}successful_authentication_total", listener.successful_authentications, name)
         found.add(f"{prefix}failed_authentication_total", listener.failed_authentications, name)
+
+
+    found.add(f"{prefix}memorypoolused_bytes", sources.memory.used)
+    found.add(f"{prefix}memorypoolwaiting", sources.memory.waiting)
 
 
 async def _partitions(sources: Sources, found: _Samples) -> None:

@@ -268,7 +268,7 @@ def test_a_connection_lost_in_the_middle_of_a_response_ends_quietly(
                     if ended_by == "peer":
                         sock.close()
                     else:
-                        connection.abort()
+                        connection.abort("test")
                     while listeners.connection_count:
                         await asyncio.sleep(0.001)
                     sock.close()
@@ -322,7 +322,7 @@ def test_queued_requests_are_bounded_in_bytes() -> None:
             (connection,) = listeners._connections
             while connection._transport.is_reading():
                 await asyncio.sleep(0.001)
-            held = sum(map(len, connection._queue))
+            held = sum(len(frame) for frame, _ in connection._queue)
             gate.set()
             for _ in range(13):
                 await read_frame(reader)
