@@ -32,7 +32,7 @@ def check_transaction(
     tp: TopicPartition,
     records: bytes | bytearray | memoryview,
 ) -> None:
-    """`records` begin with a batch of a transaction. Raise BrokerError unless its producer has an open transaction that has partition `tp`."""
+    """Raise BrokerError unless the producer of `records`, a batch of a transaction, has one open that has `tp`."""
     if transactional_id is None:
         raise BrokerError(
             ErrorCode.transactional_id_authorization_failed, "records of a transaction need a transactional id"

@@ -1,0 +1,309 @@
+"""The rules of one transactional id, one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.coordinator.transaction_records import TransactionMetadata, TransactionState
+from broker.coordinator.transaction_state import MAX_EPOCH, ProducerIdAndEpoch, Transaction
+from broker.errors import ErrorCode
+from broker.protocol.topic_partition import TopicPartition
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ID, NEXT_ID = 7, 8
+TIMEOUT = 60_000
+NOW = 1_000_000
+
+Empty, Ongoing = TransactionState.EMPTY, TransactionState.ONGOING
+PrepareCommit, PrepareAbort = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
+CompleteCommit, CompleteAbort = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
+
+
+class Driver:
+    """A transaction whose records are stored at once, unless a test holds them back."""
+
+    def __init__(self, state: TransactionState = Empty, epoch: int = 0, **more: object) -> None:
+        partitions = frozenset({P0}) if state in (Ongoing, PrepareCommit, PrepareAbort) else frozenset()
+        current = TransactionMetadata(ID, epoch, TIMEOUT, state, NOW, partitions, NOW, **more)  # type: ignore[arg-type]
+        self.transaction = Transaction("id", current)
+        self.now = NOW
+
+    @property
+    def current(self) -> TransactionMetadata:
+        return self.transaction.current
+
+    @property
+    def producer(self) -> ProducerIdAndEpoch:
+        return ProducerIdAndEpoch(self.current.producer_id, self.current.producer_epoch)
+
+    def store(self, code: ErrorCode) -> ErrorCode:
+        if self.transaction.pending is not None:
+            self.transaction.stored(ErrorCode.none)
+        return code
+
+    def init(self, claimed: ProducerIdAndEpoch | None = None) -> ErrorCode:
+        if self.transaction.abort_for_successor(claimed, self.now):
+            self.store(ErrorCode.none)
+        return self.store(self.transaction.init_producer_id(TIMEOUT, claimed, NEXT_ID, self.now))
+
+    def add(self, *partitions: TopicPartition, producer: ProducerIdAndEpoch | None = None) -> ErrorCode:
+        code = self.transaction.add_partitions(producer or self.producer, set(partitions), 0, self.now)
+        return self.store(code)
+
+    def end(self, *, commit: bool = True, producer: ProducerIdAndEpoch | None = None) -> ErrorCode:
+        return self.store(self.transaction.end(producer or self.producer, commit=commit, now_ms=self.now))
+
+    def end_and_bump(self, *, commit: bool = True, producer: ProducerIdAndEpoch | None = None) -> ErrorCode:
+        code = self.transaction.end_and_bump(producer or self.producer, NEXT_ID, commit=commit, now_ms=self.now)
+        return self.store(code)
+
+    def complete(self) -> None:
+        self.transaction.complete(self.now)
+        self.store(ErrorCode.none)
+
+
+# --- InitProducerId
+
+
+def test_the_first_producer_has_epoch_0() -> None:
+    transaction = Transaction.new("id", ID, TIMEOUT, NOW)
+    assert transaction.init_producer_id(TIMEOUT, None, ID, NOW) is ErrorCode.none
+    transaction.stored(ErrorCode.none)
+    assert (transaction.current.producer_id, transaction.current.producer_epoch) == (ID, 0)
+    assert transaction.current.state is Empty
+
+
+@pytest.mark.parametrize("state", [Empty, CompleteCommit, CompleteAbort])
+def test_each_new_producer_gets_the_next_epoch(state: TransactionState) -> None:
+    driver = Driver(state, epoch=4)
+    assert driver.init() is ErrorCode.none
+    assert (driver.current.state, driver.current.producer_epoch) == (Empty, 5)
+
+
+@pytest.mark.parametrize("state", [PrepareCommit, PrepareAbort])
+def test_new_producer_waits_until_what_was_decided_is_done(state: TransactionState) -> None:
+    driver = Driver(state)
+    assert driver.init() is ErrorCode.concurrent_transactions
+    assert driver.current.state is state
+
+
+def test_new_producer_aborts_what_the_older_one_left_open_and_fences_it() -> None:
+    driver = Driver(Ongoing, epoch=4)
+    zombie = driver.producer
+    assert driver.init() is ErrorCode.concurrent_transactions
+    assert (driver.current.state, driver.current.producer_epoch) == (PrepareAbort, 5)
+    assert driver.end(producer=zombie) is ErrorCode.producer_fenced
+    driver.complete()
+    assert driver.init() is ErrorCode.none
+    assert driver.current.producer_epoch == 6
+    assert driver.add(P0, producer=zombie) is ErrorCode.producer_fenced
+
+
+def test_last_epoch_is_kept_to_fence_with_and_a_new_id_follows() -> None:
+    driver = Driver(Ongoing, epoch=MAX_EPOCH - 1)
+    assert driver.init() is ErrorCode.concurrent_transactions
+    assert (driver.current.producer_id, driver.current.producer_epoch) == (ID, MAX_EPOCH)
+    driver.complete()
+    assert driver.init() is ErrorCode.none
+    assert driver.producer == (NEXT_ID, 0)
+
+
+def test_producer_that_names_itself_is_bumped_and_sent_again_gets_the_same_answer() -> None:
+    driver = Driver(CompleteAbort, epoch=4)
+    before = driver.producer
+    for _ in range(3):
+        assert driver.init(before) is ErrorCode.none
+        assert driver.producer == (ID, 5)
+
+
+def test_producer_that_names_itself_gets_a_new_id_and_sent_again_the_same_one() -> None:
+    driver = Driver(CompleteAbort, epoch=MAX_EPOCH - 1)
+    before = driver.producer
+    for _ in range(3):
+        assert driver.init(before) is ErrorCode.none
+        assert driver.producer == (NEXT_ID, 0)
+
+
+@pytest.mark.parametrize("state", [Empty, Ongoing, CompleteCommit])
+@pytest.mark.parametrize("claimed", [(ID, 3), (ID, 5), (99, 4)])
+def test_producer_that_was_replaced_cannot_take_over_again(state: TransactionState, claimed: tuple[int, int]) -> None:
+    driver = Driver(state, epoch=4)
+    before = driver.current
+    assert driver.init(ProducerIdAndEpoch(*claimed)) is ErrorCode.producer_fenced
+    assert driver.current == before
+
+
+# --- AddPartitionsToTxn
+
+
+@pytest.mark.parametrize("state", [Empty, CompleteCommit, CompleteAbort])
+def test_first_partition_begins_the_transaction(state: TransactionState) -> None:
+    driver = Driver(state)
+    driver.now += 5
+    assert driver.add(P0, P1) is ErrorCode.none
+    assert (driver.current.state, driver.current.start_ms) == (Ongoing, NOW + 5)
+    assert driver.current.partitions == {P0, P1}
+
+
+def test_more_partitions_join_and_known_ones_are_not_stored_again() -> None:
+    driver = Driver(Ongoing)
+    driver.now += 5
+    assert driver.add(P1) is ErrorCode.none
+    assert driver.current.partitions == {P0, P1}
+    assert driver.current.start_ms == NOW
+    driver.transaction.add_partitions(driver.producer, {P1}, 0, NOW)
+    assert driver.transaction.pending is None
+
+
+@pytest.mark.parametrize(
+    ("producer", "code"),
+    [
+        ((99, 4), ErrorCode.invalid_producer_id_mapping),
+        ((ID, 3), ErrorCode.producer_fenced),
+        ((ID, 5), ErrorCode.producer_fenced),
+    ],
+)
+def test_only_the_producer_itself_may_add_or_verify(producer: tuple[int, int], code: ErrorCode) -> None:
+    driver = Driver(Ongoing, epoch=4)
+    claimed = ProducerIdAndEpoch(*producer)
+    assert driver.add(P1, producer=claimed) is code
+    assert driver.transaction.verify(claimed, P0) is code
+
+
+@pytest.mark.parametrize("state", [PrepareCommit, PrepareAbort])
+def test_nothing_is_added_while_markers_are_written(state: TransactionState) -> None:
+    driver = Driver(state)
+    assert driver.add(P1) is ErrorCode.concurrent_transactions
+    assert driver.transaction.verify(driver.producer, P0) is ErrorCode.concurrent_transactions
+
+
+def test_partition_is_verified_when_it_was_added_and_the_transaction_is_open() -> None:
+    driver = Driver(Ongoing)
+    assert driver.transaction.verify(driver.producer, P0) is ErrorCode.none
+    assert driver.transaction.verify(driver.producer, P1) is ErrorCode.transaction_abortable
+    driver.end()
+    driver.complete()
+    assert driver.transaction.verify(driver.producer, P0) is ErrorCode.transaction_abortable
+
+
+# --- EndTxn
+
+
+@pytest.mark.parametrize(
+    ("commit", "prepared", "complete"), [(True, PrepareCommit, CompleteCommit), (False, PrepareAbort, CompleteAbort)]
+)
+def test_decision_goes_through_its_two_states_and_is_repeated_harmlessly(
+    commit: bool, prepared: TransactionState, complete: TransactionState
+) -> None:
+    driver = Driver(Ongoing)
+    assert driver.end(commit=commit) is ErrorCode.none
+    assert driver.current.state is prepared
+    assert driver.current.partitions == {P0}
+    assert driver.end(commit=commit) is ErrorCode.concurrent_transactions
+    assert driver.end(commit=not commit) is ErrorCode.invalid_txn_state
+    driver.complete()
+    assert driver.current.state is complete
+    assert not driver.current.partitions
+    assert driver.end(commit=commit) is ErrorCode.none
+    assert driver.end(commit=not commit) is ErrorCode.invalid_txn_state
+    assert driver.current.state is complete
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_there_is_nothing_to_end_before_a_partition_is_added(commit: bool) -> None:
+    assert Driver(Empty).end(commit=commit) is ErrorCode.invalid_txn_state
+
+
+def test_only_the_producer_itself_may_end() -> None:
+    driver = Driver(Ongoing, epoch=4)
+    assert driver.end(producer=ProducerIdAndEpoch(99, 4)) is ErrorCode.invalid_producer_id_mapping
+    assert driver.end(producer=ProducerIdAndEpoch(ID, 3)) is ErrorCode.producer_fenced
+    assert driver.end(producer=ProducerIdAndEpoch(ID, 5)) is ErrorCode.producer_fenced
+    assert driver.current.state is Ongoing
+
+
+# --- EndTxn that bumps (KIP-890)
+
+
+def test_epoch_grows_with_every_transaction() -> None:
+    driver = Driver(Ongoing, epoch=4)
+    before = driver.producer
+    assert driver.end_and_bump() is ErrorCode.none
+    assert driver.producer == (ID, 5)
+    assert driver.end_and_bump(producer=before) is ErrorCode.concurrent_transactions
+    driver.complete()
+    assert driver.end_and_bump(producer=before) is ErrorCode.none
+    assert driver.end_and_bump(producer=before, commit=False) is ErrorCode.invalid_txn_state
+    assert driver.producer == (ID, 5)
+    assert driver.add(P0, producer=before) is ErrorCode.producer_fenced
+
+
+@pytest.mark.parametrize("state", [Empty, CompleteCommit, CompleteAbort])
+def test_abort_of_what_was_never_begun_bumps_too_and_a_commit_is_refused(state: TransactionState) -> None:
+    driver = Driver(state, epoch=4)
+    assert driver.end_and_bump(commit=True) is ErrorCode.invalid_txn_state
+    assert driver.end_and_bump(commit=False) is ErrorCode.none
+    assert (driver.current.state, driver.current.producer_epoch) == (PrepareAbort, 5)
+
+
+def test_new_id_follows_the_last_epoch() -> None:
+    driver = Driver(Ongoing, epoch=MAX_EPOCH - 1)
+    before = driver.producer
+    assert driver.end_and_bump() is ErrorCode.none
+    assert driver.producer == (ID, MAX_EPOCH)  # the markers' epoch
+    driver.complete()
+    assert driver.producer == (NEXT_ID, 0)
+    assert driver.end_and_bump(producer=before) is ErrorCode.none  # sent again
+
+
+# --- without a client
+
+
+def test_transaction_ends_when_its_time_is_over_and_its_producer_is_fenced() -> None:
+    driver = Driver(Ongoing, epoch=4)
+    producer = driver.producer
+    assert not driver.transaction.time_out(NOW + TIMEOUT)
+    assert driver.transaction.time_out(NOW + TIMEOUT + 1)
+    driver.store(ErrorCode.none)
+    assert (driver.current.state, driver.current.producer_epoch) == (PrepareAbort, 5)
+    driver.complete()
+    assert driver.end(producer=producer) is ErrorCode.producer_fenced
+
+
+@pytest.mark.parametrize("state", [Empty, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort])
+def test_only_an_open_transaction_times_out(state: TransactionState) -> None:
+    assert not Driver(state).transaction.time_out(NOW + 10 * TIMEOUT)
+
+
+@pytest.mark.parametrize("state", list(TransactionState)[:6])
+def test_only_what_rests_expires(state: TransactionState) -> None:
+    transaction = Driver(state).transaction
+    assert not transaction.expire(NOW + 99, 100)
+    assert transaction.expire(NOW + 100, 100) is (state in (Empty, CompleteCommit, CompleteAbort))
+
+
+# --- storing
+
+
+def test_nothing_else_is_taken_while_a_record_is_being_stored() -> None:
+    driver = Driver(Ongoing)
+    driver.transaction.end(driver.producer, commit=True, now_ms=NOW)
+    before = driver.transaction.pending
+    assert driver.transaction.end(driver.producer, commit=False, now_ms=NOW) is ErrorCode.concurrent_transactions
+    assert driver.transaction.add_partitions(driver.producer, {P1}, 0, NOW) is ErrorCode.concurrent_transactions
+    assert driver.transaction.init_producer_id(TIMEOUT, None, NEXT_ID, NOW) is ErrorCode.concurrent_transactions
+    assert driver.transaction.end_and_bump(driver.producer, 9, commit=True, now_ms=NOW) is (
+        ErrorCode.concurrent_transactions
+    )
+    assert not driver.transaction.abort_for_successor(None, NOW)
+    assert not driver.transaction.time_out(NOW + 10 * TIMEOUT)
+    assert driver.transaction.pending is before
+
+
+def test_what_cannot_be_stored_has_not_happened() -> None:
+    driver = Driver(Ongoing)
+    before = driver.current
+    driver.transaction.end(driver.producer, commit=True, now_ms=NOW)
+    driver.transaction.stored(ErrorCode.kafka_storage_error)
+    assert driver.current == before
+    assert driver.end(commit=False) is ErrorCode.none
