@@ -12,6 +12,8 @@ from typing import Any
 
 from broker.api.context import ApiContext
 from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.coordinator.group_coordinator import GroupCoordinator
+from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.errors import BrokerError, ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request, field
@@ -53,10 +55,11 @@ async def _find(context: ApiContext, kind: int, key: str) -> Mapping[str, Any]:
 
 
 async def _coordinator(context: ApiContext, kind: int, key: str) -> Any:
+    coordinator: GroupCoordinator | TransactionCoordinator
     if kind == GROUP:
-        topic, partition = GROUP_OFFSETS_TOPIC, context.groups.partition_for(key)
+        topic, coordinator = GROUP_OFFSETS_TOPIC, context.groups
     elif kind == TRANSACTION:
-        topic, partition = TRANSACTION_STATE_TOPIC, context.transactions.partition_for(key)
+        topic, coordinator = TRANSACTION_STATE_TOPIC, context.transactions
     else:
         raise BrokerError(ErrorCode.invalid_request, f"key type {kind} is neither a group (0) nor a transaction (1)")
     if topic not in context.topics.metadata.topics:
@@ -65,6 +68,7 @@ async def _coordinator(context: ApiContext, kind: int, key: str) -> Any:
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 raise BrokerError(ErrorCode.coordinator_not_available, error.message) from error
+    partition = coordinator.partition_for(key)
     metadata = context.topics.metadata
     partitions = metadata.topics[topic].partitions
     found = partitions.get(partition)
@@ -76,4 +80,6 @@ async def _coordinator(context: ApiContext, kind: int, key: str) -> Any:
     leader = found.leader
     if leader not in metadata.brokers:
         raise BrokerError(ErrorCode.coordinator_not_available, f"broker {leader} is not up")
+    if leader == context.broker_id and not coordinator.coordinates(partition):
+        raise BrokerError(ErrorCode.coordinator_not_available, f"{topic}-{partition} is being taken over")
     return metadata.brokers[leader]

@@ -62,6 +62,10 @@ class GroupCoordinator:
         """The partition whose leader coordinates the group (FindCoordinator)."""
         return self._shards.partition_for(group_id)
 
+    def coordinates(self, partition: int) -> bool:
+        """Whether this broker has begun to coordinate the partition: a new one is led a moment before."""
+        return self._shards.get(partition) is not None
+
     async def load(self, partition: int) -> None:
         """Become the coordinator of a partition's groups: replay what is stored of them.
 

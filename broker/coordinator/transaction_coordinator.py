@@ -99,6 +99,10 @@ class TransactionCoordinator:
         """The partition whose leader coordinates the id (FindCoordinator)."""
         return self._shards.partition_for(transactional_id)
 
+    def coordinates(self, partition: int) -> bool:
+        """Whether this broker has begun to coordinate the partition: a new one is led a moment before."""
+        return self._shards.get(partition) is not None
+
     async def load(self, partition: int) -> None:
         """Become the coordinator of a partition's ids: replay what is stored of them, and finish what was decided.
 
