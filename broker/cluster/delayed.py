@@ -26,7 +26,11 @@ class DelayedFetch:
     between must not be missed. One that nobody awaits any more ends with its time.
     """
 
-    def __init__(self, partitions: Iterable[Watched], missing_bytes: int, seconds: float) -> None:
+    def __init__(
+        self, partitions: Iterable[Watched], missing_bytes: int, seconds: float, *, committed: bool = False
+    ) -> None:
+        """`committed`: only bytes below the last stable offset count."""
+        self.committed = committed
         self._partitions = tuple(partitions)
         self._missing = missing_bytes
         loop = asyncio.get_running_loop()

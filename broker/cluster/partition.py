@@ -7,11 +7,15 @@ loop owns it.
 
 from __future__ import annotations
 
+import sys
+
 from broker.cluster.delayed import DelayedFetch
 from broker.errors import BrokerError, ErrorCode
+from broker.log.aborted_index import AbortedTransaction
 from broker.log.log import AppendResult, Log
 from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.control import ControlType
 
 __all__ = ["Partition"]
 
@@ -34,8 +38,13 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset up to which no transaction is open."""
-        return self.high_watermark
+        """Offset up to which no transaction is open (Kafka's `UnifiedLog.fetchLastStableOffsetMetadata`).
+
+        With one replica a marker is committed once it is appended. With more, a transaction stays unstable until
+        its marker is below the high watermark.
+        """
+        unstable = self.log.first_unstable_offset
+        return self.log.log_end_offset if unstable is None else unstable
 
     def check_epoch(self, epoch: int) -> None:
         """Raise when a client names another leader epoch than ours (KIP-320); -1 names none."""
@@ -44,21 +53,59 @@ class Partition:
         if epoch > self.leader_epoch:
             raise BrokerError(ErrorCode.unknown_leader_epoch, f"{self.tp} is at leader epoch {self.leader_epoch}")
 
-    def append(self, records: bytes | bytearray | memoryview) -> AppendResult:
+    def append(self, records: bytes | bytearray | memoryview, *, from_coordinator: bool = False) -> AppendResult:
         """Append as leader and wake the fetches that wait. Raises BrokerError."""
-        result = self.log.append(records, leader_epoch=self.leader_epoch)
+        result = self.log.append(records, leader_epoch=self.leader_epoch, from_coordinator=from_coordinator)
         if result.duplicate:
             return result
         self.bytes_in += len(records)
         self.messages_in += result.last_offset - result.base_offset + 1
         if self.waiters:
-            for waiter in tuple(self.waiters):
-                waiter.gained(len(records))
+            stable = len(records) if self.log.first_unstable_offset is None else 0
+            self._tell(len(records), stable)
         return result
 
-    def read(self, offset: int, max_bytes: int) -> FileSlice | None:
-        """Committed records from `offset` on. Raises BrokerError `offset_out_of_range`."""
-        return self.log.read(offset, max_bytes, up_to=self.high_watermark)
+    def append_marker(
+        self, producer_id: int, producer_epoch: int, control_type: ControlType, coordinator_epoch: int
+    ) -> AppendResult:
+        """End a producer's transaction here and wake the fetches that wait for it.
+
+        Raises BrokerError: `invalid_producer_epoch`, `transaction_coordinator_fenced`, `kafka_storage_error`.
+        """
+        stable = self.last_stable_offset
+        result = self.log.append_marker(
+            producer_id, producer_epoch, control_type, coordinator_epoch, leader_epoch=self.leader_epoch
+        )
+        if self.waiters:
+            size = self._bytes_between(result.base_offset, result.last_offset + 1)
+            self._tell(size, self._bytes_between(stable, self.last_stable_offset))
+        return result
+
+    def _tell(self, gained: int, stable: int) -> None:
+        """There are `gained` more bytes, and `stable` more of them below the last stable offset."""
+        for waiter in tuple(self.waiters):
+            waiter.gained(stable if waiter.committed else gained)
+
+    def _bytes_between(self, start: int, end: int) -> int:
+        """Of one segment: what a fetch gets that begins at `start`."""
+        found = self.log.read(start, sys.maxsize, up_to=end)
+        return 0 if found is None else found.length
+
+    def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> FileSlice | None:
+        """Records from `offset` up to the high watermark or, with `committed`, the last stable offset.
+
+        Those of aborted transactions are among them: see `aborted_in`. Raises BrokerError `offset_out_of_range`.
+        """
+        up_to = self.last_stable_offset if committed else self.high_watermark
+        return self.log.read(offset, max_bytes, up_to=up_to)
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in [start, end). Raises BrokerError."""
+        return self.log.aborted_between(start, end)
+
+    def aborted_in(self, offset: int, found: FileSlice) -> list[AbortedTransaction]:
+        """The aborted transactions in what `read` just gave for `offset` and `committed`. Raises BrokerError."""
+        return self.log.aborted_in(offset, found, self.last_stable_offset)
 
     def close(self) -> None:
         """The partition is no longer ours: let every waiting fetch find out."""

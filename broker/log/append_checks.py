@@ -24,8 +24,13 @@ Batches = list[tuple[int, BatchHeader]]
 """(position, header) of each batch of a buffer."""
 
 
-def check_batches(buffer: bytes | bytearray | memoryview, config: LogConfig, now_ms: int) -> Batches:
-    """(position, header) of every batch. Raises BrokerError; CorruptBatch also for a cut batch at the end."""
+def check_batches(
+    buffer: bytes | bytearray | memoryview, config: LogConfig, now_ms: int, *, from_coordinator: bool = False
+) -> Batches:
+    """(position, header) of every batch. Raises BrokerError; CorruptBatch also for a cut batch at the end.
+
+    A coordinator's batches may have a producer id without a sequence, and there may be many of them.
+    """
     batches: Batches = []
     position, end = 0, len(buffer)
     if end > config.segment_bytes:
@@ -42,19 +47,19 @@ def check_batches(buffer: bytes | bytearray | memoryview, config: LogConfig, now
                 f"a batch of {header.size} bytes; max.message.bytes is {config.max_message_bytes}",
             )
         verify_batch(buffer, position, header)
-        _check_fields(header)
+        _check_fields(header, from_coordinator)
         if not config.stamps_append_time:
             _check_timestamps(header, config, now_ms)
         batches.append((position, header))
         position += header.size
     if not batches:
         raise BrokerError(ErrorCode.invalid_record, "no record batch to append")
-    if len(batches) > 1 and any(header.producer_id >= 0 for _, header in batches):
+    if len(batches) > 1 and not from_coordinator and any(header.producer_id >= 0 for _, header in batches):
         raise BrokerError(ErrorCode.invalid_record, "an idempotent producer sends one batch at a time")
     return batches
 
 
-def _check_fields(header: BatchHeader) -> None:
+def _check_fields(header: BatchHeader, from_coordinator: bool) -> None:
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
         raise BrokerError(
             ErrorCode.invalid_record,
@@ -62,11 +67,14 @@ def _check_fields(header: BatchHeader) -> None:
         )
     if header.is_control:
         raise BrokerError(ErrorCode.invalid_record, "clients may not write control batches")
-    if header.producer_id >= 0 and (header.producer_epoch < 0 or header.base_sequence < 0):
-        raise BrokerError(
-            ErrorCode.invalid_record,
-            f"producer id {header.producer_id} with epoch {header.producer_epoch}, sequence {header.base_sequence}",
-        )
+    if header.producer_id >= 0:
+        if header.producer_epoch < 0 or (header.base_sequence < 0 and not from_coordinator):
+            raise BrokerError(
+                ErrorCode.invalid_record,
+                f"producer id {header.producer_id} with epoch {header.producer_epoch}, sequence {header.base_sequence}",
+            )
+    elif header.is_transactional:
+        raise BrokerError(ErrorCode.invalid_record, "a transactional batch without a producer id")
 
 
 def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:

@@ -17,7 +17,7 @@ import os
 import struct
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from itertools import islice
 from pathlib import Path
 
@@ -61,6 +61,11 @@ class OffsetIndex:
         """The last known start of a batch at or before `position`."""
         entry = bisect_right(self.positions, position)
         return self.positions[entry - 1] if entry else 0
+
+    def offset_since(self, position: int) -> int | None:
+        """Relative last offset of the first known batch that begins at `position` or after; None without one."""
+        entry = bisect_left(self.positions, position)
+        return self.offsets[entry] if entry < len(self) else None
 
     def truncate(self, position: int) -> None:
         """Forget batches that begin at `position` or after."""

@@ -14,14 +14,18 @@ from typing import NamedTuple
 from broker.clock import Clock
 from broker.errors import BrokerError, ErrorCode
 from broker.log import timestamps
+from broker.log.aborted_index import AbortedTransaction
 from broker.log.append_checks import Batches, assign_offsets, check_batches, stamp_append_time, writable
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
 from broker.log.recovery import load_log
+from broker.log.replay import note_aborted
 from broker.log.rolling import must_roll
 from broker.log.segment_file import FileSlice
 from broker.log.storage_errors import storage_error, storage_errors
 from broker.log.stored_log import StoredLog
+from broker.records.batch import parse_header
+from broker.records.control import ControlType, end_transaction_marker
 
 __all__ = ["AppendResult", "Log"]
 
@@ -78,18 +82,25 @@ class Log(StoredLog):
 
     # --- appending
 
-    def append(self, records: bytes | bytearray | memoryview, *, leader_epoch: int) -> AppendResult:
+    def append(
+        self, records: bytes | bytearray | memoryview, *, leader_epoch: int, from_coordinator: bool = False
+    ) -> AppendResult:
         """Append the batches of one produce. A writable buffer is patched in place, another is copied.
 
+        `from_coordinator` takes batches with a producer id and no sequence: offsets committed in a transaction.
         Raises BrokerError: `corrupt_message`, `message_too_large`, `record_list_too_large`, `invalid_record`,
-        `invalid_timestamp`, `out_of_order_sequence_number`, `invalid_producer_epoch`, `kafka_storage_error`.
+        `invalid_timestamp`, `out_of_order_sequence_number`, `invalid_producer_epoch`, `invalid_txn_state`,
+        `kafka_storage_error`.
         """
         buffer = writable(records)
         now = self._clock.now_ms()
-        batches = check_batches(buffer, self._config, now)
+        batches = check_batches(buffer, self._config, now, from_coordinator=from_coordinator)
         first = batches[0][1]
         append_time = now if self._config.stamps_append_time else NO_TIMESTAMP
-        if first.producer_id >= 0:
+        if from_coordinator:
+            for _, header in batches:
+                self._producers.check_epoch(header)
+        elif first.producer_id >= 0:
             known = self._producers.check(first)
             if known is not None:
                 stamped = known.timestamp if self._config.stamps_append_time else NO_TIMESTAMP
@@ -99,9 +110,50 @@ class Log(StoredLog):
             batches = stamp_append_time(buffer, batches, now)
         end = assign_offsets(buffer, batches, base_offset, leader_epoch)
         self._write(buffer, batches, base_offset, end, leader_epoch, now)
-        if first.producer_id >= 0:
-            self._producers.record(first if append_time < 0 else batches[0][1], base_offset, now)
+        if first.producer_id >= 0 or from_coordinator:
+            offset = base_offset
+            for _, header in batches:
+                if header.producer_id >= 0:
+                    self._producers.record(header, offset, now)
+                offset += header.last_offset_delta + 1
         return AppendResult(base_offset, end - 1, append_time, self._start, False)
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        control_type: ControlType,
+        coordinator_epoch: int,
+        *,
+        leader_epoch: int,
+    ) -> AppendResult:
+        """End a producer's open transaction, if it has one; its epoch is `producer_epoch` from then on.
+
+        Raises BrokerError: `invalid_producer_epoch` and `transaction_coordinator_fenced` for older epochs than
+        known, `kafka_storage_error`.
+        """
+        self._producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        now = self._clock.now_ms()
+        marker = bytearray(end_transaction_marker(producer_id, producer_epoch, control_type, coordinator_epoch, now))
+        batches = [(0, parse_header(marker))]
+        offset = self._end
+        assign_offsets(marker, batches, offset, leader_epoch)
+        self._write(marker, batches, offset, offset + 1, leader_epoch, now)
+        if control_type is ControlType.ABORT:
+            self._note_aborted(producer_id, offset, len(marker))
+        self._producers.end_transaction(producer_id, producer_epoch, coordinator_epoch, now)
+        return AppendResult(offset, offset, NO_TIMESTAMP, self._start, False)
+
+    def _note_aborted(self, producer_id: int, offset: int, size: int) -> None:
+        """Note what the marker of `size` bytes, just written at `offset`, aborts; else the marker must go again."""
+        active = self._segments.active
+        try:
+            note_aborted(self._aborted, self._producers, active.base_offset, producer_id, offset)
+        except OSError as error:
+            with storage_errors("cut", self.directory):
+                active.cut(active.size - size)
+            self._end = offset
+            raise storage_error("note an aborted transaction in", self.directory, error) from error
 
     def _write(
         self,
@@ -152,6 +204,22 @@ class Log(StoredLog):
             return self._segments.read(offset, max_bytes, up_to, end)
         except OSError as error:
             raise storage_error("read", self.directory, error) from error
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records in [start, end): a reader of committed data leaves those out.
+
+        Raises BrokerError `kafka_storage_error`.
+        """
+        if not self._aborted:
+            return []
+        return [AbortedTransaction(*entry[:2]) for entry in self.aborted_entries(start, end)]
+
+    def aborted_in(self, offset: int, found: FileSlice, up_to: int) -> list[AbortedTransaction]:
+        """Those of `found`, which `read` just gave for `offset` and `up_to`, and perhaps some after it."""
+        if not self._aborted:
+            return []
+        past = self._segments.offset_after(offset, found)
+        return self.aborted_between(offset, up_to if past is None else min(past, up_to))
 
     def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record as new as `ms`; None when there is none."""

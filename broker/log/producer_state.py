@@ -1,15 +1,21 @@
-"""What a partition remembers of idempotent producers, and the rules their batches must obey.
+"""What a partition remembers of idempotent and transactional producers, and the rules their batches must obey.
 
-Pure: log.py asks `check` before a batch is written and tells `record` after; recovery.py replays with
-the same `record`. Rules (KIP-98; Kafka's `ProducerStateManager`, `ProducerAppendInfo`):
+Pure: log.py asks `check` before a batch is written and tells `record` after, `check_marker` and
+`end_transaction` for the marker that ends a transaction; replay.py takes a log in with the same `record` and
+`end_transaction`. Rules (KIP-98; Kafka's `ProducerStateManager`, `ProducerAppendInfo`):
 
 - one of the last five batches of a producer, sent again, is answered with its first result;
 - an older epoch is fenced (INVALID_PRODUCER_EPOCH); a new epoch begins at sequence 0;
-- otherwise a batch's first sequence follows the last one (OUT_OF_ORDER_SEQUENCE_NUMBER);
-- a producer nothing is known of, new or forgotten, may begin anywhere.
+- otherwise a batch's first sequence follows the last one, or is 0 when only a marker is known of its epoch
+  (OUT_OF_ORDER_SEQUENCE_NUMBER);
+- a producer nothing is known of, new or forgotten, may begin anywhere;
+- the first transactional batch opens a transaction, which the marker ends; in between every batch is
+  transactional (INVALID_TXN_STATE);
+- a marker of an older coordinator is refused (TRANSACTION_COORDINATOR_FENCED); one without a transaction to end
+  changes nothing but the epochs.
 
-A producer is forgotten when it has appended nothing for `producer.id.expiration.ms` of the broker's
-clock. (Kafka counts from the records' own timestamps; old data would be forgotten at once.)
+A producer without an open transaction is forgotten when it has appended nothing for `producer.id.expiration.ms`
+of the broker's clock. (Kafka counts from the records' own timestamps; old data would be forgotten at once.)
 """
 
 from __future__ import annotations
@@ -22,13 +28,15 @@ from typing import NamedTuple
 from broker.errors import BrokerError, ErrorCode
 from broker.records.batch import BatchHeader
 
-__all__ = ["REMEMBERED_BATCHES", "AppendedBatch", "ProducerEntry", "ProducerStates"]
+__all__ = ["NO_OFFSET", "REMEMBERED_BATCHES", "AppendedBatch", "ProducerEntry", "ProducerStates"]
 
 REMEMBERED_BATCHES = 5
 """As many as a producer may have in flight (`max.in.flight.requests.per.connection`)."""
 
-_SEQUENCE_MASK = 0x7FFFFFFF
 NO_OFFSET = -1
+
+_SEQUENCE_MASK = 0x7FFFFFFF
+_NO_SEQUENCE = -1
 
 
 class AppendedBatch(NamedTuple):
@@ -59,6 +67,11 @@ class ProducerEntry:
     transaction_first_offset: int = NO_OFFSET
     last_seen_ms: int = 0
 
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the epoch's last record; -1 when there is none."""
+        return self.batches[-1].last_sequence if self.batches else _NO_SEQUENCE
+
     def duplicate_of(self, header: BatchHeader) -> AppendedBatch | None:
         """The remembered batch with the epoch and the sequences of `header`."""
         if header.producer_epoch != self.epoch:
@@ -70,10 +83,20 @@ class ProducerEntry:
 
 
 class ProducerStates:
-    """All producers of one partition, by id. Not thread-safe."""
+    """All producers of one partition, by id. Not thread-safe.
+
+    `first_unstable_offset` is where the oldest open transaction begins, None without one: a plain attribute,
+    for every append and fetch looks at it.
+    """
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
         self._entries = {entry.producer_id: entry for entry in entries}
+        opened = [entry for entry in self._entries.values() if entry.transaction_first_offset != NO_OFFSET]
+        opened.sort(key=lambda entry: entry.transaction_first_offset)
+        # In the order of their first offsets, since a new one begins after all others.
+        self._open = {entry.producer_id: entry.transaction_first_offset for entry in opened}
+        self.first_unstable_offset: int | None = None
+        self._find_first_unstable()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -84,25 +107,21 @@ class ProducerStates:
     def get(self, producer_id: int) -> ProducerEntry | None:
         return self._entries.get(producer_id)
 
+    # --- batches of records
+
     def check(self, header: BatchHeader) -> AppendedBatch | None:
-        """None when the batch may be appended, its first result when it already was. Raises BrokerError."""
+        """None when a client's batch may be appended, its first result when it already was. Raises BrokerError."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
             return None
         duplicate = entry.duplicate_of(header)
         if duplicate is not None:
             return duplicate
-        if header.producer_epoch < entry.epoch:
-            raise BrokerError(
-                ErrorCode.invalid_producer_epoch,
-                f"producer {header.producer_id} has epoch {entry.epoch} by now, the batch has {header.producer_epoch}",
-            )
+        self.check_epoch(header)
         if header.producer_epoch > entry.epoch:
             expected = 0
-        elif entry.batches:
-            expected = (entry.batches[-1].last_sequence + 1) & _SEQUENCE_MASK
         else:
-            return None
+            expected = (entry.last_sequence + 1) & _SEQUENCE_MASK
         if header.base_sequence != expected:
             raise BrokerError(
                 ErrorCode.out_of_order_sequence_number,
@@ -110,22 +129,75 @@ class ProducerStates:
             )
         return None
 
-    def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Take an appended batch, now at `base_offset`, into account."""
+    def check_epoch(self, header: BatchHeader) -> None:
+        """What holds for batches without sequences as well. Raises BrokerError."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
-            entry = self._entries[header.producer_id] = ProducerEntry(header.producer_id, header.producer_epoch)
-        elif entry.epoch != header.producer_epoch:
-            entry.epoch = header.producer_epoch
+            return
+        _check_epoch(entry, header.producer_epoch)
+        if entry.transaction_first_offset != NO_OFFSET and not header.is_transactional:
+            raise BrokerError(
+                ErrorCode.invalid_txn_state,
+                f"producer {header.producer_id} sent a batch outside of its transaction, which is open since offset "
+                f"{entry.transaction_first_offset}",
+            )
+
+    def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """Take an appended batch of records, now at `base_offset`, into account."""
+        entry = self._seen(header.producer_id, header.producer_epoch, now_ms)
+        if header.base_sequence != _NO_SEQUENCE:
+            delta = header.last_offset_delta
+            entry.batches.append(AppendedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
+        if header.is_transactional and entry.transaction_first_offset == NO_OFFSET:
+            entry.transaction_first_offset = self._open[header.producer_id] = base_offset
+            if self.first_unstable_offset is None:
+                self.first_unstable_offset = base_offset
+
+    # --- markers
+
+    def check_marker(self, producer_id: int, producer_epoch: int, coordinator_epoch: int) -> None:
+        """Raise BrokerError unless a marker with these epochs may be appended."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            return
+        _check_epoch(entry, producer_epoch)
+        if coordinator_epoch < entry.coordinator_epoch:
+            raise BrokerError(
+                ErrorCode.transaction_coordinator_fenced,
+                f"a marker of producer {producer_id} from a coordinator of epoch {coordinator_epoch}; "
+                f"there was one of epoch {entry.coordinator_epoch}",
+            )
+
+    def end_transaction(self, producer_id: int, producer_epoch: int, coordinator_epoch: int, now_ms: int) -> int:
+        """Take an appended marker into account; returns where the transaction it ended began, or `NO_OFFSET`."""
+        entry = self._seen(producer_id, producer_epoch, now_ms)
+        entry.coordinator_epoch = coordinator_epoch
+        began, entry.transaction_first_offset = entry.transaction_first_offset, NO_OFFSET
+        if began != NO_OFFSET:
+            del self._open[producer_id]
+            if began == self.first_unstable_offset:
+                self._find_first_unstable()
+        return began
+
+    def first_unstable_without(self, producer_id: int) -> int | None:
+        """What `first_unstable_offset` will be when this producer's transaction has ended."""
+        if self._entries[producer_id].transaction_first_offset != self.first_unstable_offset:
+            return self.first_unstable_offset
+        return next((offset for other, offset in self._open.items() if other != producer_id), None)
+
+    def _find_first_unstable(self) -> None:
+        self.first_unstable_offset = next(iter(self._open.values()), None)
+
+    def _seen(self, producer_id: int, epoch: int, now_ms: int) -> ProducerEntry:
+        """The entry of a producer that appended something with `epoch`."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            entry = self._entries[producer_id] = ProducerEntry(producer_id, epoch)
+        elif entry.epoch != epoch:
+            entry.epoch = epoch
             entry.batches.clear()
         entry.last_seen_ms = now_ms
-        if header.is_control:
-            entry.transaction_first_offset = NO_OFFSET
-            return
-        delta = header.last_offset_delta
-        entry.batches.append(AppendedBatch(header.last_sequence, base_offset + delta, delta, header.max_timestamp))
-        if header.is_transactional and entry.transaction_first_offset == NO_OFFSET:
-            entry.transaction_first_offset = base_offset
+        return entry
 
     def expire(self, now_ms: int, expiration_ms: int) -> int:
         """Forget producers idle for `expiration_ms` without an open transaction; returns how many."""
@@ -137,3 +209,11 @@ class ProducerStates:
         for producer_id in idle:
             del self._entries[producer_id]
         return len(idle)
+
+
+def _check_epoch(entry: ProducerEntry, epoch: int) -> None:
+    if epoch < entry.epoch:
+        raise BrokerError(
+            ErrorCode.invalid_producer_epoch,
+            f"producer {entry.producer_id} has epoch {entry.epoch} by now, not {epoch}",
+        )

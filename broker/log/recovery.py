@@ -2,9 +2,9 @@
 
 Called by `Log.open`. After a clean stop only the tail of the last segment is looked at, whatever the log's
 size. After any other stop every batch from the recovery point on is verified; the log ends before the first
-bad byte, be it a torn tail or garbage in the middle, and segments after it are deleted. Indexes and
-producer state of what was verified are made anew. What was fsynced before the recovery point is trusted.
-A gap between offsets is damage, too, unless the log is, or ever was, compacted.
+bad byte, be it a torn tail or garbage in the middle, and segments after it are deleted. Indexes, producer
+state and aborted transactions of what was verified are made anew. What was fsynced before the recovery point
+is trusted. A gap between offsets is damage, too, unless the log is, or ever was, compacted.
 Idea: Kafka's `LogLoader`.
 """
 
@@ -19,22 +19,24 @@ from pathlib import Path
 
 from broker.clock import Clock
 from broker.errors import CorruptBatch
+from broker.log.aborted_index import AbortedIndex
 from broker.log.checkpoints import LEADER_EPOCHS, TEMPORARY_SUFFIX
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, drop_snapshots, load_snapshot, snapshot_offsets
 from broker.log.producer_state import ProducerStates
+from broker.log.replay import Replay
 from broker.log.scan import scan_verified
-from broker.log.segment import DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment, segment_path
+from broker.log.segment import ABORTED_SUFFIX, DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment, segment_path
 from broker.log.segment_swap import finish_swaps, was_compacted
 
-__all__ = ["LoadedLog", "load_log", "new_segment", "rebuild_producers"]
+__all__ = ["LoadedLog", "load_log", "new_segment", "rebuild_aborted", "rebuild_producers"]
 
 logger = logging.getLogger(__name__)
 
 _LEFTOVERS = (DELETED_SUFFIX, TEMPORARY_SUFFIX)
-_INDEX_SUFFIXES = (".index", ".timeindex")
+_INDEX_SUFFIXES = (".index", ".timeindex", ABORTED_SUFFIX)
 
 
 @dataclass
@@ -43,6 +45,7 @@ class LoadedLog:
 
     segments: list[Segment]
     producers: ProducerStates
+    aborted: AbortedIndex
     epochs: LeaderEpochs
     log_start_offset: int
     log_end_offset: int
@@ -64,17 +67,21 @@ def load_log(
     """Read a partition directory; see the module. Raises OSError and ConfigError (a checkpoint that is no text)."""
     now = clock.now_ms()
     finish_swaps(directory)
-    sizes = _list_segments(directory)
+    sizes, with_aborts = _list_segments(directory)
+    aborted = AbortedIndex(directory, with_aborts)
     segments = [
         Segment(directory, base, opened, size=sizes[base], created_ms=now, index_interval=config.index_interval_bytes)
         for base in sorted(sizes)
     ]
     epochs = LeaderEpochs(directory / LEADER_EPOCHS)
     end: int | None = None
+    producers: ProducerStates | None = None
     if segments and clean:
         end = _clean_end(segments[-1])
     if segments and end is None:
-        end = _Recovery(directory, segments, epochs, config, now).run(recovery_point)
+        recovery = _Recovery(directory, segments, epochs, aborted, config, now)
+        end = recovery.run(recovery_point)
+        producers = recovery.producers
         clean = False
     if end is None or end < log_start_offset:
         for segment in segments:
@@ -82,13 +89,17 @@ def load_log(
                 path.unlink()
         end = log_start_offset
         segments = [new_segment(directory, end, config, clock, opened)]
+        aborted, producers = AbortedIndex(directory), None
     drop_snapshots(directory, high=end)
     start = max(log_start_offset, segments[0].base_offset)
     epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
-    producers = rebuild_producers(directory, segments, end, now)
+    if producers is None:
+        producers = rebuild_producers(directory, segments, end, now)
     sealed = clean and (end == segments[0].base_offset or segment_path(directory, end, SNAPSHOT_SUFFIX).exists())
-    return LoadedLog(segments, producers, epochs, start, end, end if clean else min(recovery_point, end), sealed)
+    return LoadedLog(
+        segments, producers, aborted, epochs, start, end, end if clean else min(recovery_point, end), sealed
+    )
 
 
 def new_segment(directory: Path, base_offset: int, config: LogConfig, clock: Clock, opened: OpenSegments) -> Segment:
@@ -104,36 +115,65 @@ def new_segment(directory: Path, base_offset: int, config: LogConfig, clock: Clo
 
 
 def rebuild_producers(directory: Path, segments: Sequence[Segment], end: int, now_ms: int) -> ProducerStates:
-    """Producer state at `end`: the newest sound snapshot up to there, and the batches after it."""
-    states, offset = ProducerStates(), segments[0].base_offset
+    """Producer state at `end`: the newest sound snapshot up to there, and the batches after it. Raises OSError."""
+    states, offset = _newest_snapshot(directory, end, now_ms) or (ProducerStates(), segments[0].base_offset)
+    replay = Replay(states, now_ms)
+    first = max(bisect_right([segment.base_offset for segment in segments], offset) - 1, 0)
+    for segment in segments[first:]:
+        if offset >= end or segment.base_offset >= end:
+            break
+        _replay_segment(replay, segment, offset)
+    return states
+
+
+def rebuild_aborted(
+    directory: Path, segments: Sequence[Segment], base_offset: int, aborted: AbortedIndex, now_ms: int
+) -> None:
+    """Find the aborted transactions of the segment at `base_offset` anew. Raises OSError."""
+    aborted.drop(base_offset)
+    states = rebuild_producers(directory, segments, base_offset, now_ms)
+    segment = next(segment for segment in segments if segment.base_offset == base_offset)
+    _replay_segment(Replay(states, now_ms, aborted), segment, base_offset)
+
+
+def _newest_snapshot(directory: Path, end: int, now_ms: int) -> tuple[ProducerStates, int] | None:
     for candidate in reversed(snapshot_offsets(directory)):
         loaded = load_snapshot(directory, candidate, now_ms) if candidate <= end else None
         if loaded is not None:
-            states, offset = loaded, candidate
-            break
-    if offset >= end:
-        return states
-    first = max(bisect_right([segment.base_offset for segment in segments], offset) - 1, 0)
-    for segment in segments[first:]:
-        found = segment.locate(offset) if segment.size else None
-        if found is None:
-            continue
-        for _, header in segment.batches(found[0]):
-            if header.producer_id >= 0 and header.base_offset >= offset:
-                states.record(header, header.base_offset, now_ms)
-    return states
+            return loaded, candidate
+    return None
+
+
+def _replay_segment(replay: Replay, segment: Segment, offset: int) -> None:
+    """Take in the batches of a segment that begin at `offset` or after."""
+    found = segment.locate(offset) if segment.size else None
+    if found is None:
+        return
+    file = segment.file()
+    for position, header in segment.batches(found[0]):
+        if header.base_offset >= offset:
+            replay.take(file, position, header, segment.base_offset)
 
 
 class _Recovery:
     """Verification of the segments from the recovery point on, in order."""
 
     def __init__(
-        self, directory: Path, segments: list[Segment], epochs: LeaderEpochs, config: LogConfig, now_ms: int
+        self,
+        directory: Path,
+        segments: list[Segment],
+        epochs: LeaderEpochs,
+        aborted: AbortedIndex,
+        config: LogConfig,
+        now_ms: int,
     ) -> None:
         self._directory = directory
         self._segments = segments
         self._epochs = epochs
+        self._aborted = aborted
         self._now_ms = now_ms
+        self.producers = ProducerStates()
+        """At the log's end, after `run`."""
         # Compaction leaves gaps between offsets. Without it a jump can only be damage: neither the base
         # offset nor the leader epoch is under the batch's CRC. The policy may have changed since.
         self._gaps_allowed = config.is_compacted or was_compacted(directory)
@@ -143,12 +183,13 @@ class _Recovery:
         bases = [segment.base_offset for segment in self._segments]
         first = max(bisect_right(bases, recovery_point) - 1, 0)
         end = bases[first]
+        self.producers = rebuild_producers(self._directory, self._segments[: first or 1], end, self._now_ms)
         for number in range(first, len(self._segments)):
             segment = self._segments[number]
             if segment.base_offset != end and not self._gaps_allowed and number > first:
                 self._drop(number, f"begins at offset {segment.base_offset} instead of {end}")
                 break
-            end, complaint = self._verify(segment)
+            end, complaint = self._verify(segment, Replay(self.producers, self._now_ms, self._aborted))
             if complaint:
                 logger.warning("%s is cut at byte %d: %s", segment.path(), segment.size, complaint)
                 self._drop(number + 1, "follows a segment that was cut")
@@ -156,19 +197,21 @@ class _Recovery:
         self._epochs.save()
         return end
 
-    def _verify(self, segment: Segment) -> tuple[int, str]:
+    def _verify(self, segment: Segment, replay: Replay) -> tuple[int, str]:
         """Note every sound batch and cut the rest; returns the end offset and what was wrong."""
         file_size, expected, complaint = segment.size, segment.base_offset, ""
         file = segment.begin_rebuild()
         segment.size = 0
+        self._aborted.drop(segment.base_offset)
         try:
-            for _, header in scan_verified(file, 0, file_size):
+            for position, header in scan_verified(file, 0, file_size):
                 base = header.base_offset
                 if base != expected and not (self._gaps_allowed and expected < base):
                     raise CorruptBatch(f"offset {base} where {expected} was expected")
                 if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                     raise CorruptBatch(f"offset {base} does not fit in the segment")
                 segment.note(header, header.last_offset)
+                replay.take(file, position, header, segment.base_offset)
                 self._epochs.assign(header.leader_epoch, base, save=False)
                 expected = header.next_offset
         except CorruptBatch as error:
@@ -181,6 +224,7 @@ class _Recovery:
     def _drop(self, number: int, reason: str) -> None:
         for segment in self._segments[number:]:
             logger.warning("%s is deleted: it %s", segment.path(), reason)
+            self._aborted.drop(segment.base_offset)
             for path in segment.mark_deleted():
                 path.unlink()
         del self._segments[number:]
@@ -195,8 +239,11 @@ def _clean_end(active: Segment) -> int | None:
         return None
 
 
-def _list_segments(directory: Path) -> dict[int, int]:
-    """Base offset → size of the log files; leftovers and indexes without a log are removed."""
+def _list_segments(directory: Path) -> tuple[dict[int, int], list[int]]:
+    """Base offset → size of the log files, and the base offsets of those with aborted transactions.
+
+    Leftovers and indexes without a log are removed.
+    """
     sizes: dict[int, int] = {}
     indexes = []
     with os.scandir(directory) as entries:
@@ -207,8 +254,8 @@ def _list_segments(directory: Path) -> dict[int, int]:
             elif suffix == ".log" and stem.isdigit():
                 sizes[int(stem)] = entry.stat().st_size
             elif suffix in _INDEX_SUFFIXES and stem.isdigit():
-                indexes.append((int(stem), entry.path))
-    for base, path in indexes:
+                indexes.append((int(stem), suffix, entry.path))
+    for base, _, path in indexes:
         if base not in sizes:
             os.unlink(path)
-    return sizes
+    return sizes, [base for base, suffix, _ in indexes if suffix == ABORTED_SUFFIX and base in sizes]

@@ -21,12 +21,15 @@ from broker.log.segment_file import FileSlice, SegmentFile
 from broker.log.segment_indexes import SegmentIndexes
 from broker.records.batch import BatchHeader
 
-__all__ = ["DELETED_SUFFIX", "MAX_RELATIVE_OFFSET", "Segment", "segment_path"]
+__all__ = ["ABORTED_SUFFIX", "DELETED_SUFFIX", "MAX_RELATIVE_OFFSET", "Segment", "segment_path"]
 
 logger = logging.getLogger(__name__)
 
 DELETED_SUFFIX = ".deleted"
+ABORTED_SUFFIX = ".txnindex"
 MAX_RELATIVE_OFFSET = 2**31 - 1
+
+_SUFFIXES = (".log", ".index", ".timeindex", ABORTED_SUFFIX)
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
@@ -171,7 +174,7 @@ class Segment:
 
         What was deleted meanwhile needs none.
         """
-        for suffix in (".log", ".index", ".timeindex") if closed else (".log",):
+        for suffix in _SUFFIXES if closed else (".log",):
             try:
                 file = SegmentFile(self.path(suffix))
             except FileNotFoundError:
@@ -183,7 +186,7 @@ class Segment:
         self._indexes.drop()
         self.close()
         renamed = []
-        for suffix in (".log", ".index", ".timeindex"):
+        for suffix in _SUFFIXES:
             old = self.path(suffix)
             new = old.with_name(old.name + DELETED_SUFFIX)
             try:
@@ -224,6 +227,15 @@ class Segment:
             logger.warning("%s: %s; rebuilding the index", self.path(), error.message)
             self.rebuild()
             return find_batch(file, 0, self.size, offset)
+
+    def holds(self, found: FileSlice) -> bool:
+        """Whether a slice that was just read is of this segment."""
+        return found.file is self._file
+
+    def offset_after(self, found: FileSlice) -> int | None:
+        """An offset past all of `found`, which it holds: by the index, so not the nearest; None when it knows none."""
+        relative = self._offsets().offset_since(found.position + found.length)
+        return None if relative is None else self.base_offset + relative
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of every batch from `position`, the start of one. Raises CorruptBatch."""

@@ -64,6 +64,14 @@ class SegmentList:
         self._segments[first : first + len(old)] = [new]
         self._bases[first : first + len(old)] = [new.base_offset]
 
+    def offset_after(self, offset: int, found: FileSlice) -> int | None:
+        """An offset past all of `found`, which was just read from `offset` on; None when only the log's end is."""
+        number = max(bisect_right(self._bases, offset) - 1, 0)
+        if not self._segments[number].holds(found):
+            return None
+        past = self._segments[number].offset_after(found)
+        return self._bases[number + 1] if past is None and number + 1 < len(self._bases) else past
+
     def read(self, offset: int, max_bytes: int, up_to: int, end: int) -> FileSlice | None:
         """Whole batches of one segment, from the one that holds `offset`, all below `up_to`; `end` is the log's.
 

@@ -7,6 +7,7 @@ Idea: the part of Kafka's `UnifiedLog` that became `LocalLog`.
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from pathlib import Path
 from broker.clock import Clock
 from broker.errors import BrokerError, ErrorCode
 from broker.log import retention
+from broker.log.aborted_index import AbortedEntry, BrokenIndex
 from broker.log.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
 from broker.log.deleted_files import DeletedFiles
 from broker.log.flushing import Flusher
@@ -21,7 +23,7 @@ from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, drop_snapshots, save_snapshot
 from broker.log.producer_state import ProducerStates
-from broker.log.recovery import LoadedLog, new_segment, rebuild_producers
+from broker.log.recovery import LoadedLog, new_segment, rebuild_aborted, rebuild_producers
 from broker.log.rolling import is_aged
 from broker.log.segment import Segment, segment_path
 from broker.log.segment_list import SegmentList
@@ -29,6 +31,8 @@ from broker.log.segment_swap import swap_in
 from broker.log.storage_errors import storage_error, storage_errors
 
 __all__ = ["DELETED_DIRECTORY_SUFFIX", "StoredLog"]
+
+logger = logging.getLogger(__name__)
 
 DELETED_DIRECTORY_SUFFIX = "-delete"
 
@@ -45,6 +49,7 @@ class StoredLog:
         self._opened = opened
         self._segments = SegmentList(loaded.segments)
         self._producers = loaded.producers
+        self._aborted = loaded.aborted
         self.epochs = loaded.epochs
         self._start = loaded.log_start_offset
         self._end = loaded.log_end_offset
@@ -98,6 +103,29 @@ class StoredLog:
     @property
     def producers(self) -> ProducerStates:
         return self._producers
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins; None without one. Records of it may be deleted already."""
+        first = self._producers.first_unstable_offset
+        return first if first is None or first > self._start else self._start
+
+    def aborted_entries(self, start: int, end: int) -> list[AbortedEntry]:
+        """The aborted transactions with records in [start, end), with all their offsets.
+
+        Raises BrokerError `kafka_storage_error`.
+        """
+        with storage_errors("read the aborted transactions of", self.directory):
+            while True:
+                try:
+                    return self._aborted.between(start, end)
+                except BrokenIndex as broken:
+                    self._rebuild_aborted(broken)
+
+    def _rebuild_aborted(self, broken: BrokenIndex) -> None:
+        logger.warning("%s; finding the aborted transactions anew", broken)
+        now = self._clock.now_ms()
+        rebuild_aborted(self.directory, tuple(self._segments), broken.base_offset, self._aborted, now)
 
     @property
     def topic_id(self) -> uuid.UUID | None:
@@ -183,6 +211,7 @@ class StoredLog:
             self._deleted.add(due, segment.mark_deleted())
         self._start = max(self._start, self._segments.oldest.base_offset)
         self.epochs.truncate_from_start(self._start)
+        self._aborted.forget(0, self._segments.oldest.base_offset)
         drop_snapshots(self.directory, low=self._segments.oldest.base_offset)
 
     def replace_segments(self, old: Sequence[Segment], cleaned: Path, size: int) -> bool:
@@ -211,6 +240,7 @@ class StoredLog:
             index_interval=self._config.index_interval_bytes,
         )
         self._segments.replace(old, compacted)
+        self._aborted.forget(base_offset, old[-1].base_offset + 1)
         doomed += [segment_path(self.directory, segment.base_offset, SNAPSHOT_SUFFIX) for segment in old[1:]]
         self._deleted.add(self._clock.now_ms() + self._config.file_delete_delay_ms, doomed)
         return True
@@ -238,6 +268,10 @@ class StoredLog:
             drop_snapshots(self.directory, high=self._end)
             self.epochs.truncate_from_end(self._end)
             self._flusher.truncate(self._end)
+            try:
+                self._aborted.truncate(self._end)
+            except BrokenIndex as broken:
+                self._rebuild_aborted(broken)
             self._producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
 
     def expire_producers(self, expiration_ms: int) -> int:
@@ -265,6 +299,7 @@ class StoredLog:
 
     def release(self) -> None:
         """Let go of every descriptor and loaded index; they come back when needed."""
+        self._aborted.release()
         for segment in self._segments:
             segment.close()
 

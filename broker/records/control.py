@@ -10,12 +10,20 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from enum import IntEnum
+from typing import NamedTuple
 
 from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, BatchHeader, build_batch
 from broker.records.varint import encode_varint, read_varint
 
-__all__ = ["AbortedTransactions", "ControlType", "end_transaction_marker", "read_control_type"]
+__all__ = [
+    "AbortedTransactions",
+    "ControlType",
+    "EndMarker",
+    "end_transaction_marker",
+    "read_control_type",
+    "read_end_marker",
+]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -28,6 +36,13 @@ class ControlType(IntEnum):
 
     ABORT = 0
     COMMIT = 1
+
+
+class EndMarker(NamedTuple):
+    """What an end marker says: how the transaction ended, and the epoch of the coordinator that wrote it."""
+
+    control_type: ControlType
+    coordinator_epoch: int
 
 
 def end_transaction_marker(
@@ -50,6 +65,28 @@ def end_transaction_marker(
 
 def read_control_type(buffer: Buffer, position: int, header: BatchHeader) -> int:
     """The type of the control batch at `position`; one that `ControlType` lacks is no error. Raises CorruptBatch."""
+    plain, key_at, _ = _control_key(buffer, position, header)
+    control_type: int = _KEY.unpack_from(plain, key_at)[1]
+    return control_type
+
+
+def read_end_marker(buffer: Buffer, position: int, header: BatchHeader) -> EndMarker | None:
+    """The marker in the control batch at `position`; None when it is of a type that `ControlType` lacks, or when
+    compaction left it without its record. Raises CorruptBatch."""
+    if not header.record_count:
+        return None
+    plain, key_at, key_end = _control_key(buffer, position, header)
+    control_type = _KEY.unpack_from(plain, key_at)[1]
+    if control_type not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    value_length, at = read_varint(plain, key_end)
+    if value_length < _END_MARKER.size or at + value_length > len(plain):
+        raise CorruptBatch(f"the end marker at offset {header.base_offset} has a value of {value_length} bytes")
+    return EndMarker(ControlType(control_type), _END_MARKER.unpack_from(plain, at)[1])
+
+
+def _control_key(buffer: Buffer, position: int, header: BatchHeader) -> tuple[memoryview, int, int]:
+    """The records of the control batch, and where the first one's key begins and ends in them."""
     plain = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
     _, at = read_varint(plain, 0)  # length of the record
     _, at = read_varint(plain, at + 1)  # timestamp, behind the attributes
@@ -57,8 +94,7 @@ def read_control_type(buffer: Buffer, position: int, header: BatchHeader) -> int
     key_length, at = read_varint(plain, at)
     if key_length < _KEY.size or at + key_length > len(plain):
         raise CorruptBatch(f"the control record at offset {header.base_offset} has a key of {key_length} bytes")
-    control_type: int = _KEY.unpack_from(plain, at)[1]
-    return control_type
+    return plain, at, at + key_length
 
 
 class AbortedTransactions:

@@ -127,8 +127,10 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker() -> None:
     entry = state.get(5)
     assert entry is not None
     assert entry.transaction_first_offset == 1
-    state.record(header(-1, transactional=True, control=True), 3, NOW)
+    assert state.first_unstable_offset == 1
+    assert state.end_transaction(5, 0, 2, NOW) == 1
     assert entry.transaction_first_offset == -1
+    assert state.first_unstable_offset is None
     assert state.check(header(3)) is None
 
 
@@ -159,7 +161,8 @@ class TestSnapshot:
         assert last[2] == 1
 
     def test_a_producer_known_by_a_marker_only_has_no_batch(self) -> None:
-        before = states(header(-1, control=True, transactional=True))
+        before = ProducerStates()
+        before.end_transaction(5, 0, 2, NOW)
         [entry] = decode_snapshot(encode_snapshot(before), NOW)
         assert not entry.batches
 

@@ -1,0 +1,177 @@
+"""Which transactions of a partition were aborted: what a read_committed fetch is told to leave out.
+
+Owned by stored_log.py, written by log.py and replay.py. One `.txnindex` file per segment that holds an abort
+marker; a segment without one costs no file and no memory. The file goes with its segment (segment.py
+renames it). Kafka's `TransactionIndex`, its entries big-endian, in the order of their markers:
+
+    version (int16, 0), producer id (int64), first offset (int64), last offset (int64: that of the marker),
+    last stable offset (int64: as it was after the marker)
+
+A file's entries are read when they are first asked for. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.log.segment import ABORTED_SUFFIX, segment_path
+
+__all__ = [
+    "ENTRY_SIZE",
+    "AbortedEntry",
+    "AbortedIndex",
+    "AbortedTransaction",
+    "BrokenIndex",
+    "decode_aborted",
+    "encode_aborted",
+]
+
+_ENTRY = struct.Struct(">hqqqq")
+_VERSION = 0
+ENTRY_SIZE = _ENTRY.size
+
+_last_offset = attrgetter("last_offset")
+
+
+class AbortedTransaction(NamedTuple):
+    """What a fetch says of an aborted transaction: records of this producer from here to its marker do not count."""
+
+    producer_id: int
+    first_offset: int
+
+
+class AbortedEntry(NamedTuple):
+    """An aborted transaction: its producer, its first offset, that of its marker, and the last stable offset then."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+def encode_aborted(entries: Iterable[AbortedEntry]) -> bytes:
+    return b"".join(_ENTRY.pack(_VERSION, *entry) for entry in entries)
+
+
+def decode_aborted(data: bytes) -> list[AbortedEntry]:
+    """The entries of a `.txnindex` file. Raises ValueError."""
+    if len(data) % ENTRY_SIZE:
+        raise ValueError(f"{len(data)} bytes are no whole number of entries")
+    entries: list[AbortedEntry] = []
+    for version, *fields in _ENTRY.iter_unpack(data):
+        if version != _VERSION:
+            raise ValueError(f"version {version} is not {_VERSION}")
+        entry = AbortedEntry(*fields)
+        if not 0 <= entry.first_offset <= entry.last_offset or (entries and entry.last_offset <= entries[-1][2]):
+            raise ValueError(f"an entry from offset {entry.first_offset} to {entry.last_offset} does not fit there")
+        entries.append(entry)
+    return entries
+
+
+class BrokenIndex(ValueError):
+    """The file of the segment at `base_offset` is not sound: it has to be made anew from the log."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.base_offset = int(path.stem)
+
+
+class AbortedIndex:
+    """The aborted transactions of one log."""
+
+    def __init__(self, directory: Path, bases: Iterable[int] = ()) -> None:
+        """`bases` are the base offsets of the segments that have a file."""
+        self._directory = directory
+        self._bases = sorted(bases)
+        self._loaded: dict[int, list[AbortedEntry]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there is any aborted transaction."""
+        return bool(self._bases)
+
+    def note(self, base_offset: int, entry: AbortedEntry) -> None:
+        """The segment at `base_offset` holds the marker of an aborted transaction.
+
+        Raises OSError with nothing of it left in the file.
+        """
+        path = self._path(base_offset)
+        with path.open("ab", buffering=0) as file:
+            size = file.tell()
+            try:
+                if file.write(encode_aborted((entry,))) != ENTRY_SIZE:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            except OSError:
+                file.truncate(size)
+                raise
+        if base_offset not in self._bases:
+            insort(self._bases, base_offset)
+            self._loaded[base_offset] = [entry]
+        elif base_offset in self._loaded:
+            self._loaded[base_offset].append(entry)
+
+    def between(self, start: int, end: int) -> list[AbortedEntry]:
+        """Those that have records in [start, end), in the order of their markers. Raises OSError, BrokenIndex."""
+        return list(self._walk(start, end)) if self._bases else []
+
+    def _walk(self, start: int, end: int) -> Iterator[AbortedEntry]:
+        first = max(bisect_right(self._bases, start) - 1, 0)
+        for base_offset in self._bases[first:]:
+            entries = self._entries(base_offset)
+            for entry in entries[bisect_left(entries, start, key=_last_offset) :]:
+                if entry.first_offset < end:
+                    yield entry
+                if entry.last_stable_offset >= end:
+                    return  # whatever ended after this began at or after `end`
+
+    def forget(self, low: int, high: int) -> None:
+        """The segments with base offsets in [low, high) are gone, and their files with them."""
+        for base_offset in self._bases[bisect_left(self._bases, low) : bisect_left(self._bases, high)]:
+            self._bases.remove(base_offset)
+            self._loaded.pop(base_offset, None)
+
+    def truncate(self, end: int) -> None:
+        """The log ends at `end` now. Raises OSError, BrokenIndex."""
+        for base_offset in self._bases[bisect_left(self._bases, end) :]:
+            self.drop(base_offset)
+        if not self._bases:
+            return
+        base_offset = self._bases[-1]
+        entries = self._entries(base_offset)
+        kept = entries[: bisect_left(entries, end, key=_last_offset)]
+        if len(kept) < len(entries):
+            self.drop(base_offset)
+            for entry in kept:
+                self.note(base_offset, entry)
+
+    def drop(self, base_offset: int) -> None:
+        """Forget a segment's entries and remove their file. Raises OSError."""
+        if base_offset in self._bases:
+            self._bases.remove(base_offset)
+            self._loaded.pop(base_offset, None)
+            self._path(base_offset).unlink(missing_ok=True)
+
+    def release(self) -> None:
+        """Forget what can be read again."""
+        self._loaded.clear()
+
+    def _entries(self, base_offset: int) -> list[AbortedEntry]:
+        entries = self._loaded.get(base_offset)
+        if entries is None:
+            path = self._path(base_offset)
+            try:
+                entries = self._loaded[base_offset] = decode_aborted(path.read_bytes())
+            except FileNotFoundError:
+                raise BrokenIndex(path, "it is missing") from None
+            except ValueError as error:
+                raise BrokenIndex(path, str(error)) from None
+        return entries
+
+    def _path(self, base_offset: int) -> Path:
+        return segment_path(self._directory, base_offset, ABORTED_SUFFIX)
