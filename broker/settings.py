@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from broker.errors import ConfigError
@@ -105,8 +107,13 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
-def settings_of(cls: type[Any]) -> dict[str, Setting]:
+def settings_of(cls: type[Any]) -> Mapping[str, Setting]:
     """Every key that `cls` declares, in the order of declaration."""
+    return _declared(cls)
+
+
+@functools.cache
+def _declared(cls: type[Any]) -> Mapping[str, Setting]:
     hints = typing.get_type_hints(cls)
     result = {}
     for field in dataclasses.fields(cls):
@@ -117,7 +124,7 @@ def settings_of(cls: type[Any]) -> dict[str, Setting]:
         result[meta["name"]] = Setting(
             meta["name"], field.name, kind, field.default, meta["doc"], meta["group"], meta["check"], meta["update"]
         )
-    return result
+    return MappingProxyType(result)
 
 
 def parse_properties(cls: type[T], properties: Mapping[str, str], *, base: T | None = None) -> T:

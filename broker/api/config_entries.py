@@ -59,16 +59,26 @@ class ConfigEntry(NamedTuple):
 
 def topic_entries(dynamic: DynamicConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
     """Every setting of a topic that has `overrides`, over the broker's settings."""
+    return [
+        entry._replace(
+            value=overrides[entry.name],
+            source=ConfigSource.TOPIC,
+            synonyms=(Synonym(entry.name, overrides[entry.name], ConfigSource.TOPIC), *entry.synonyms),
+        )
+        if entry.name in overrides
+        else entry
+        for entry in _topic_defaults(dynamic)
+    ]
+
+
+def _topic_defaults(dynamic: DynamicConfig) -> list[ConfigEntry]:
     defaults = dynamic.current.topic_defaults()
     entries = []
     for name, key in TOPIC_KEYS.items():
-        synonyms = list(_synonyms(dynamic, TOPIC_DEFAULT_KEYS.get(name, ())))
-        value = defaults.get(name, key.format(key.default))
-        if name in overrides:
-            value = overrides[name]
-            synonyms.insert(0, Synonym(name, value, ConfigSource.TOPIC))
+        synonyms = tuple(_synonyms(dynamic, TOPIC_DEFAULT_KEYS.get(name, ())))
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
-        entries.append(ConfigEntry(name, value, source, _TYPES[key.type], key.doc, tuple(synonyms)))
+        value = defaults.get(name, key.format(key.default))
+        entries.append(ConfigEntry(name, value, source, _TYPES[key.type], key.doc, synonyms))
     return entries
 
 

@@ -41,6 +41,7 @@ class ClusterWatch:
         self._on_config: dict[str, OnConfig] = {"brokers": lambda _: configs.refresh()}
         self._due = asyncio.Event()
         self._everything = False
+        self._controller = False
         self._listing = False
         self._altered: set[tuple[str, str]] = set()
         self._brokers_seen = False
@@ -93,13 +94,17 @@ class ClusterWatch:
             asyncio.get_running_loop().call_later(AGAIN_S, self._due.set)
 
     async def _take_over(self) -> None:
-        everything, listing, altered = self._everything, self._listing, self._altered
-        self._everything, self._listing, self._altered = False, False, set()
+        everything, controller, listing = self._everything, self._controller, self._listing
+        altered, self._altered = self._altered, set()
+        self._everything = self._controller = self._listing = False
         if everything:
             await self._topics.refresh()
             await self._configs.refresh()
-        elif listing:
-            await self._topics.refresh(())
+        else:
+            if controller:
+                await self._topics.refresh(())
+            if listing:
+                await self._topics.catch_up()
         names = {name for kind, name in altered if kind == "topics"}
         if names and not everything:
             await self._topics.refresh(names)
@@ -123,7 +128,7 @@ class ClusterWatch:
 
     def _note_controller(self, controller_id: int) -> None:
         if controller_id != self._topics.metadata.controller_id:
-            self._listing = True  # which reads the controller's id, too
+            self._controller = True
             self._due.set()
 
     def _note_configs(self, entities: list[str]) -> None:

@@ -8,6 +8,7 @@ one has a consistent picture.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -69,11 +70,11 @@ class ClusterMetadata:
     controller_id: int = -1
     brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
     topics: Mapping[str, Topic] = field(default_factory=dict)
-    topic_names: Mapping[uuid.UUID, str] = field(init=False, repr=False, compare=False)
 
-    def __post_init__(self) -> None:
-        names = {topic.topic_id: name for name, topic in self.topics.items()}
-        object.__setattr__(self, "topic_names", names)
+    @functools.cached_property
+    def topic_names(self) -> Mapping[uuid.UUID, str]:
+        """Names by id; made when first asked for, as topics may be created by the thousand."""
+        return {topic.topic_id: name for name, topic in self.topics.items()}
 
     def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
         name = self.topic_names.get(topic_id)

@@ -15,6 +15,7 @@ __all__ = [
     "INTERNAL_TOPICS",
     "MAX_NAME_LENGTH",
     "TRANSACTION_STATE_TOPIC",
+    "check_collision",
     "check_topic_name",
     "colliding_topic",
 ]
@@ -37,6 +38,12 @@ def check_topic_name(name: str) -> None:
         raise _invalid(f"the topic name has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed: {name}")
     if not _LEGAL.fullmatch(name):
         raise _invalid(f"topic name {name!r} has a character other than a-z, A-Z, 0-9, '.', '_' and '-'")
+
+
+def check_collision(name: str, existing: Iterable[str]) -> None:
+    """Raise BrokerError `invalid_topic_exception` when another topic's name differs only in '.' against '_'."""
+    if other := colliding_topic(name, existing):
+        raise _invalid(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same in names of metrics")
 
 
 def colliding_topic(name: str, existing: Iterable[str]) -> str | None:

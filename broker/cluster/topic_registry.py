@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 
 from broker.cluster import znodes
 from broker.cluster.metadata import Topic
-from broker.cluster.topic_names import check_topic_name, colliding_topic
+from broker.cluster.topic_names import check_collision, check_topic_name
 from broker.cluster.zk import Watch, ZooKeeper
 from broker.cluster.zk_types import (
     ANY_VERSION,
@@ -90,20 +90,18 @@ class TopicRegistry:
         *,
         live_brokers: Collection[int] | None = None,
         controller_epoch: int = 0,
+        existing: Collection[str] | None = None,
     ) -> TopicRecord:
         """Create a topic with its config and partition states, all or nothing.
 
         `assignment`: partition → broker ids, the preferred leader first (assignment.py). A partition is led by its
-        first replica among `live_brokers` (None: all are), and gets no state while none is alive.
+        first replica among `live_brokers` (None: all are), and gets no state while none is alive. `existing` are the
+        names that the new one must not collide with (None: they are read).
         Raises BrokerError `invalid_topic_exception` (a bad name, or one that collides with another topic's),
         `topic_already_exists`, `invalid_partitions` (too many for one transaction).
         """
         check_topic_name(name)
-        if other := colliding_topic(name, self.topic_names()):
-            raise BrokerError(
-                ErrorCode.invalid_topic_exception,
-                f"topic {name!r} collides with {other!r}: '.' and '_' count as the same character in metric names",
-            )
+        check_collision(name, self.topic_names() if existing is None else existing)
         replicas = {partition: tuple(ids) for partition, ids in sorted(assignment.items())}
         record = TopicRecord(name, topic_id or znodes.new_uuid(), replicas, dict(config or {}))
         new_config: Operation = Create(znodes.topic_config_path(name), znodes.encode_config(record.config))

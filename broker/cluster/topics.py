@@ -22,7 +22,7 @@ from broker.cluster.led_partitions import LedPartitions
 from broker.cluster.metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.cluster.partition import Partition
 from broker.cluster.registry import Registry
-from broker.cluster.topic_names import INTERNAL_TOPICS, check_topic_name, colliding_topic
+from broker.cluster.topic_names import INTERNAL_TOPICS, check_collision, check_topic_name
 from broker.cluster.zk_calls import ZooKeeperCalls
 from broker.cluster.znodes import TopicRecord, new_uuid
 from broker.config.broker_config import BrokerConfig
@@ -124,11 +124,7 @@ class Topics:
         check_topic_name(new.name)
         if new.name in self.metadata.topics:
             raise BrokerError(ErrorCode.topic_already_exists, f"topic {new.name} exists already")
-        if other := colliding_topic(new.name, self.metadata.topics):
-            raise BrokerError(
-                ErrorCode.invalid_topic_exception,
-                f"topic {new.name} collides with {other}: '.' and '_' count as the same character in metric names",
-            )
+        check_collision(new.name, self.metadata.topics)
         assignment = self._assignment(new)
         self.log_config(new.config)
         record = TopicRecord(new.name, new_uuid(), assignment, dict(new.config))
@@ -136,7 +132,9 @@ class Topics:
             return record
         listings = self._listings
         try:
-            await self._call(self._registry.create_topic, new.name, assignment, dict(new.config), record.topic_id)
+            await self._call(
+                self._registry.create_topic, new.name, assignment, record.config, record.topic_id, existing=()
+            )
         except BrokerError as error:
             if error.code is ErrorCode.topic_already_exists:
                 await self.refresh([new.name])  # another broker was faster: it is known from here on
@@ -161,27 +159,30 @@ class Topics:
 
     async def delete(self, name: str) -> uuid.UUID:
         """Delete a topic and its logs; gives the id it had."""
+        async with self._changing:
+            topic = self._existing(name)
+            if name in INTERNAL_TOPICS:
+                raise BrokerError(ErrorCode.invalid_request, f"{name} is internal and cannot be deleted")
+            listings = self._listings
+            await self._call(self._registry.delete_topic, name)
+            if self._listings > listings and name in self._listed:
+                await self.refresh([name])  # an old listing; or it was created again at once
+            else:
+                await self._to_the_end(self._deleted(topic))
+        logger.info("deleted topic %s", name)
+        return topic.topic_id
+
+    def _existing(self, name: str) -> Topic:
         topic = self.metadata.topics.get(name)
         if topic is None:
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name}")
-        if name in INTERNAL_TOPICS:
-            raise BrokerError(ErrorCode.invalid_request, f"{name} is internal and cannot be deleted")
-        listings = self._listings
-        await self._call(self._registry.delete_topic, name)
-        if self._listings > listings and name in self._listed:
-            await self.refresh([name])  # an old listing; or it was created again at once
-        else:
-            await self._to_the_end(self._deleted(topic))
-        logger.info("deleted topic %s", name)
-        return topic.topic_id
+        return topic
 
     async def add_partitions(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
     ) -> None:
         """Bring topic `name` to `count` partitions."""
-        topic = self.metadata.topics.get(name)
-        if topic is None:
-            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name}")
+        topic = self._existing(name)
         have = len(topic.partitions)
         if count <= have:
             raise BrokerError(ErrorCode.invalid_partitions, f"topic {name} has {have} partitions, asked for {count}")
@@ -206,9 +207,7 @@ class Topics:
 
     async def alter_config(self, name: str, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
         """Set (or with None take away) settings of a topic. Raises BrokerError or ConfigError."""
-        topic = self.metadata.topics.get(name)
-        if topic is None:
-            raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name}")
+        topic = self._existing(name)
         merged = {**topic.config, **changes}
         config = {key: value for key, value in merged.items() if value is not None}
         self.log_config(config)
@@ -219,10 +218,17 @@ class Topics:
     # --- what others changed
 
     def topics_listed(self, names: Collection[str]) -> bool:
-        """ZooKeeper tells which topics there are: are they others than those we know? Then a `refresh(())` is due."""
+        """ZooKeeper tells which topics there are: are they others than those we know? Then `catch_up` is due."""
         self._listings += 1
         self._listed = names
         return self.metadata.topics.keys() != names
+
+    async def catch_up(self) -> None:
+        """Take over the topics that others made or deleted; what was our own doing is seen to be known by now."""
+        async with self._changing:
+            if self.metadata.topics.keys() == self._listed:
+                return
+        await self.refresh(())
 
     async def refresh(self, changed: Collection[str] | None = None) -> None:
         """Read what has changed in the cluster and bring the local logs in line.
