@@ -1,17 +1,17 @@
 """How the leader of a consumer group shares out partitions; pure functions.
 
-Called by group.py. Every member must come to the same result as Kafka's assignors of these names, since
+Called through assignor_table.py. Every member must come to the same result as Kafka's assignors of these names, since
 any member of a mixed group may be its leader.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["ASSIGNORS", "Member", "assign_range", "assign_round_robin"]
+__all__ = ["Assignment", "Member", "assign_range", "assign_round_robin"]
 
 
 class Member(NamedTuple):
@@ -20,6 +20,9 @@ class Member(NamedTuple):
     member_id: str
     topics: Sequence[str]
     group_instance_id: str | None = None
+    owned: Sequence[TopicPartition] = ()
+    """What it had, which only the sticky assignors ask, and in which generation."""
+    generation: int = -1
 
     @property
     def rank(self) -> tuple[bool, str]:
@@ -64,10 +67,3 @@ def assign_round_robin(members: Sequence[Member], partitions: Mapping[str, int])
             assignment[ring[position % len(ring)].member_id].append(TopicPartition(topic, index))
             position += 1
     return assignment
-
-
-ASSIGNORS: Final[Mapping[str, Callable[[Sequence[Member], Mapping[str, int]], Assignment]]] = {
-    "range": assign_range,
-    "roundrobin": assign_round_robin,
-}
-"""By the name members agree on in JoinGroup, which is also that of `partition.assignment.strategy`."""

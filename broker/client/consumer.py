@@ -13,9 +13,8 @@ one, ours, sends heartbeats.
 from __future__ import annotations
 
 import logging
-import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from broker.client.group_offsets import GroupOffsets
 from broker.client.group_subscription import GroupSubscription
 from broker.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
 from broker.client.settings import ClientSettings
+from broker.client.topic_filter import TopicFilter
 from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.record import Header
@@ -92,30 +92,26 @@ class Consumer:
         topics: Iterable[str] | None = None,
         *,
         pattern: str | None = None,
+        exclude: str | None = None,
         on_assign: Callable[[list[TopicPartition]], object] | None = None,
         on_revoke: Callable[[list[TopicPartition]], object] | None = None,
     ) -> None:
         """Share `topics`, or all whose whole name matches the regular expression `pattern`, with the group.
 
-        The callbacks are called from `poll`, with the partitions that came, and with those about to go: they are
-        still ours to commit then. Raises ConfigError.
+        Never those that `exclude` matches; alone it means all others. Topics that appear later are found after
+        `metadata.max.age.ms`. The callbacks are called from `poll`, with the partitions that came, and with those about
+        to go: they are still ours to commit then. With cooperative strategies only those that move are named.
+        Raises ConfigError.
         """
-        if (topics is None) == (pattern is None):
-            raise ConfigError("subscribe to topics or to a pattern, one of the two")
+        wanted = TopicFilter.parse(topics, pattern, exclude)
         if self._offsets is None:
             raise ConfigError("group.id is missing: set it, or use assign() instead of subscribe()")
         self._refuse_when("subscribe", assigned=True)
-        if isinstance(topics, str):
-            raise ConfigError(f"subscribe to a list of topics: [{topics!r}]")
-        wanted: Sequence[str] | re.Pattern[str] = sorted(set(topics or ()))
-        if pattern is not None:
-            try:
-                wanted = re.compile(pattern)
-            except re.error as error:
-                raise ConfigError(f"the topic pattern {pattern!r} is no regular expression: {error}") from None
         if self._subscription is None:
             self._subscription = GroupSubscription(self.cluster, self.settings.group_id)
-        self._subscription.want(wanted, self._after_assign(on_assign), self._before_revoke(on_revoke))
+        self._subscription.want(
+            wanted, self._after_assign(on_assign), self._before_revoke(on_revoke), self._commit_quietly
+        )
 
     def unsubscribe(self) -> None:
         """Leave the group, or drop what was assigned; commits before if that is automatic."""
@@ -270,6 +266,8 @@ class Consumer:
     def _auto_commit(self) -> None:
         if not self.settings.enable_auto_commit or time.monotonic() < self._next_commit:
             return
+        if self._subscription is not None and not self._subscription.settled:
+            return  # the coordinator refuses commits while it waits for the new assignment
         if self._next_commit:
             self._commit_quietly()
         self._next_commit = time.monotonic() + self.settings.auto_commit_interval_ms / 1000
@@ -287,8 +285,7 @@ class Consumer:
         self, callback: Callable[[list[TopicPartition]], object] | None
     ) -> Callable[[list[TopicPartition]], None]:
         def assigned(partitions: list[TopicPartition]) -> None:
-            self._positions.assign([])  # committed offsets count, not what was read here before
-            self._positions.assign(partitions)
+            self._positions.add(partitions)
             if callback is not None:
                 callback(partitions)
 
@@ -302,7 +299,7 @@ class Consumer:
                 self._commit_quietly()
             if callback is not None:
                 callback(partitions)
-            self._positions.assign([])
+            self._positions.remove(partitions)
 
         return revoked
 

@@ -43,6 +43,17 @@ class Positions:
         self._to_reset = {tp: timestamp for tp, timestamp in self._to_reset.items() if tp in self._offsets}
         self._paused &= self._offsets.keys()
 
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have these too; where to begin is asked anew, whatever was read here before."""
+        for tp in partitions:
+            self._drop(tp)
+            self._offsets[tp] = None
+
+    def remove(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have these no more."""
+        for tp in partitions:
+            self._drop(tp)
+
     def get(self, tp: TopicPartition) -> int | None:
         """The position; None when it is not resolved yet. Raises PykafkaError for a partition not assigned."""
         self._check(tp)
@@ -107,6 +118,11 @@ class Positions:
         """The log does not have the position: begin anew by `auto.offset.reset`, or raise."""
         if tp in self._offsets:
             self._reset_by_policy(tp, error.message)
+
+    def _drop(self, tp: TopicPartition) -> None:
+        self._offsets.pop(tp, None)
+        self._to_reset.pop(tp, None)
+        self._paused.discard(tp)
 
     def _reset_by_policy(self, tp: TopicPartition, reason: str) -> None:
         if self._reset == "none":

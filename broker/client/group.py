@@ -1,9 +1,12 @@
-"""Membership in a consumer group: join, get partitions, stay, leave; Kafka's `ConsumerCoordinator` (eager).
+"""Membership in a consumer group: join, get partitions, stay, leave; Kafka's `ConsumerCoordinator`.
 
 Called by consumer.py from the thread that polls; heartbeat.py calls `heartbeat` from its own. Joining waits at the
 coordinator for the other members, so it goes step by step: `advance()` never waits longer than it is told and
 goes on where it was at the next call. JoinGroup and SyncGroup travel on a connection of their own; heartbeats and
 commits, which must not wait behind them, on the shared one.
+
+An eager member gives up what it has when it joins anew; a cooperative one keeps and names it, and learns from the
+next assignment what to let go of (KIP-429).
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from broker.client.assignors import ASSIGNORS, Member
+from broker.client.assignor_table import ASSIGNORS, is_cooperative, member_of
 from broker.client.cluster import Cluster
 from broker.client.connection import Connection
 from broker.client.coordinator import Coordinator
@@ -54,6 +57,11 @@ class GroupMember:
         self.assignment: list[TopicPartition] = []
         self._cluster = cluster
         self._settings = cluster.settings
+        self.cooperative = is_cooperative(cluster.settings.partition_assignment_strategy)
+        self.losses = 0
+        """How often `assignment` was taken away, so that others may have had it since."""
+        self._had: list[TopicPartition] = []
+        self._had_in = -1
         self._count_partitions = count_partitions
         self._waiting = Coordinator(cluster, group, dedicated=True)
         self._prompt = Coordinator(cluster, group)
@@ -73,14 +81,14 @@ class GroupMember:
         return self._step is _Step.IN and not self._rejoin
 
     @property
-    def joined(self) -> bool:
-        """Whether there is an assignment that was not taken back."""
-        return self._step is _Step.IN
+    def owns(self) -> bool:
+        """Whether `assignment` is still ours: not given up to join anew, nor taken back."""
+        return self._step is _Step.IN or bool(self.cooperative and self.assignment)
 
     @property
     def membership(self) -> Membership:
         """Under what name to commit; no member's while out of the group."""
-        return self._membership if self._step is _Step.IN else NO_MEMBER
+        return self._membership if self.owns else NO_MEMBER
 
     def request_rejoin(self) -> None:
         """Join anew at the next `advance`: the subscription or the topics changed."""
@@ -134,7 +142,7 @@ class GroupMember:
         with self._lock:
             member, self._step, self._rejoin = self._membership, _Step.OUT, False
             self._membership = Membership(group_instance_id=member.group_instance_id)
-            self.assignment = []
+            self._lose()
         self._waiting.close()
         if member.member_id and member.group_instance_id is None:
             identity = {"member_id": member.member_id, "group_instance_id": None, "reason": "the consumer is closing"}
@@ -170,20 +178,30 @@ class GroupMember:
 
     def _send_join(self, topics: Sequence[str]) -> None:
         settings, member = self._settings, self._membership
-        metadata = encode_subscription(Subscription(tuple(topics)))
+        with self._lock:
+            self._step, self._rejoin = _Step.JOINING, False
+            if not self.cooperative:
+                self.assignment = []
         body = {
             "session_timeout": settings.session_timeout_ms,
             "rebalance_timeout": settings.max_poll_interval_ms,
             "member_id": member.member_id,
             "group_instance_id": member.group_instance_id,
             "protocol_type": PROTOCOL_TYPE,
-            "protocols": [{"name": n, "metadata": metadata} for n in settings.partition_assignment_strategy],
+            "protocols": [
+                {"name": name, "metadata": self._metadata(name, topics)}
+                for name in settings.partition_assignment_strategy
+            ],
             "reason": None,
         }
-        with self._lock:
-            self._step, self._rejoin = _Step.JOINING, False
-            self.assignment = []
         self._send(ApiKey.JOIN_GROUP, body)
+
+    def _metadata(self, strategy: str, topics: Sequence[str]) -> bytes:
+        """What this member tells the one who assigns."""
+        user_data = ASSIGNORS[strategy].user_data(self._had, self._had_in)
+        owned = tuple(self.assignment)
+        generation = self._had_in if owned else -1
+        return encode_subscription(Subscription(tuple(topics), owned, generation, user_data))
 
     def _take_join(self, answer: Any) -> None:
         if answer.error_code is ErrorCode.member_id_required:  # now we have one: ask again with it (KIP-394)
@@ -219,19 +237,25 @@ class GroupMember:
         self._connection = self._waiting.send(api, body)
 
     def _assign(self, protocol: str, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        members = []
-        for row in rows:
-            topics = decode_subscription(row.metadata).topics
-            members.append(Member(row.member_id, topics, field(row, "group_instance_id")))
+        members = [
+            member_of(
+                row.member_id,
+                decode_subscription(row.metadata),
+                field(row, "group_instance_id"),
+                had_in_user_data=protocol == "sticky",
+            )
+            for row in rows
+        ]
         wanted = {topic for member in members for topic in member.topics}
         counts = {topic: count for topic, count in self._count_partitions().items() if topic in wanted}
-        shares = ASSIGNORS[protocol](members, counts)
+        shares = ASSIGNORS[protocol].assign(members, counts)
         return [{"member_id": id_, "assignment": encode_assignment(tps)} for id_, tps in shares.items()]
 
     def _take_sync(self, answer: Any) -> None:
         self._waiting.check(answer.error_code, "synchronising")
         with self._lock:
             self.assignment = decode_assignment(answer.assignment)
+            self._had, self._had_in = list(self.assignment), self._membership.generation_id
             self._step = _Step.IN
             self._failures = 0
 
@@ -259,9 +283,14 @@ class GroupMember:
             self._rejoin = True
         elif error.code in _PUT_OUT:
             self._step = _Step.OUT
-            self.assignment = []
+            self._lose()
             member_id = "" if error.code is ErrorCode.unknown_member_id else self._membership.member_id
             self._membership = Membership(-1, member_id, self._membership.group_instance_id)
         elif not error.retriable:
             self._step = _Step.OUT
+            self._lose()
             self._fatal = error
+
+    def _lose(self) -> None:
+        self.assignment = []
+        self.losses += 1

@@ -57,7 +57,7 @@ class HeartbeatThread(threading.Thread):
 
     def _idle(self) -> bool:
         idle_s = time.monotonic() - self._last_poll
-        if not self._member.joined or idle_s <= self._settings.max_poll_interval_ms / 1000:
+        if not self._member.owns or idle_s <= self._settings.max_poll_interval_ms / 1000:
             return False
         logger.warning(
             "group %s: no poll for %.0f s, more than max.poll.interval.ms: leaving the group",

@@ -141,10 +141,10 @@ class ClientSettings:
     )
     partition_assignment_strategy: tuple[str, ...] = setting(
         "partition.assignment.strategy",
-        ("range", "roundrobin"),
+        ("range", "cooperative-sticky"),
         "How a group shares partitions, the most wanted first.",
         group=CONSUMER,
-        check=one_of(("range", "roundrobin")),
+        check=one_of(("range", "roundrobin", "sticky", "cooperative-sticky")),
     )
 
     acks: str = setting(
@@ -304,4 +304,5 @@ def _as_text(value: Any) -> str:
 
 def _short_assignor(name: str) -> str:
     """Kafka names assignors by class: `org.apache.kafka.clients.consumer.RangeAssignor` is our `range`."""
-    return name.strip().rpartition(".")[2].removesuffix("Assignor").lower()
+    short = name.strip().rpartition(".")[2].removesuffix("Assignor").lower()
+    return "cooperative-sticky" if short == "cooperativesticky" else short

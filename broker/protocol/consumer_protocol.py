@@ -38,28 +38,37 @@ PROTOCOL_TYPE: Final = "consumer"
 
 _SUBSCRIPTION, _ASSIGNMENT = "consumer_protocol_subscription", "consumer_protocol_assignment"
 _HIGHEST: Final = 3
-_WRITTEN: Final = 1  # 2 and 3 add a generation and a rack, which eager assignors do not read
+_WRITTEN: Final = {_SUBSCRIPTION: 2, _ASSIGNMENT: 1}  # 3 adds a rack, which no assignor of ours reads
 
 _VERSION = struct.Struct(">h")
 
 
 class Subscription(NamedTuple):
-    """The topics a member wants, and the partitions it has now."""
+    """The topics a member wants, the partitions it has now (KIP-429), and since which generation (KIP-792)."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
+    generation_id: int = -1
+    user_data: bytes | None = None
+    """The assignor's own."""
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
     """Metadata for a JoinGroup request."""
-    body = {"topics": sorted(subscription.topics), "owned_partitions": _by_topic(subscription.owned)}
+    body = {
+        "topics": sorted(subscription.topics),
+        "user_data": subscription.user_data,
+        "owned_partitions": _by_topic(subscription.owned),
+        "generation_id": subscription.generation_id,
+    }
     return _encode(_SUBSCRIPTION, body)
 
 
 def decode_subscription(data: bytes) -> Subscription:
     """A member's metadata out of a JoinGroup response."""
     body = _decode(_SUBSCRIPTION, data)
-    return Subscription(tuple(body.topics), tuple(_flatten(field(body, "owned_partitions", ()))))
+    owned = tuple(_flatten(field(body, "owned_partitions", ())))
+    return Subscription(tuple(body.topics), owned, int(field(body, "generation_id", -1)), body.user_data)
 
 
 def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
@@ -79,9 +88,9 @@ def _schema(name: str, version: int) -> tuple[Any, Any, Any]:
 
 
 def _encode(name: str, body: Mapping[str, Any]) -> bytes:
-    entity, _, write = _schema(name, _WRITTEN)
+    entity, _, write = _schema(name, _WRITTEN[name])
     out = io.BytesIO()
-    out.write(_VERSION.pack(_WRITTEN))
+    out.write(_VERSION.pack(_WRITTEN[name]))
     write(out, build(entity, body))
     return out.getvalue()
 

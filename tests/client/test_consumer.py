@@ -171,7 +171,7 @@ def test_automatic_commits_follow_what_was_returned(broker: BrokerProcess, tp: T
         (lambda c: c.subscribe(["t"]), "group.id is missing: set it, or use assign"),
         (lambda c: c.commit(), "group.id is missing"),
         (lambda c: c.committed([]), "group.id is missing"),
-        (lambda c: c.subscribe(), "subscribe to topics or to a pattern"),
+        (lambda c: c.subscribe(), "subscribe to topics, to a pattern, or to all but those of exclude"),
         (lambda c: c.subscribe(["t"], pattern="t"), "subscribe to topics or to a pattern"),
     ],
 )

@@ -79,7 +79,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
             producer.send(topic, b"%d" % number, key=b"%d" % number)
 
 
-@pytest.mark.parametrize("strategy", ["range", "roundrobin"])
+@pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_members_share_partitions_and_take_over_from_one_that_leaves(
     broker: BrokerProcess, make_topic: TopicMaker, group: str, strategy: str
 ) -> None:

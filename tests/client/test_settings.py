@@ -16,7 +16,7 @@ def test_defaults_are_kafkas() -> None:
     assert settings.request_timeout_ms == 30_000
     assert settings.required_acks == -1
     assert settings.enable_idempotence
-    assert settings.partition_assignment_strategy == ("range", "roundrobin")
+    assert settings.partition_assignment_strategy == ("range", "cooperative-sticky")
 
 
 def test_every_key_has_a_doc_and_a_group_and_is_its_field_in_kafkas_spelling() -> None:
@@ -51,7 +51,9 @@ def test_values_may_be_text_numbers_booleans_or_lists() -> None:
         ({"acks": 1, "enable.idempotence": True}, "needs acks=all"),
         ({"max.in.flight.requests.per.connection": 6}, "at most 5"),
         ({"group.id": "g", "heartbeat.interval.ms": 50_000}, "must be below session.timeout.ms=45000"),
-        ({"partition.assignment.strategy": "sticky"}, "'sticky' is not one of range, roundrobin"),
+        ({"partition.assignment.strategy": "stick"}, "'stick' is not one of range, roundrobin, sticky, cooper"),
+        ({"transactional.id": "t", "enable.idempotence": False}, "transactional.id=t needs enable.idempotence=true"),
+        ({"transactional.id": "t", "acks": 1}, "transactional.id=t needs enable.idempotence=true and acks=all"),
     ],
 )
 def test_what_is_wrong_is_said(properties: dict[str, object], complaint: str) -> None:
@@ -64,9 +66,10 @@ def test_less_than_all_acks_turns_idempotence_off_as_in_kafka() -> None:
 
 
 def test_assignors_may_be_named_by_kafkas_classes() -> None:
-    names = "org.apache.kafka.clients.consumer.RoundRobinAssignor, org.apache.kafka.clients.consumer.RangeAssignor"
+    package = "org.apache.kafka.clients.consumer."
+    names = f"{package}RoundRobinAssignor, {package}RangeAssignor, {package}CooperativeStickyAssignor"
     settings = ClientSettings.from_properties({"partition.assignment.strategy": names})
-    assert settings.partition_assignment_strategy == ("roundrobin", "range")
+    assert settings.partition_assignment_strategy == ("roundrobin", "range", "cooperative-sticky")
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,11 @@ topics = st.text(max_size=12)
 partitions = st.sets(st.builds(TopicPartition, topics, st.integers(0, 2**31 - 1)), max_size=6)
 
 
-@given(st.sets(topics, max_size=5), partitions)
-def test_a_subscription_comes_back(names: set[str], owned: set[TopicPartition]) -> None:
-    sent = Subscription(tuple(sorted(names)), tuple(sorted(owned)))
+@given(st.sets(topics, max_size=5), partitions, st.integers(-1, 2**31 - 1), st.none() | st.binary(max_size=20))
+def test_a_subscription_comes_back(
+    names: set[str], owned: set[TopicPartition], generation: int, user_data: bytes | None
+) -> None:
+    sent = Subscription(tuple(sorted(names)), tuple(sorted(owned)), generation, user_data)
     assert decode_subscription(encode_subscription(sent)) == sent
 
 
@@ -51,7 +53,7 @@ def test_what_newer_versions_add_is_passed_over(version: int) -> None:
         + b"\xff\xff"  # rack
         + b"more"
     )
-    assert decode_subscription(data) == Subscription(("t",), (TopicPartition("t", 3),))
+    assert decode_subscription(data) == Subscription(("t",), (TopicPartition("t", 3),), 7)
 
 
 def test_bytes_on_the_wire_are_kafkas() -> None:

@@ -1,0 +1,51 @@
+"""Which topics a subscription means: a list, a pattern, a black list; Kafka's early `TopicFilter`.
+
+Made by consumer.py and zookeeper_consumer.py from what the application says, asked by whoever knows the topics.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from broker.errors import ConfigError
+
+__all__ = ["TopicFilter"]
+
+
+class TopicFilter(NamedTuple):
+    """`names` as they are, or every topic whose whole name matches `pattern`; never one that `exclude` matches."""
+
+    names: tuple[str, ...] = ()
+    pattern: re.Pattern[str] | None = None
+    exclude: re.Pattern[str] | None = None
+
+    @classmethod
+    def parse(cls, topics: Iterable[str] | None, pattern: str | None, exclude: str | None) -> TopicFilter:
+        """Check and compile; `exclude` alone means all other topics. Raises ConfigError."""
+        if topics is not None and pattern is not None:
+            raise ConfigError("subscribe to topics or to a pattern, one of the two")
+        if topics is None and pattern is None and exclude is None:
+            raise ConfigError("subscribe to topics, to a pattern, or to all but those of exclude")
+        if isinstance(topics, str):
+            raise ConfigError(f"subscribe to a list of topics: [{topics!r}]")
+        if topics is None and pattern is None:
+            pattern = ".*"
+        return cls(tuple(sorted(set(topics or ()))), _compiled(pattern), _compiled(exclude))
+
+    def of(self, existing: Iterable[str]) -> list[str]:
+        """The topics meant, sorted: names also when they do not exist, for the pattern those of `existing`."""
+        found = set(self.names)
+        if self.pattern is not None:
+            found.update(topic for topic in existing if self.pattern.fullmatch(topic))
+        return sorted(topic for topic in found if self.exclude is None or not self.exclude.fullmatch(topic))
+
+
+def _compiled(pattern: str | None) -> re.Pattern[str] | None:
+    if pattern is None:
+        return None
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise ConfigError(f"the topic pattern {pattern!r} is no regular expression: {error}") from None
