@@ -109,7 +109,7 @@ def setting(
 
 def settings_of(cls: type[Any]) -> Mapping[str, Setting]:
     """Every key that `cls` declares, in the order of declaration."""
-    return _declared(cls)
+    return _declared(cls)  # type: ignore[arg-type]  # mypy takes classes for not hashable
 
 
 @functools.cache
