@@ -2,11 +2,12 @@
 
 Called by log.py for ListOffsets. Indexes narrow the search to one batch; only that one is decoded.
 Timestamps need not grow along the log: the answer is the first record, in offset order, that is new enough.
+Compaction may have taken records out of a batch, or all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from broker.log.segment import Segment
 from broker.records.batch import BatchHeader
@@ -31,11 +32,31 @@ def first_since(segments: Sequence[Segment], timestamp: int, log_start_offset: i
 def newest(segments: Sequence[Segment], log_start_offset: int) -> tuple[int, int] | None:
     """(offset, timestamp ms) of the first record with the newest timestamp; None without timestamps."""
     latest = max((segment.newest[0] for segment in segments), default=-1)
-    return first_since(segments, latest, log_start_offset) if latest >= 0 else None
+    while latest >= 0:
+        found = first_since(segments, latest, log_start_offset)
+        if found is not None:
+            return found
+        # The batch that has it holds no such record: compaction emptied it, or the log starts behind it.
+        latest = _newest_below(segments, latest, log_start_offset)
+    return None
 
 
-def _record_times(segment: Segment, position: int, header: BatchHeader) -> list[tuple[int, int]]:
-    if header.is_log_append_time or header.record_count == 1:
-        return [(header.base_offset, header.max_timestamp)]
+def _newest_below(segments: Sequence[Segment], timestamp: int, log_start_offset: int) -> int:
+    """The newest timestamp older than `timestamp` of any batch with records; -1 for none. Walks the whole log."""
+    return max(
+        (
+            header.max_timestamp
+            for segment in segments
+            for _, header in segment.batches()
+            if header.record_count and header.last_offset >= log_start_offset and header.max_timestamp < timestamp
+        ),
+        default=-1,
+    )
+
+
+def _record_times(segment: Segment, position: int, header: BatchHeader) -> Iterable[tuple[int, int]]:
+    """(offset, timestamp ms) of the batch's records; it is read only where the header does not tell them."""
+    if header.record_count == header.last_offset_delta + 1 and (header.is_log_append_time or header.record_count == 1):
+        return ((offset, header.max_timestamp) for offset in range(header.base_offset, header.next_offset))
     batch = segment.file().pread(header.size, position)
     return [(record.offset, record.timestamp) for record in decode_batch(batch, 0, header)]
