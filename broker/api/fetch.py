@@ -1,8 +1,9 @@
 """Fetch: record batches from an offset on, as file ranges for sendfile.
 
-Behaviour: up to the high watermark; at least one batch even when it is larger than what was asked for
-(KIP-74), the rest within max bytes, partitions in the order asked. With less than min bytes at hand the
-answer waits, at most max wait, and any error answers at once. Fetch sessions (KIP-227) are declined:
+Behaviour: up to the high watermark or, for a reader of committed data, the last stable offset, with the list of
+the aborted transactions that it has to leave out (KIP-98). At least one batch even when it is larger than what
+was asked for (KIP-74), the rest within max bytes, partitions in the order asked. With less than min bytes at hand
+the answer waits, at most max wait, and any error answers at once. Fetch sessions (KIP-227) are declined:
 session id 0 makes a client name its partitions each time.
 Version notes: topic names up to 12, ids from 13.
 """
@@ -29,6 +30,7 @@ from broker.protocol.topic_partition import TopicPartition
 __all__ = ["handle"]
 
 _NO_ID = uuid.UUID(int=0)
+_COMMITTED = 1
 _FETCH_SESSION_ID_NOT_FOUND = int(ErrorCode.fetch_session_id_not_found)
 
 
@@ -55,7 +57,8 @@ def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Pa
     wait_ms = to_ms(body.max_wait)
     if read.complete or read.size >= body.min_bytes or wait_ms <= 0 or not read.partitions:
         return _answer(context, request, read)
-    delayed = DelayedFetch(read.partitions, body.min_bytes - read.size, wait_ms / 1000)
+    missing = body.min_bytes - read.size
+    delayed = DelayedFetch(read.partitions, missing, wait_ms / 1000, committed=body.isolation_level == _COMMITTED)
     return _wait(context, request, delayed)
 
 
@@ -89,12 +92,14 @@ def _read(context: ApiContext, body: Any) -> _Read:
 def _read_partition(
     context: ApiContext, body: Any, topic: str | None, asked: Any, budget: int, read: _Read
 ) -> PartitionAnswer:
+    committed = body.isolation_level == _COMMITTED
     try:
         if topic is None:
             raise BrokerError(ErrorCode.unknown_topic_id)
         partition = context.topics.partition(TopicPartition(topic, asked.partition))
         partition.check_epoch(field(asked, "current_leader_epoch", -1))
-        found = _take(partition, asked, budget - read.size, first=read.size == 0)
+        found = _take(partition, asked, budget - read.size, committed, first=read.size == 0)
+        aborted = partition.aborted_in(asked.fetch_offset, found) if committed and found is not None else ()
     except BrokerError as error:
         read.complete = True  # an error is told at once
         read.errors.append(int(error.code))
@@ -111,15 +116,15 @@ def _read_partition(
         partition.high_watermark,
         partition.last_stable_offset,
         partition.log.log_start_offset,
-        () if body.isolation_level == 1 else None,
+        aborted if committed else None,
         found,
     )
 
 
-def _take(partition: Partition, asked: Any, budget: int, *, first: bool) -> FileSlice | None:
+def _take(partition: Partition, asked: Any, budget: int, committed: bool, *, first: bool) -> FileSlice | None:
     """Only the first partition with records may exceed what was asked for."""
     limit = min(asked.partition_max_bytes, budget)
-    found = partition.read(asked.fetch_offset, max(limit, 0))
+    found = partition.read(asked.fetch_offset, max(limit, 0), committed=committed)
     if found is not None and found.length > limit and not first:
         return None
     return found

@@ -1,7 +1,8 @@
 """ListOffsets: the earliest and latest offset, or the first at or after a timestamp.
 
 Timestamps below zero ask for an end of the log: -1 latest, -2 earliest, -3 the record with the largest
-timestamp (KIP-734), -4 earliest local (here: earliest), -5 latest tiered (here: none).
+timestamp (KIP-734), -4 earliest local (here: earliest), -5 latest tiered (here: none). A reader of committed
+data (KIP-98) gets the last stable offset for the latest, and nothing that lies after it.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from broker.api import (
     describe_cluster,
     describe_configs,
     describe_groups,
+    describe_producers,
     describe_transactions,
     end_txn,
     fetch,
@@ -82,6 +83,7 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle),
     (ApiKey.OFFSET_DELETE, 0, 0, offset_delete.handle),
     (ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
+    (ApiKey.DESCRIBE_PRODUCERS, 0, 0, describe_producers.handle),
     (ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions.handle),
     (ApiKey.LIST_TRANSACTIONS, 0, 1, list_transactions.handle),
 )

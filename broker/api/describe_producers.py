@@ -1,0 +1,59 @@
+"""DescribeProducers: what partitions know of their producers, to find transactions that hang (KIP-664)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.errors import BrokerError, ErrorCode
+from broker.log.producer_state import ProducerEntry
+from broker.net.router import Client
+from broker.protocol.messages import Request
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["handle"]
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Every producer that each asked partition has state of."""
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    _partition(context, TopicPartition(topic.name, index)) for index in topic.partition_indexes
+                ],
+            }
+            for topic in request.body.topics
+        ]
+    }
+
+
+def _partition(context: ApiContext, tp: TopicPartition) -> Mapping[str, Any]:
+    try:
+        producers = context.topics.partition(tp).log.producers
+    except BrokerError as error:
+        return {
+            "partition_index": tp.partition,
+            "error_code": error.code,
+            "error_message": error.message or None,
+            "active_producers": (),
+        }
+    return {
+        "partition_index": tp.partition,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "active_producers": [_producer(entry) for entry in producers],
+    }
+
+
+def _producer(entry: ProducerEntry) -> Mapping[str, Any]:
+    return {
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.epoch,
+        "last_sequence": entry.last_sequence,
+        "last_timestamp": entry.batches[-1].timestamp if entry.batches else entry.last_seen_ms,
+        "coordinator_epoch": entry.coordinator_epoch,
+        "current_txn_start_offset": entry.transaction_first_offset,
+    }
