@@ -54,7 +54,7 @@ class LogRecordStore:
         if producer is None:
             held.append(builder.build())
         else:
-            held.append(builder.build(), from_coordinator=True)  # type: ignore[call-arg]
+            held.append(builder.build(), from_coordinator=True)
         return asyncio.to_thread(held.log.flush) if held.log.flush_due() else None
 
     async def read(self, partition: int) -> AsyncIterator[RecordRun]:
