@@ -32,7 +32,7 @@ class Coordinators:
             _group_config(config),
             self._partitions(GROUP_OFFSETS_TOPIC, config.offsets_topic_num_partitions),
         )
-        self.markers = LogMarkerWriter(topics, getattr(self.groups, "transaction_ended", _nothing))
+        self.markers = LogMarkerWriter(topics, self.groups.transaction_ended)
         self.transactions = TransactionCoordinator(
             LogRecordStore(topics, TRANSACTION_STATE_TOPIC, clock),
             self.markers,
@@ -59,10 +59,6 @@ class Coordinators:
         """Answer nobody any more, and see what is being stored end."""
         await self.transactions.close()
         await self.groups.close()
-
-
-def _nothing(partition: int, producer_id: int, commit: bool) -> None:
-    """Until groups take part in transactions."""
 
 
 def _group_config(config: BrokerConfig) -> GroupConfig:

@@ -44,15 +44,20 @@ class TransactionHistory(RuleBasedStateMachine):
         # As the log has them: each kept with its encoding, which is what a replay sees.
         self.records: list[TransactionMetadata] = []
         self.told: list[ProducerIdAndEpoch] = []
+        # Whose transaction was ended by somebody else.
+        self.fenced: set[tuple[int, int]] = set()
         self.hold = False
+        self.tells = False
+        self.fences = False
 
     # --- storing
 
-    def decide(self, code: ErrorCode, *, tells: bool = False) -> None:
+    def decide(self, code: ErrorCode, *, tells: bool = False, fences: bool = False) -> None:
         """Store what an event left pending, unless appends take their time."""
         if code is not ErrorCode.none:
             return
         self.tells = tells
+        self.fences = fences
         if not self.hold:
             self.stored(ErrorCode.none)
 
@@ -65,6 +70,8 @@ class TransactionHistory(RuleBasedStateMachine):
             return
         if pending is not None:
             self.records.append(pending)
+        if self.fences:
+            self.fenced.add((before.producer_id, before.producer_epoch))
         if self.tells:
             current = self.transaction.current
             self.told.append(
@@ -96,7 +103,7 @@ class TransactionHistory(RuleBasedStateMachine):
     def producer_begins(self, data: st.DataObject) -> None:
         claimed = data.draw(st.none() | st.sampled_from(self.told)) if self.told else None
         if self.transaction.abort_for_successor(claimed, self.now):
-            self.decide(ErrorCode.none)
+            self.decide(ErrorCode.none, fences=True)
         elif self.idle:
             code = self.transaction.init_producer_id(TIMEOUT, claimed, self.fresh_id(), self.now)
             self.decide(code, tells=True)
@@ -109,6 +116,8 @@ class TransactionHistory(RuleBasedStateMachine):
         code = self.transaction.add_partitions(producer, wanted, version, self.now)
         assert code is not ErrorCode.none or self.is_current(producer)
         self.decide(code)
+        if code is ErrorCode.none and self.idle:
+            assert wanted <= self.transaction.current.partitions
 
     @precondition(lambda self: self.told)
     @rule(data=st.data(), commit=st.booleans(), bump=st.booleans())
@@ -124,7 +133,7 @@ class TransactionHistory(RuleBasedStateMachine):
 
     def is_current(self, producer: ProducerIdAndEpoch) -> bool:
         current = self.transaction.current
-        return producer == (current.producer_id, current.producer_epoch)
+        return producer == (current.producer_id, current.producer_epoch) and producer not in self.fenced
 
     # --- the coordinator
 
@@ -139,7 +148,7 @@ class TransactionHistory(RuleBasedStateMachine):
         self.now += ms
         if self.transaction.time_out(self.now):
             assert self.now - self.transaction.current.start_ms > TIMEOUT
-            self.decide(ErrorCode.none)
+            self.decide(ErrorCode.none, fences=True)
 
     @precondition(lambda self: self.idle and self.transaction.current.state is TransactionState.EMPTY)
     @rule()
