@@ -56,12 +56,15 @@ class GroupOffsets:
 
     def announce(self, partitions: Iterable[TopicPartition]) -> None:
         """Commits of a transaction are being stored: from now on the partitions are unstable."""
-        self._arriving.update(partitions)
+        for partition in partitions:
+            self._arriving[partition] += 1
 
     def arrived(self, partitions: Iterable[TopicPartition]) -> None:
         """These are stored, or failed to be."""
-        self._arriving.subtract(partitions)
-        self._arriving += Counter()  # drops the zeros
+        for partition in partitions:
+            self._arriving[partition] -= 1
+            if not self._arriving[partition]:
+                del self._arriving[partition]
 
     def add_pending(self, producer_id: int, partition: TopicPartition, committed: OffsetAndMetadata) -> None:
         """One stored record of an open transaction."""

@@ -219,9 +219,11 @@ class GroupShard:
 
         def done(code: ErrorCode) -> None:
             group.offsets.in_flight -= 1
-            applied(code)
-            if not future.done():
-                future.set_result(code)
+            try:
+                applied(code)
+            finally:
+                if not future.done():
+                    future.set_result(code)
 
         self._writer.write(records, done, producer)
         return future
