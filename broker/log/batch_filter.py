@@ -139,11 +139,13 @@ class BatchFilter:
     def _marker(
         self, chunk: bytes, position: int, header: BatchHeader, *, discards: bool, must_stay: bool
     ) -> Buffer | None:
+        """A marker that must stay stays whole: recovery reads it."""
         horizon = header.delete_horizon_ms
-        if not header.record_count or (discards and horizon is not None and horizon <= self._now_ms):
-            return _emptied(header) if must_stay else None
+        is_over = not header.record_count or (discards and horizon is not None and horizon <= self._now_ms)
+        if is_over and not must_stay:
+            return None
         self.records_kept += header.record_count
-        if not discards or horizon is not None:
+        if not discards or horizon is not None or not header.record_count:
             return chunk[position : position + header.size]
         plain = bytes(decompress(header.codec, chunk[position + HEADER_SIZE : position + header.size]))
         rebased = _rebased(plain, 0, len(plain), header.base_timestamp - self._horizon_ms)

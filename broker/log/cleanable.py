@@ -37,7 +37,7 @@ def cleanable(log: Log, clean_offset: int | None, now_ms: int) -> Cleanable | No
         first_dirty = clean_offset
     closed = tuple(segments[:-1])
     dirty_from = sum(1 for following in segments[1:] if following.base_offset <= first_dirty)
-    up_to = _stable(segments, _first_unstable(log))
+    up_to = _stable(segments, log.first_unstable_offset)
     if log.config.min_compaction_lag_ms:
         up_to = min(up_to, _old_enough(closed, dirty_from, now_ms - log.config.min_compaction_lag_ms))
     dirty = sum(segment.size for segment in closed[dirty_from:up_to])
@@ -46,12 +46,6 @@ def cleanable(log: Log, clean_offset: int | None, now_ms: int) -> Cleanable | No
     ratio = dirty / sum(segment.size for segment in closed[:up_to])
     is_due = ratio > log.config.min_cleanable_dirty_ratio or _has_waited(closed[dirty_from:], log.config, now_ms)
     return Cleanable(first_dirty, closed[:up_to], ratio, is_due)
-
-
-def _first_unstable(log: Log) -> int | None:
-    return min(
-        (entry.transaction_first_offset for entry in log.producers if entry.transaction_first_offset >= 0), default=None
-    )
 
 
 def _stable(segments: Sequence[Segment], first_unstable: int | None) -> int:

@@ -100,8 +100,7 @@ class Cleaner:
                 if self._compactor.is_running:
                     self._give_out(run, self._compactor.rest)
             else:
-                cleaning = self._cleaning = self._begin(*chosen)
-                self._give_out(run, lambda: self._compact(cleaning.plan))
+                self._start(run, *chosen)
 
     def close(self) -> None:
         """End a compaction that runs; what it did not finish is done again after the next start."""
@@ -127,9 +126,19 @@ class Cleaner:
                 found = tp, log, state
         return found
 
-    def _begin(self, tp: TopicPartition, log: Log, state: Cleanable) -> _Cleaning:
+    def _start(self, run: Run, tp: TopicPartition, log: Log, state: Cleanable) -> None:
+        try:
+            plan = self._plan(log, state)
+        except BrokerError as error:
+            logger.error("%s is not compacted any more until the broker starts again: %s", tp, error)
+            self._uncleanable[tp] = log
+            return
+        self._cleaning = _Cleaning(tp, log, plan, state.segments)
+        self._give_out(run, lambda: self._compact(plan))
+
+    def _plan(self, log: Log, state: Cleanable) -> CompactionPlan:
         segments, config = state.segments, log.config
-        plan = CompactionPlan(
+        return CompactionPlan(
             directory=log.directory,
             segments=tuple(PlannedSegment(segment.base_offset, segment.size) for segment in segments),
             first_dirty_offset=state.first_dirty_offset,
@@ -145,7 +154,6 @@ class Cleaner:
             map_bytes=self.settings.log_cleaner_dedupe_buffer_size,
             bytes_per_second=self.settings.log_cleaner_io_max_bytes_per_second,
         )
-        return _Cleaning(tp, log, plan, segments)
 
     # --- the work, in a worker thread
 
@@ -245,5 +253,6 @@ class Cleaner:
 
 
 def _aborted_in(log: Log, segments: Sequence[Segment]) -> tuple[AbortedRange, ...]:
-    """The aborted transactions that touch `segments`."""
-    return ()
+    """The aborted transactions with records in `segments`. Raises BrokerError."""
+    end = next(following.base_offset for following in log.segments if following.base_offset > segments[-1].base_offset)
+    return tuple(AbortedRange(*entry[:3]) for entry in log.aborted_entries(segments[0].base_offset, end))

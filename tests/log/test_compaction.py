@@ -21,11 +21,19 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader, walk_batches
 from broker.records.record import Record, decode_batch
 from tests.support.batches import NOW, read_all
-from tests.support.compaction import InlineCompactor, clean, keyed, latest, put, raw, records_of
+from tests.support.compaction import (
+    AT_ONCE,
+    EAGER,
+    clean,
+    eager_manager,
+    keyed,
+    latest,
+    put,
+    raw,
+    records_of,
+)
 
 TP = TopicPartition("t", 0)
-EAGER = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, delete_retention_ms=1000)
-AT_ONCE = CleanerSettings(log_cleaner_backoff_ms=0)
 
 Start = Callable[..., LogManager]
 
@@ -43,10 +51,8 @@ def start(tmp_path: Path, clock: ManualClock) -> Iterator[Start]:
     def start(config: LogConfig = EAGER, settings: CleanerSettings = AT_ONCE) -> LogManager:
         for manager in running:
             manager.close()
-        manager = LogManager([tmp_path / "data"], clock, cleaner=settings, compactor=InlineCompactor())
-        manager.load(lambda topic: config)
-        running[:] = [manager]
-        return manager
+        running[:] = [eager_manager(tmp_path / "data", clock, config, settings)]
+        return running[0]
 
     yield start
     for manager in running:
@@ -353,12 +359,7 @@ def test_any_history_reads_as_a_dictionary(tmp_path_factory: pytest.TempPathFact
     model: dict[bytes | None, bytes] = {}
     appended: dict[int, Record] = {}
 
-    def load() -> LogManager:
-        manager = LogManager([directory], clock, cleaner=AT_ONCE, compactor=InlineCompactor())
-        manager.load(lambda topic: config)
-        return manager
-
-    manager = load()
+    manager = eager_manager(directory, clock, config)
     log = manager.create(TP, config)
     for step in steps:
         match step:
@@ -379,7 +380,7 @@ def test_any_history_reads_as_a_dictionary(tmp_path_factory: pytest.TempPathFact
                     manager.close()
                 for held in manager._directories:
                     held.unlock()
-                manager = load()
+                manager = eager_manager(directory, clock, config)
                 log = manager.logs()[TP]
         found = records_of(log)
         assert all(appended[record.offset] == record for record in found)

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+from broker.clock import Clock
+from broker.config.cleaner_settings import CleanerSettings
 from broker.log.compaction import compact
 from broker.log.compaction_plan import Compacted, CompactionPlan, CompactionResult
 from broker.log.log import Log
+from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.records.builder import BatchBuilder
 from broker.records.record import Header, Record, decode_records
 from tests.support.batches import NOW
+
+EAGER = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, delete_retention_ms=1000)
+AT_ONCE = CleanerSettings(log_cleaner_backoff_ms=0)
 
 Pair = tuple[bytes | None, bytes | None]
 
@@ -28,6 +35,15 @@ class InlineCompactor:
 
     def close(self) -> None:
         pass
+
+
+def eager_manager(
+    directory: Path, clock: Clock, config: LogConfig = EAGER, settings: CleanerSettings = AT_ONCE
+) -> LogManager:
+    """A loaded manager that compacts whatever is dirty, in this process."""
+    manager = LogManager([directory], clock, cleaner=settings, compactor=InlineCompactor())
+    manager.load(lambda topic: config)
+    return manager
 
 
 def keyed(
