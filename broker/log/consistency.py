@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.errors import ConfigError
+from broker.log.aborted_index import ENTRY_SIZE, decode_aborted
 from broker.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
 from broker.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
 from broker.log.inspection import inspect_segment, segment_files
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, decode_snapshot
+from broker.log.segment import ABORTED_SUFFIX
 from broker.log.segment_swap import was_compacted
 from broker.records.batch import BatchHeader
 
 __all__ = ["Problem", "check_partition"]
 
 _OFFSET_ENTRY = struct.Struct(">ii")
+_INDEX_SUFFIXES = (".index", ".timeindex", ABORTED_SUFFIX)
 _TIME_ENTRY = struct.Struct(">qi")
 
 
@@ -58,9 +61,10 @@ class _Checker:
             closed = number + 1 < len(logs)
             yield from _check_offset_index(path, batches, closed)
             yield from _check_time_index(path, batches, closed)
+            yield from _check_aborted(path, batches)
         stems = {path.stem for path in logs}
-        for path in sorted([*self._directory.glob("*.index"), *self._directory.glob("*.timeindex")]):
-            if path.stem not in stems:
+        for path in sorted(self._directory.glob("*index")):
+            if path.suffix in _INDEX_SUFFIXES and path.stem not in stems:
                 yield Problem(path, None, "there is no log for this index")
         yield from self._check_beside()
 
@@ -144,3 +148,20 @@ def _check_time_index(log: Path, batches: dict[int, BatchHeader], closed: bool) 
     newest = max([newest, *(header.max_timestamp for header in headers)])
     if closed and newest != entry_time:
         yield Problem(path, None, f"its last timestamp is {entry_time}; the newest of the segment is {newest}")
+
+
+def _check_aborted(log: Path, batches: dict[int, BatchHeader]) -> Iterator[Problem]:
+    """Every entry is of a marker in this segment. (A marker without an entry ended a transaction without records.)"""
+    path = log.with_suffix(ABORTED_SUFFIX)
+    if not path.exists():
+        return
+    try:
+        entries = decode_aborted(path.read_bytes())
+    except ValueError as error:
+        yield Problem(path, None, f"no index of aborted transactions: {error}")
+        return
+    markers = {(header.producer_id, header.base_offset) for header in batches.values() if header.is_control}
+    for number, entry in enumerate(entries):
+        if (entry.producer_id, entry.last_offset) not in markers:
+            text = f"entry {number}: producer {entry.producer_id} has no marker at offset {entry.last_offset}"
+            yield Problem(path, number * ENTRY_SIZE, text)

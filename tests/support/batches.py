@@ -22,6 +22,7 @@ def batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
     sequence: int = -1,
+    transactional: bool = False,
 ) -> bytes:
     """A batch of `values`, all at `timestamp` unless `timestamps` gives each its own."""
     builder = BatchBuilder(
@@ -30,6 +31,7 @@ def batch(
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=sequence,
+        transactional=transactional,
     )
     for number, value in enumerate(values):
         builder.append(timestamps[number] if timestamps else timestamp, None, value)

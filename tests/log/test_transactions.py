@@ -1,0 +1,403 @@
+"""Transactions in one log: what is open, what was aborted, and what a restart, a cut or a deletion leaves of it."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.clock import ManualClock
+from broker.errors import BrokerError, ErrorCode
+from broker.log.aborted_index import AbortedEntry, AbortedIndex, decode_aborted
+from broker.log.consistency import check_partition
+from broker.log.log import Log
+from broker.log.log_config import LogConfig
+from broker.log.producer_snapshot import snapshot_offsets
+from broker.log.segment import segment_path
+from broker.records.builder import BatchBuilder
+from broker.records.control import ControlType
+from tests.support.batches import NOW, batch, open_log
+from tests.support.log_transactions import Producers, committed_records
+
+ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
+ALICE, BOB, CAROL = 1, 2, 3
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "t-0"
+
+
+@pytest.fixture
+def log(directory: Path) -> Log:
+    return open_log(directory)
+
+
+@pytest.fixture
+def producers(log: Log) -> Producers:
+    return Producers(log)
+
+
+def refused(act: Callable[[], object]) -> ErrorCode:
+    with pytest.raises(BrokerError) as caught:
+        act()
+    return caught.value.code
+
+
+def index_files(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if ".txnindex" in path.name)
+
+
+class TestOpenTransactions:
+    def test_without_one_everything_is_stable(self, log: Log) -> None:
+        log.append(batch(b"x"), leader_epoch=0)
+        log.append(batch(b"x", producer_id=ALICE, producer_epoch=0, sequence=0), leader_epoch=0)
+        assert log.first_unstable_offset is None
+
+    @pytest.mark.parametrize("how", ControlType)
+    def test_one_lasts_from_its_first_batch_to_its_marker(
+        self, log: Log, producers: Producers, how: ControlType
+    ) -> None:
+        log.append(batch(b"x"), leader_epoch=0)
+        producers.send(ALICE)
+        producers.send(ALICE)
+        assert log.first_unstable_offset == 1
+        assert producers.end(ALICE, how) == 3
+        assert log.first_unstable_offset is None
+        assert log.log_end_offset == 4
+
+    def test_the_oldest_of_several_counts(self, log: Log, producers: Producers) -> None:
+        for producer in (ALICE, BOB, CAROL):
+            producers.send(producer)
+        producers.commit(BOB)
+        assert log.first_unstable_offset == 0
+        producers.commit(ALICE)
+        assert log.first_unstable_offset == 2
+        producers.send(ALICE)
+        producers.commit(CAROL)
+        assert log.first_unstable_offset == 5
+
+    def test_a_marker_without_a_transaction_leaves_nothing_but_its_epochs(
+        self, log: Log, directory: Path, producers: Producers
+    ) -> None:
+        log.append_marker(ALICE, 4, ABORT, 7, leader_epoch=0)
+        assert (log.first_unstable_offset, log.aborted_between(0, 9), index_files(directory)) == (None, [], [])
+        entry = log.producers.get(ALICE)
+        assert entry is not None
+        assert (entry.epoch, entry.coordinator_epoch) == (4, 7)
+
+    def test_an_open_one_keeps_its_producer_from_expiring(self, directory: Path) -> None:
+        clock = ManualClock(NOW)
+        log = open_log(directory, clock=clock)
+        producers = Producers(log)
+        producers.send(ALICE)
+        clock.advance(10)
+        assert log.expire_producers(5) == 0
+        producers.commit(ALICE)
+        clock.advance(10)
+        assert log.expire_producers(5) == 1
+
+    def test_deleted_records_are_no_part_of_it_any_more(self, log: Log, producers: Producers) -> None:
+        """Kafka's `maybeIncrementFirstUnstableOffset`: it never lies before the log's start."""
+        for _ in range(3):
+            producers.send(ALICE)
+        log.delete_records(2)
+        assert log.first_unstable_offset == 2
+        producers.abort(ALICE)
+        assert log.first_unstable_offset is None
+
+
+class TestFencing:
+    def test_a_marker_of_an_older_epoch_is_refused(self, log: Log, producers: Producers) -> None:
+        producers.send(ALICE, epoch=3)
+        assert refused(lambda: producers.end(ALICE, COMMIT, epoch=2)) is ErrorCode.invalid_producer_epoch
+        assert (log.first_unstable_offset, log.log_end_offset) == (0, 1)
+
+    def test_a_marker_of_a_newer_epoch_fences_the_producer(self, log: Log, producers: Producers) -> None:
+        producers.send(ALICE, epoch=3)
+        producers.end(ALICE, ABORT, epoch=4)
+        assert log.first_unstable_offset is None
+        assert refused(lambda: producers.send(ALICE, epoch=3)) is ErrorCode.invalid_producer_epoch
+        producers.send(ALICE, epoch=4)
+
+    def test_a_marker_of_an_older_coordinator_is_refused(self, producers: Producers) -> None:
+        producers.send(ALICE)
+        producers.end(ALICE, COMMIT, coordinator=5)
+        late = lambda: producers.end(ALICE, ABORT, coordinator=4)  # noqa: E731
+        assert refused(late) is ErrorCode.transaction_coordinator_fenced
+        producers.end(ALICE, ABORT, coordinator=5)
+
+    def test_after_a_marker_with_a_new_epoch_the_sequence_begins_at_zero(self, log: Log, producers: Producers) -> None:
+        producers.send(ALICE)
+        producers.end(ALICE, COMMIT, epoch=1)
+        wrong = batch(b"x", producer_id=ALICE, producer_epoch=1, sequence=1, transactional=True)
+        assert refused(lambda: log.append(wrong, leader_epoch=0)) is ErrorCode.out_of_order_sequence_number
+
+    def test_after_a_marker_with_the_same_epoch_the_sequence_goes_on(self, producers: Producers) -> None:
+        producers.send(ALICE)
+        producers.commit(ALICE)
+        producers.send(ALICE)
+
+
+class TestWhatIsTaken:
+    def test_no_plain_batch_in_the_middle_of_a_transaction(self, log: Log, producers: Producers) -> None:
+        producers.send(ALICE)
+        assert refused(lambda: producers.send(ALICE, transactional=False)) is ErrorCode.invalid_txn_state
+        assert log.log_end_offset == 1
+
+    def test_a_plain_batch_outside_of_one(self, log: Log, producers: Producers) -> None:
+        producers.send(ALICE, transactional=False)
+        assert log.first_unstable_offset is None
+        producers.send(ALICE)
+        assert log.first_unstable_offset == 1
+
+    def test_a_new_epoch_goes_on_with_the_transaction(self, log: Log, producers: Producers) -> None:
+        producers.send(ALICE, epoch=0)
+        producers.send(ALICE, epoch=1)
+        assert log.first_unstable_offset == 0
+        producers.end(ALICE, ABORT, epoch=1)
+        assert log.aborted_between(0, 9) == [(ALICE, 0)]
+
+    def test_no_transaction_without_a_producer(self, log: Log) -> None:
+        data = batch(b"x", transactional=True)
+        assert refused(lambda: log.append(data, leader_epoch=0)) is ErrorCode.invalid_record
+
+    def test_a_duplicate_opens_nothing(self, log: Log, producers: Producers) -> None:
+        data = batch(b"x", producer_id=ALICE, producer_epoch=0, sequence=0, transactional=True)
+        log.append(data, leader_epoch=0)
+        producers.commit(ALICE)
+        assert log.append(data, leader_epoch=0).duplicate
+        assert log.first_unstable_offset is None
+
+
+class TestCoordinatorsBatches:
+    """Offsets committed in a transaction: a producer id, no sequence."""
+
+    @staticmethod
+    def offsets(producer: int, epoch: int = 0) -> bytes:
+        builder = BatchBuilder(max_bytes=1000, producer_id=producer, producer_epoch=epoch, transactional=True)
+        builder.append(NOW, b"key", b"value")
+        return builder.build()
+
+    def test_clients_send_no_such_batch(self, log: Log) -> None:
+        assert refused(lambda: log.append(self.offsets(ALICE), leader_epoch=0)) is ErrorCode.invalid_record
+
+    def test_they_open_transactions(self, log: Log, producers: Producers) -> None:
+        log.append(self.offsets(ALICE), leader_epoch=0, from_coordinator=True)
+        log.append(self.offsets(ALICE), leader_epoch=0, from_coordinator=True)
+        assert log.first_unstable_offset == 0
+        producers.abort(ALICE)
+        assert log.aborted_between(0, 9) == [(ALICE, 0)]
+
+    def test_several_producers_share_an_append(self, log: Log, producers: Producers) -> None:
+        log.append(self.offsets(ALICE) + batch(b"x") + self.offsets(BOB), leader_epoch=0, from_coordinator=True)
+        assert log.log_end_offset == 3
+        producers.commit(ALICE)
+        assert log.first_unstable_offset == 2
+
+    def test_an_older_epoch_is_fenced(self, log: Log) -> None:
+        log.append(self.offsets(ALICE, 2), leader_epoch=0, from_coordinator=True)
+        late = lambda: log.append(self.offsets(ALICE, 1), leader_epoch=0, from_coordinator=True)  # noqa: E731
+        assert refused(late) is ErrorCode.invalid_producer_epoch
+
+
+class TestAbortedTransactions:
+    def test_a_log_without_any_has_no_file(self, directory: Path, producers: Producers) -> None:
+        producers.send(ALICE)
+        producers.commit(ALICE)
+        producers.log.roll()
+        producers.log.close()
+        assert index_files(directory) == []
+
+    def test_the_file_is_kafkas(self, directory: Path, producers: Producers) -> None:
+        producers.send(BOB)
+        producers.send(ALICE)
+        producers.abort(ALICE)
+        producers.abort(BOB)
+        [name] = index_files(directory)
+        assert name == "0" * 20 + ".txnindex"
+        data = (directory / name).read_bytes()
+        assert data[:34].hex() == "0000" + f"{ALICE:016x}{1:016x}{2:016x}{0:016x}"
+        assert decode_aborted(data) == [AbortedEntry(ALICE, 1, 2, 0), AbortedEntry(BOB, 0, 3, 4)]
+
+    def test_those_that_touch_a_range(self, log: Log, producers: Producers) -> None:
+        producers.send(ALICE)  # 0
+        producers.send(BOB)  # 1
+        producers.abort(BOB)  # 2
+        producers.send(BOB)  # 3
+        producers.abort(ALICE)  # 4
+        producers.abort(BOB)  # 5
+        assert log.aborted_between(0, 1) == [(ALICE, 0)]
+        assert log.aborted_between(1, 2) == [(BOB, 1), (ALICE, 0)]
+        assert log.aborted_between(3, 4) == [(ALICE, 0), (BOB, 3)]
+        assert log.aborted_between(4, 9) == [(ALICE, 0), (BOB, 3)]
+        assert log.aborted_between(6, 9) == []
+
+    def test_the_marker_may_stand_in_a_later_segment(self, directory: Path, log: Log, producers: Producers) -> None:
+        producers.send(ALICE)
+        for _ in range(3):
+            log.roll()
+            log.append(batch(b"x"), leader_epoch=0)
+        producers.abort(ALICE)
+        assert index_files(directory) == [f"{3:020d}.txnindex"]
+        assert log.aborted_between(0, 1) == [(ALICE, 0)]
+        assert [offset for offset, _ in committed_records(log)] == [1, 2, 3]
+
+    def test_a_fetch_names_only_those_near_what_it_brings(self, directory: Path) -> None:
+        log = open_log(directory, LogConfig(index_interval_bytes=200))
+        producers = Producers(log)
+        for _ in range(100):
+            producers.send(ALICE)
+            producers.abort(ALICE)
+        piece = log.read(0, 400)
+        assert piece is not None
+        assert 0 < len(log.aborted_in(0, piece, 200)) < 10
+        assert committed_records(log) == []
+
+    def test_retention_takes_the_file_with_the_segment(self, directory: Path) -> None:
+        log = open_log(directory, LogConfig(retention_bytes=0))
+        producers = Producers(log)
+        producers.send(ALICE)
+        producers.abort(ALICE)
+        log.roll()
+        producers.send(BOB)
+        producers.abort(BOB)
+        log.apply_retention()
+        assert index_files(directory) == [f"{0:020d}.txnindex.deleted", f"{2:020d}.txnindex"]
+        assert log.aborted_between(0, 9) == [(BOB, 2)]
+
+    def test_they_are_read_from_the_file_again(self, directory: Path, log: Log, producers: Producers) -> None:
+        producers.send(ALICE)
+        producers.abort(ALICE)
+        log.release()
+        assert log.aborted_between(0, 9) == [(ALICE, 0)]
+        log.close()
+        reopened = open_log(directory)
+        assert reopened.aborted_between(0, 9) == [(ALICE, 0)]
+        Producers(reopened).abort(ALICE)
+        assert len(reopened.aborted_entries(0, 9)) == 1
+
+    @pytest.mark.parametrize("damage", [None, b"short", b"\1" * 34, bytes(34) * 2])
+    def test_a_broken_file_is_made_anew(
+        self, directory: Path, log: Log, producers: Producers, damage: bytes | None
+    ) -> None:
+        producers.send(BOB)
+        log.roll()
+        producers.send(ALICE)
+        producers.abort(BOB)
+        log.roll()
+        producers.abort(ALICE)
+        log.close()
+        path = segment_path(directory, 1, ".txnindex")
+        sound = path.read_bytes()
+        reopened = open_log(directory)
+        if damage is None:
+            path.unlink()
+        else:
+            path.write_bytes(damage)
+        assert reopened.aborted_between(0, 9) == [(BOB, 0), (ALICE, 1)]
+        assert path.read_bytes() == sound
+
+    def test_one_that_cannot_be_noted_is_not_aborted(
+        self, directory: Path, log: Log, producers: Producers, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        producers.send(ALICE)
+        size = log.size
+
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "no space left")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(AbortedIndex, "note", full)
+            assert refused(lambda: producers.abort(ALICE)) is ErrorCode.kafka_storage_error
+        assert (log.size, log.log_end_offset, log.first_unstable_offset) == (size, 1, 0)
+        assert producers.abort(ALICE) == 1
+        assert log.aborted_between(0, 9) == [(ALICE, 0)]
+        log.close()
+        assert check_partition(directory) == []
+
+
+class TestAfterARestart:
+    """What was open is open, and what was aborted is known, whatever way the log was left."""
+
+    @pytest.fixture(params=["clean", "unclean", "unclean, fsynced", "no snapshot"])
+    def reopen(self, request: pytest.FixtureRequest, directory: Path) -> Callable[[Log], Log]:
+        def again(log: Log) -> Log:
+            if request.param in ("clean", "no snapshot"):
+                log.close()
+            if request.param == "no snapshot":
+                for path in directory.glob("*.snapshot"):
+                    path.unlink()
+            if request.param == "unclean, fsynced":
+                log.flush()
+            clean = request.param in ("clean", "no snapshot")
+            return open_log(directory, clean=clean, recovery_point=log.recovery_point)
+
+        return again
+
+    def test_an_open_transaction_is_open(self, log: Log, producers: Producers, reopen: Callable[[Log], Log]) -> None:
+        producers.send(BOB)
+        producers.end(BOB, COMMIT, coordinator=6)
+        producers.send(ALICE)
+        log.roll()
+        producers.send(BOB)
+        producers.log = log = reopen(log)
+        assert log.first_unstable_offset == 2
+        entry = log.producers.get(BOB)
+        assert entry is not None
+        assert entry.coordinator_epoch == 6
+        producers.send(ALICE)
+        producers.abort(ALICE)
+        assert log.first_unstable_offset == 3
+        assert log.aborted_between(0, 9) == [(ALICE, 2)]
+
+    def test_ended_ones_are_ended(self, log: Log, producers: Producers, reopen: Callable[[Log], Log]) -> None:
+        producers.send(ALICE)
+        producers.send(BOB)
+        log.roll()
+        producers.abort(ALICE)
+        producers.commit(BOB)
+        before = log.aborted_entries(0, 9)
+        log = reopen(log)
+        assert log.first_unstable_offset is None
+        assert log.aborted_entries(0, 9) == before == [AbortedEntry(ALICE, 0, 2, 1)]
+        assert committed_records(log) == [(1, b"1")]
+
+
+class TestTruncation:
+    def test_a_marker_that_is_cut_off_opens_its_transaction_again(
+        self, directory: Path, log: Log, producers: Producers
+    ) -> None:
+        producers.send(BOB)
+        producers.abort(BOB)
+        producers.send(ALICE)
+        end = producers.abort(ALICE)
+        log.truncate_to(end)
+        assert log.first_unstable_offset == 2
+        assert log.aborted_between(0, 9) == [(BOB, 0)]
+        assert len(segment_path(directory, 0, ".txnindex").read_bytes()) == 34
+
+    def test_a_transaction_that_is_cut_off_was_never_there(
+        self, directory: Path, log: Log, producers: Producers
+    ) -> None:
+        log.append(batch(b"x"), leader_epoch=0)
+        producers.send(ALICE)
+        log.roll()
+        producers.abort(ALICE)
+        log.truncate_to(1)
+        assert log.first_unstable_offset is None
+        assert log.aborted_between(0, 9) == []
+        assert index_files(directory) == []
+
+    def test_a_segment_that_is_emptied_loses_its_file(self, directory: Path, log: Log, producers: Producers) -> None:
+        producers.send(ALICE)
+        log.roll()
+        producers.abort(ALICE)
+        log.truncate_to(1)
+        assert index_files(directory) == []
+        assert log.first_unstable_offset == 0
+        assert snapshot_offsets(directory) == [1]
+        producers.abort(ALICE)
+        assert log.aborted_between(0, 9) == [(ALICE, 0)]
