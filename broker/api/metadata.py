@@ -1,7 +1,7 @@
 """Metadata: brokers, topics, leaders. Creates topics that a client names first, when that is enabled.
 
 Version notes: 0 — no names means all topics; from 1 null means all and none means none; from 4 the
-client says whether it wants a topic created; from 10 topics have ids and may be asked for by id.
+client says whether it wants a topic created; from 10 topics have ids, from 12 they may be asked for by id.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from broker.protocol.messages import Request, field
 __all__ = ["handle"]
 
 _NO_ID = uuid.UUID(int=0)
+_FIRST_BY_ID = 12
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
     """Answer from the metadata cache, or after the missing topics were created."""
     wanted = request.body.topics
     everything = wanted is None or (request.version == 0 and not wanted)
+    if not everything and request.version < _FIRST_BY_ID and any(item.name is None for item in wanted):
+        return _around(context, [_absent(item.name or "", _NO_ID, ErrorCode.invalid_request) for item in wanted])
     may_create = context.config.auto_create_topics_enable and field(request.body, "allow_auto_topic_creation", True)
     if not everything and may_create:
         missing = [t.name for t in wanted if t.name is not None and t.name not in context.topics.metadata.topics]
@@ -51,6 +54,11 @@ def _answer(context: ApiContext, wanted: Sequence[Any] | None, failed: Mapping[s
         topics = [_topic(metadata, topic) for topic in metadata.topics.values()]
     else:
         topics = [_wanted(metadata, item, failed) for item in wanted]
+    return _around(context, topics)
+
+
+def _around(context: ApiContext, topics: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    metadata = context.topics.metadata
     return {
         "brokers": [
             {"node_id": b.broker_id, "host": b.host, "port": b.port, "rack": None} for b in metadata.brokers.values()

@@ -25,6 +25,7 @@ __all__ = ["build", "entity_class", "unwrap_optional"]
 
 Converter = Callable[[Any], Any]
 
+_EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 _ZEROS: dict[str, Any] = {
     "bool": False,
     "string": "",
@@ -35,7 +36,7 @@ _ZEROS: dict[str, Any] = {
     "uuid": uuid.UUID(int=0),
     "timedelta_i32": datetime.timedelta(0),
     "timedelta_i64": datetime.timedelta(0),
-    "datetime_i64": datetime.datetime.fromtimestamp(0, datetime.UTC),
+    "datetime_i64": _EPOCH,
 }
 
 
@@ -51,7 +52,21 @@ def entity_class(api: int, version: int, kind: EntityType) -> Any:
         module = load_payload_module(api, version, kind)  # type: ignore[arg-type]
     except Exception as error:
         raise UnsupportedVersion(f"API {api} has no version {version} that this side knows") from error
-    return next(c for c in vars(module).values() if getattr(c, "__type__", None) is kind)
+    entity = next(c for c in vars(module).values() if getattr(c, "__type__", None) is kind)
+    _let_times_be_absent(entity)
+    return entity
+
+
+def _let_times_be_absent(entity: Any) -> None:
+    """kio takes some times for never absent, such as a transaction's start; Kafka writes -1 in any of them."""
+    for field in dataclasses.fields(entity):
+        hint, optional = unwrap_optional(field.type)
+        if typing.get_origin(hint) is tuple:
+            hint = typing.get_args(hint)[0]
+        if dataclasses.is_dataclass(hint):
+            _let_times_be_absent(hint)
+        elif field.metadata.get("kafka_type") == "datetime_i64" and not optional:
+            entity.__annotations__[field.name] = field.type = field.type | None  # type: ignore[operator]
 
 
 def build(entity: Any, values: Mapping[str, Any]) -> Any:
@@ -128,4 +143,4 @@ def _datetime(value: Any) -> Any:
         return value
     if value < 0:
         return None
-    return datetime.datetime.fromtimestamp(0, datetime.UTC) + datetime.timedelta(milliseconds=value)
+    return _EPOCH + datetime.timedelta(milliseconds=value)

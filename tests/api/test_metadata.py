@@ -87,3 +87,9 @@ def test_without_auto_creation_nothing_is_created(broker_factory: Callable[..., 
         (found,) = ask.metadata(topic, create=True).topics
         assert found.error_code is ErrorCode.unknown_topic_or_partition
         assert ask.ask(ApiKey.METADATA, {"topics": None}).topics == ()
+
+
+@pytest.mark.parametrize("version", [10, 11])
+def test_before_version_12_a_topic_has_to_be_named(ask: Requests, version: int) -> None:
+    (found,) = ask.ask(ApiKey.METADATA, {"topics": [{"name": None}]}, version).topics
+    assert (found.name, found.error_code) == ("", ErrorCode.invalid_request)

@@ -102,3 +102,10 @@ def test_a_mutated_request_raises_a_protocol_error_or_decodes(case: tuple[ApiKey
 def test_peek_needs_a_whole_header() -> None:
     with pytest.raises(ProtocolError, match="7 bytes"):
         peek(b"1234567")
+
+
+def test_a_time_may_be_absent_where_kios_schema_knows_no_null() -> None:
+    request = decode_request(encode_request(ApiKey.DESCRIBE_TRANSACTIONS, 0, 1, None, {})[4:])
+    body = {"transaction_states": [{"transactional_id": "t", "transaction_start_time": -1}]}
+    _, answer = decode_response(ApiKey.DESCRIBE_TRANSACTIONS, 0, encode_response(request, body)[4:])
+    assert to_ms(answer.transaction_states[0].transaction_start_time) == -1
