@@ -117,6 +117,7 @@ class BrokerServer:
             self._clock,
             self.config.broker_id,
             self._topics,
+            self._logs,
             self._coordinators.groups,
             self._coordinators.transactions,
             self._coordinators.markers,

@@ -16,6 +16,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_markers import MarkerWriter
+from broker.log.manager import LogManager
 from broker.metrics import Metrics
 
 __all__ = ["ApiContext"]
@@ -29,6 +30,7 @@ class ApiContext:
     clock: Clock
     broker_id: int
     topics: Topics
+    logs: LogManager
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     markers: MarkerWriter

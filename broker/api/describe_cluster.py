@@ -1,27 +1,44 @@
-"""DescribeCluster: the brokers and the controller, for admin clients (KIP-700)."""
+"""DescribeCluster: the brokers and the controller, for admin clients (KIP-700).
+
+Version notes: from 1 the client says whether it takes us for a broker or for a KRaft controller, which we are not
+(KIP-919); from 2 a broker may be fenced, which with ZooKeeper none is.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
 from broker.api.context import ApiContext
 from broker.errors import ErrorCode
 from broker.net.router import Client
-from broker.protocol.messages import Request
+from broker.protocol.messages import Request, field
 
 __all__ = ["handle"]
+
+BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
     """What the metadata cache knows of the cluster."""
+    endpoint_type = field(request.body, "endpoint_type", BROKERS)
+    if endpoint_type != BROKERS:
+        known = endpoint_type == CONTROLLERS
+        return {
+            "error_code": ErrorCode.mismatched_endpoint_type if known else ErrorCode.unsupported_endpoint_type,
+            "error_message": f"this is a broker; endpoints of type {endpoint_type} are not served here",
+            "endpoint_type": BROKERS,
+            "cluster_authorized_operations": NOT_ASKED,
+        }
     metadata = context.topics.metadata
+    asked = request.body.include_cluster_authorized_operations
     return {
         "error_code": ErrorCode.none,
         "cluster_id": metadata.cluster_id,
         "controller_id": metadata.controller_id,
-        "endpoint_type": 1,
-        "cluster_authorized_operations": -(2**31),
+        "endpoint_type": BROKERS,
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
         "brokers": [
             {"broker_id": b.broker_id, "host": b.host, "port": b.port, "rack": None} for b in metadata.brokers.values()
         ],

@@ -76,6 +76,13 @@ class NetworkSettings:
         check=at_least(0),
         update=UpdateMode.CLUSTER_WIDE,
     )
+    max_request_partition_size_limit: int = setting(
+        "max.request.partition.size.limit",
+        2000,
+        "Most partitions in one answer to DescribeTopicPartitions.",
+        group=SOCKET,
+        check=at_least(1),
+    )
     fetch_max_bytes: int = setting(
         "fetch.max.bytes", 57671680, "Most bytes in one fetch response.", group=SOCKET, check=at_least(1024)
     )

@@ -1,0 +1,67 @@
+"""AlterPartitionReassignments: which brokers hold a partition's replicas (KIP-455, KIP-860).
+
+A partition may be assigned to where it lies already. Moving records to other brokers is not supported yet, so that no
+reassignment is ever in progress and none can be cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.cluster.metadata import ClusterMetadata
+from broker.errors import BrokerError, ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request, field
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["handle"]
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Each partition is answered for itself."""
+    may_change_factor = field(request.body, "allow_replication_factor_change", True)
+    responses = []
+    for topic in request.body.topics:
+        partitions = []
+        for asked in topic.partitions:
+            tp = TopicPartition(topic.name, asked.partition_index)
+            code, message = ErrorCode.none, None
+            try:
+                _assign(context.topics.metadata, tp, asked.replicas, may_change_factor)
+            except BrokerError as error:
+                code, message = error.code, error.message
+            partitions.append({"partition_index": tp.partition, "error_code": code, "error_message": message})
+        responses.append({"name": topic.name, "partitions": partitions})
+    return {
+        "allow_replication_factor_change": may_change_factor,
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "responses": responses,
+    }
+
+
+def _assign(
+    metadata: ClusterMetadata, tp: TopicPartition, replicas: Sequence[int] | None, may_change_factor: bool
+) -> None:
+    """Raise BrokerError unless the partition lies on just these brokers."""
+    info = metadata.partition(tp)
+    if info is None:
+        raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
+    if replicas is None:
+        raise BrokerError(ErrorCode.no_reassignment_in_progress, f"no reassignment of {tp} is in progress")
+    if not replicas or len(set(replicas)) != len(replicas):
+        raise _refused(f"{tp} cannot lie on brokers {list(replicas)}: name each once, and at least one")
+    if unknown := sorted(set(replicas) - set(metadata.brokers)):
+        raise _refused(f"{tp} cannot lie on brokers that are not registered: {unknown}")
+    if len(replicas) != len(info.replicas) and not may_change_factor:
+        raise BrokerError(
+            ErrorCode.invalid_replication_factor, f"{tp} has {len(info.replicas)} replicas, asked for {len(replicas)}"
+        )
+    if set(replicas) != set(info.replicas):
+        raise _refused(f"{tp} stays on brokers {list(info.replicas)}: moving replicas is not supported")
+
+
+def _refused(reason: str) -> BrokerError:
+    return BrokerError(ErrorCode.invalid_replica_assignment, reason)

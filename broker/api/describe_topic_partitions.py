@@ -1,0 +1,95 @@
+"""DescribeTopicPartitions: topics and their partitions, a page at a time, in the order of their names (KIP-966).
+
+A page ends at the client's limit, or at max.request.partition.size.limit, whichever is less; the cursor says where the
+next one begins. No topics named means all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from broker.api.authorized_operations import TOPIC_OPERATIONS
+from broker.api.context import ApiContext
+from broker.cluster.metadata import ClusterMetadata, PartitionInfo, Topic
+from broker.cluster.topic_names import check_topic_name
+from broker.errors import BrokerError, ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request
+
+__all__ = ["handle"]
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """One page."""
+    body, metadata = request.body, context.topics.metadata
+    names = {topic.name for topic in body.topics}
+    cursor = body.cursor
+    if cursor is not None and cursor.partition_index < 0:
+        return {"topics": [_absent(name, ErrorCode.invalid_request) for name in sorted(names)], "next_cursor": None}
+    limit = max(min(body.response_partition_limit, context.config.max_request_partition_size_limit), 1)
+    wanted = sorted(names or metadata.topics)
+    if cursor is not None:
+        wanted = sorted({name for name in wanted if name > cursor.topic_name} | {cursor.topic_name})
+    start = {cursor.topic_name: cursor.partition_index} if cursor is not None else {}
+    topics, next_cursor = _page(metadata, wanted, start, limit, leave_out_absent=not names)
+    return {"topics": topics, "next_cursor": next_cursor}
+
+
+def _page(
+    metadata: ClusterMetadata, names: Sequence[str], start: Mapping[str, int], limit: int, *, leave_out_absent: bool
+) -> tuple[list[Mapping[str, Any]], Mapping[str, Any] | None]:
+    page: list[Mapping[str, Any]] = []
+    for name in names:
+        if limit == 0:
+            return page, {"topic_name": name, "partition_index": 0}
+        topic = metadata.topics.get(name)
+        if topic is None:
+            if not leave_out_absent:
+                page.append(_absent(name, _reason(name)))
+            continue
+        first = start.get(name, 0)
+        indexes = [index for index in sorted(topic.partitions) if index >= first]
+        page.append(_topic(metadata, topic, indexes[:limit]))
+        if len(indexes) > limit:
+            return page, {"topic_name": name, "partition_index": indexes[limit]}
+        limit -= len(indexes)
+    return page, None
+
+
+def _topic(metadata: ClusterMetadata, topic: Topic, indexes: Sequence[int]) -> Mapping[str, Any]:
+    return {
+        "error_code": ErrorCode.none,
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.is_internal,
+        "partitions": [_partition(metadata, index, topic.partitions[index]) for index in indexes],
+        "topic_authorized_operations": TOPIC_OPERATIONS,
+    }
+
+
+def _partition(metadata: ClusterMetadata, index: int, info: PartitionInfo) -> Mapping[str, Any]:
+    led = info.leader in metadata.brokers
+    return {
+        "error_code": ErrorCode.none if led else ErrorCode.leader_not_available,
+        "partition_index": index,
+        "leader_id": info.leader if led else -1,
+        "leader_epoch": info.leader_epoch,
+        "replica_nodes": info.replicas,
+        "isr_nodes": info.isr,
+        "eligible_leader_replicas": (),
+        "last_known_elr": (),
+        "offline_replicas": [replica for replica in info.replicas if replica not in metadata.brokers],
+    }
+
+
+def _absent(name: str, code: ErrorCode) -> Mapping[str, Any]:
+    return {"error_code": code, "name": name, "partitions": (), "topic_authorized_operations": TOPIC_OPERATIONS}
+
+
+def _reason(name: str) -> ErrorCode:
+    try:
+        check_topic_name(name)
+    except BrokerError as error:
+        return error.code
+    return ErrorCode.unknown_topic_or_partition

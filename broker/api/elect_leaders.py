@@ -1,0 +1,63 @@
+"""ElectLeaders: have partitions led by their preferred replica, or, unclean, by any that lives (KIP-183, KIP-460).
+
+A partition is led by its first replica from its creation on, so there is nothing to elect while that broker lives
+(ELECTION_NOT_NEEDED), and nobody to be elected while it does not.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.cluster.metadata import ClusterMetadata
+from broker.errors import BrokerError, ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request, field
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["handle"]
+
+PREFERRED, UNCLEAN = 0, 1
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Each partition is answered for itself; when all are asked for, those that need no election are left out."""
+    metadata = context.topics.metadata
+    kind = field(request.body, "election_type", PREFERRED)
+    if kind not in (PREFERRED, UNCLEAN):
+        return {"error_code": ErrorCode.invalid_request}
+    asked = request.body.topic_partitions
+    if asked is None:
+        every = (TopicPartition(topic.name, index) for topic in metadata.topics.values() for index in topic.partitions)
+        errors = {tp: error for tp in every if (error := _elect(metadata, tp, kind)).code is not _NOT_NEEDED}
+    else:
+        named = (TopicPartition(topic.topic, index) for topic in asked for index in topic.partitions)
+        errors = {tp: _elect(metadata, tp, kind) for tp in named}
+    results: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for tp, error in errors.items():
+        result = {"partition_id": tp.partition, "error_code": error.code, "error_message": error.message}
+        results[tp.topic].append(result)
+    return {
+        "error_code": ErrorCode.none,
+        "replica_election_results": [{"topic": name, "partition_result": found} for name, found in results.items()],
+    }
+
+
+_NOT_NEEDED = ErrorCode.election_not_needed
+
+
+def _elect(metadata: ClusterMetadata, tp: TopicPartition, kind: int) -> BrokerError:
+    """Why no other leader is elected."""
+    info = metadata.partition(tp)
+    if info is None:
+        return BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
+    leads = info.leader in metadata.brokers
+    if leads and (kind == UNCLEAN or info.leader == info.replicas[0]):
+        return BrokerError(_NOT_NEEDED, f"{tp} is led by broker {info.leader} already")
+    if kind == UNCLEAN:
+        return BrokerError(ErrorCode.eligible_leaders_not_available, f"no replica of {tp} is alive")
+    return BrokerError(
+        ErrorCode.preferred_leader_not_available, f"broker {info.replicas[0]}, preferred for {tp}, cannot lead it"
+    )

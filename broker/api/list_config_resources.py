@@ -1,0 +1,37 @@
+"""ListConfigResources: what there is that has settings (KIP-1142); in version 0 client metrics only (KIP-714).
+
+There are no client metrics subscriptions and no settings of groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.config_resources import ResourceType
+from broker.api.context import ApiContext
+from broker.errors import ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request, field
+
+__all__ = ["handle"]
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Names and types; no types asked for means all."""
+    asked = field(request.body, "resource_types", (ResourceType.CLIENT_METRICS,)) or tuple(ResourceType)
+    if any(kind not in tuple(ResourceType) for kind in asked):
+        return {"error_code": ErrorCode.unsupported_version}
+    metadata = context.topics.metadata
+    brokers = [str(broker_id) for broker_id in metadata.brokers]
+    names = {
+        ResourceType.TOPIC: list(metadata.topics),
+        ResourceType.BROKER: brokers,
+        ResourceType.BROKER_LOGGER: brokers,
+    }
+    found = [
+        {"resource_name": name, "resource_type": int(kind)}
+        for kind in dict.fromkeys(asked)
+        for name in names.get(kind, ())
+    ]
+    return {"error_code": ErrorCode.none, "config_resources": found}
