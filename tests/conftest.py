@@ -29,7 +29,12 @@ os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executa
 LOG_TAIL = 4_000  # characters of a broker's log shown with a failed test
 
 # Defaults but for what would only make tests wait.
-SESSION_SETTINGS = {"group.initial.rebalance.delay.ms": "50", "offsets.topic.num.partitions": "4"}
+SESSION_SETTINGS = {
+    "group.initial.rebalance.delay.ms": "50",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+}
 
 _counter = itertools.count()
 

@@ -1,0 +1,369 @@
+"""The transaction coordinator at work: storing, markers, restarts, time-outs, expiry, lost callers."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.coordinator.transaction_records import TransactionState
+from broker.coordinator.transaction_shard import MARKER_RETRY_S
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.errors import BrokerError, ErrorCode
+from tests.support.coordinators import settle
+from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
+from tests.support.transactions import P0, P1, P2, TIMEOUT, Transactions, running_transactions
+
+RETRY_MS = int(MARKER_RETRY_S * 1_000)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_markers_go_to_every_partition_and_the_transaction_is_complete(commit: bool) -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        assert await transactions.add(producer, P0, P1) is ErrorCode.none
+        assert await transactions.add(producer, P2) is ErrorCode.none
+        assert await transactions.end(producer, commit=commit) is ErrorCode.none
+        assert {tp for tp, _ in transactions.markers.written} == {P0, P1, P2}
+        for _, marker in transactions.markers.written:
+            assert marker == (*producer, commit, 5)
+        complete = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
+        assert transactions.stored().state is complete
+
+
+async def test_what_takes_no_wait_is_answered_at_once() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        assert transactions.coordinator.add_partitions("id", producer, {P0}) is ErrorCode.none
+        assert transactions.coordinator.end("id", producer, commit=True) is ErrorCode.none
+        assert transactions.markers.of(P0) == [True]
+
+
+async def test_whoever_knows_id_and_epoch_may_end_the_transaction() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        somebody_else = ProducerIdAndEpoch(producer.producer_id, producer.epoch)
+        assert await transactions.end(somebody_else) is ErrorCode.none
+        assert await transactions.end(producer) is ErrorCode.none  # sent again
+        assert transactions.markers.of(P0) == [True]
+
+
+async def test_decision_is_stored_before_any_marker_and_completion_after_all() -> None:
+    store = GatedRecordStore()
+    async with running_transactions(Transactions(store)) as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        store.gate.clear()
+        ending = asyncio.ensure_future(transactions.end(producer))
+        await store.until_waiting()
+        assert not transactions.markers.written
+        assert not ending.done()
+        assert await transactions.add(producer, P1) is ErrorCode.concurrent_transactions
+        store.gate.set()
+        assert await ending is ErrorCode.none
+        await settle()
+        assert transactions.markers.of(P0) == [True]
+        assert transactions.stored().state is TransactionState.COMPLETE_COMMIT
+
+
+async def test_caller_that_goes_away_does_not_hold_the_decision_up() -> None:
+    store = SyncingRecordStore()
+    store.gate.set()
+    async with running_transactions(Transactions(store)) as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        store.gate.clear()
+        ending = asyncio.ensure_future(transactions.end(producer))
+        await settle()
+        ending.cancel()
+        store.gate.set()
+        await settle()
+        assert transactions.markers.of(P0) == [True]
+        assert transactions.stored().state is TransactionState.COMPLETE_COMMIT
+
+
+async def test_decision_that_cannot_be_stored_is_refused_and_may_be_taken_anew() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        transactions.store.fail_with = BrokerError(ErrorCode.kafka_storage_error)
+        assert await transactions.end(producer) is ErrorCode.not_coordinator
+        assert not transactions.markers.written
+        transactions.store.fail_with = None
+        assert await transactions.end(producer, commit=False) is ErrorCode.none
+        assert transactions.markers.of(P0) == [False]
+
+
+async def test_marker_that_cannot_be_written_is_tried_again_and_nothing_begins_before() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0, P1)
+        transactions.markers.failing[P1] = ErrorCode.kafka_storage_error
+        assert await transactions.end(producer) is ErrorCode.none  # decided
+        assert transactions.stored().state is TransactionState.PREPARE_COMMIT
+        assert await transactions.add(producer, P0) is ErrorCode.concurrent_transactions
+        transactions.advance(RETRY_MS)
+        assert not transactions.markers.of(P1)
+        transactions.markers.failing.clear()
+        transactions.advance(RETRY_MS)
+        assert transactions.markers.of(P1) == [True]
+        assert await transactions.add(producer, P0) is ErrorCode.none
+
+
+async def test_completion_that_cannot_be_stored_is_tried_again() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        transactions.markers.failing[P0] = ErrorCode.kafka_storage_error
+        await transactions.end(producer)
+        transactions.markers.failing.clear()
+        transactions.store.fail_with = BrokerError(ErrorCode.kafka_storage_error)
+        transactions.advance(RETRY_MS)
+        assert transactions.stored().state is TransactionState.PREPARE_COMMIT
+        transactions.store.fail_with = None
+        transactions.advance(RETRY_MS)
+        assert transactions.stored().state is TransactionState.COMPLETE_COMMIT
+
+
+@pytest.mark.parametrize("code", [ErrorCode.unknown_topic_or_partition, ErrorCode.transaction_coordinator_fenced])
+async def test_partition_that_is_gone_holds_nobody_up(code: ErrorCode) -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0, P1)
+        transactions.markers.failing[P0] = code
+        assert await transactions.end(producer) is ErrorCode.none
+        assert transactions.markers.of(P1) == [True]
+        assert transactions.stored().state is TransactionState.COMPLETE_COMMIT
+
+
+async def test_markers_that_must_be_synced_are_waited_for() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        synced = asyncio.Event()
+        transactions.markers.flush = asyncio.ensure_future(synced.wait())  # type: ignore[assignment]
+        assert await transactions.end(producer) is ErrorCode.none
+        await settle()
+        assert transactions.stored().state is TransactionState.PREPARE_COMMIT
+        synced.set()
+        await settle()
+        assert transactions.stored().state is TransactionState.COMPLETE_COMMIT
+
+
+# --- restarts
+
+
+async def test_open_transaction_goes_on_after_a_restart() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        await transactions.restart()
+        assert await transactions.add(producer, P1) is ErrorCode.none
+        assert await transactions.end(producer) is ErrorCode.none
+        assert transactions.markers.of(P0) == transactions.markers.of(P1) == [True]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_what_was_decided_is_carried_out_after_a_restart(commit: bool) -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0, P1)
+        transactions.markers.failing[P1] = ErrorCode.kafka_storage_error
+        await transactions.end(producer, commit=commit)
+        transactions.markers.failing.clear()
+        await transactions.restart()
+        assert transactions.markers.of(P1) == [commit]
+        assert await transactions.end(producer, commit=commit) is ErrorCode.none
+        assert await transactions.end(producer, commit=not commit) is ErrorCode.invalid_txn_state
+
+
+async def test_any_prefix_of_the_log_leads_to_all_or_nothing() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        for commit in (True, False, True):
+            await transactions.add(producer, P0)
+            await transactions.add(producer, P1)
+            await transactions.end(producer, commit=commit)
+    partition = transactions.coordinator.partition_for("id")
+    whole = transactions.store.records[partition]
+    for length in range(len(whole) + 1):
+        again = Transactions()
+        if length:
+            again.store.append(partition, whole[:length])
+        async with running_transactions(again):
+            wrote_before = again.markers.written[:]
+            assert {tp for tp, _ in wrote_before} in (set(), {P0, P1})
+            if length == 0:
+                assert again.coordinator.describe("id").error is ErrorCode.transactional_id_not_found
+                continue
+            current = again.stored()
+            if current.state is TransactionState.ONGOING:
+                again.advance(TIMEOUT + 20_000)
+                assert {tp for tp, _ in again.markers.written} == current.partitions
+                assert not any(marker.commit for _, marker in again.markers.written)
+            assert await again.begin()
+
+
+async def test_a_record_that_cannot_be_read_does_not_take_the_others_away(caplog: pytest.LogCaptureFixture) -> None:
+    async with running_transactions() as transactions:
+        await transactions.begin()
+        partition = transactions.coordinator.partition_for("id")
+        transactions.store.append(
+            partition, [(b"\x00\x00\x00\x01x", b"\x00\x07"), (b"\x00", b"?"), (b"\x00\x09", b"?")]
+        )
+        await transactions.restart()
+        assert transactions.stored().state is TransactionState.EMPTY
+    assert "cannot be read" in caplog.text
+
+
+# --- producers
+
+
+async def test_new_producer_ends_what_the_older_one_left_open() -> None:
+    async with running_transactions() as transactions:
+        zombie = await transactions.begin()
+        await transactions.add(zombie, P0)
+        successor = await transactions.begin()
+        assert transactions.markers.of(P0) == [False]
+        assert successor == (zombie.producer_id, zombie.epoch + 2)
+        assert await transactions.end(zombie) is ErrorCode.producer_fenced
+        assert await transactions.add(zombie, P1) is ErrorCode.producer_fenced
+        assert transactions.coordinator.verify("id", zombie, P0) is ErrorCode.producer_fenced
+        assert await transactions.add(successor, P1) is ErrorCode.none
+
+
+async def test_new_producer_asks_again_while_the_markers_of_the_older_one_cannot_be_written() -> None:
+    async with running_transactions() as transactions:
+        zombie = await transactions.begin()
+        await transactions.add(zombie, P0)
+        transactions.markers.failing[P0] = ErrorCode.kafka_storage_error
+        for _ in range(2):
+            reply = await transactions.coordinator.init_producer_id("id", TIMEOUT)
+            assert reply.error is ErrorCode.concurrent_transactions
+        transactions.markers.failing.clear()
+        transactions.advance(RETRY_MS)
+        assert (await transactions.begin()).epoch == zombie.epoch + 2
+
+
+async def test_two_that_begin_at_once_get_different_epochs() -> None:
+    async with running_transactions() as transactions:
+        transactions.ids.at_hand = False
+        first, second = await asyncio.gather(transactions.begin(), transactions.begin())
+        assert {first.epoch, second.epoch} == {0, 1}
+        assert first.producer_id == second.producer_id
+
+
+@pytest.mark.parametrize(
+    ("name", "timeout_ms", "code"),
+    [
+        ("", TIMEOUT, ErrorCode.invalid_request),
+        ("id", 900_001, ErrorCode.invalid_transaction_timeout),
+        ("id", 0, ErrorCode.invalid_transaction_timeout),
+    ],
+)
+async def test_bad_requests_of_new_producers_are_refused(name: str, timeout_ms: int, code: ErrorCode) -> None:
+    async with running_transactions() as transactions:
+        reply = await transactions.coordinator.init_producer_id(name, timeout_ms)
+        assert reply == (code, -1, -1)
+
+
+async def test_id_that_nobody_initialised_is_not_known() -> None:
+    async with running_transactions() as transactions:
+        stranger = ProducerIdAndEpoch(1, 0)
+        assert await transactions.add(stranger, P0) is ErrorCode.invalid_producer_id_mapping
+        assert await transactions.end(stranger) is ErrorCode.invalid_producer_id_mapping
+        assert transactions.coordinator.verify("id", stranger, P0) is ErrorCode.invalid_producer_id_mapping
+
+
+async def test_partitions_that_are_not_coordinated_here_say_so() -> None:
+    transactions = Transactions()
+    stranger = ProducerIdAndEpoch(1, 0)
+    assert await transactions.end(stranger) is ErrorCode.not_coordinator
+    await transactions.load()
+    await transactions.coordinator.close()
+    assert await transactions.end(stranger) is ErrorCode.coordinator_not_available
+
+
+# --- EndTxn that bumps
+
+
+async def test_end_tells_the_producer_of_its_next_epoch() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        for _ in range(2):  # the second is sent again
+            reply = await transactions.coordinator.end_and_bump("id", producer, commit=True)
+            assert reply == (ErrorCode.none, producer.producer_id, producer.epoch + 1)
+        assert transactions.markers.of(P0) == [True]
+        assert transactions.markers.written[0][1].producer_epoch == producer.epoch + 1
+
+
+# --- time
+
+
+async def test_transaction_that_takes_too_long_is_aborted() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        transactions.advance(TIMEOUT)
+        assert transactions.stored().state is TransactionState.ONGOING
+        transactions.advance(10_000)
+        assert transactions.markers.of(P0) == [False]
+        assert await transactions.end(producer) is ErrorCode.producer_fenced
+
+
+async def test_time_goes_on_while_the_broker_is_down() -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        transactions.clock.advance(TIMEOUT)
+        await transactions.restart()
+        transactions.advance(10_001)
+        assert transactions.markers.of(P0) == [False]
+
+
+async def test_ids_that_nobody_uses_are_forgotten() -> None:
+    settings = {
+        "transactional_id_expiration_ms": 100_000,
+        "transaction_remove_expired_transaction_cleanup_interval_ms": 10_000,
+    }
+    async with running_transactions(Transactions(**settings)) as transactions:
+        first = await transactions.begin()
+        busy = await transactions.begin("busy")
+        transactions.advance(60_000)
+        await transactions.add(busy, P0, name="busy")
+        transactions.advance(50_000)
+        assert transactions.coordinator.describe("id").error is ErrorCode.transactional_id_not_found
+        await transactions.restart()
+        assert transactions.coordinator.describe("id").error is ErrorCode.transactional_id_not_found
+        assert transactions.stored("busy").state is TransactionState.ONGOING
+        again = await transactions.begin()
+        assert again.epoch == 0
+        assert again.producer_id != first.producer_id
+
+
+# --- administration
+
+
+async def test_list_filters_by_state_producer_and_duration() -> None:
+    async with running_transactions() as transactions:
+        producers = {}
+        for name in ("open", "empty", "done"):
+            producers[name] = await transactions.begin(name)
+            if name != "empty":
+                await transactions.add(producers[name], P0, name=name)
+        await transactions.end(producers["done"], name="done")
+        transactions.advance(5_000)
+        listed = transactions.coordinator.list
+
+        def names(found: object) -> set[str]:
+            error, transactional_ids = found  # type: ignore[misc]
+            assert error is ErrorCode.none
+            return {one.transactional_id for one in transactional_ids}
+
+        assert names(listed()) == {"open", "empty", "done"}
+        assert names(listed({TransactionState.ONGOING})) == {"open"}
+        assert names(listed((), {producers["done"].producer_id})) == {"done"}
+        assert names(listed({TransactionState.ONGOING}, (), 4_000)) == {"open"}
+        assert names(listed({TransactionState.ONGOING}, (), 5_000)) == set()
