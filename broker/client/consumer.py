@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from broker.client.cluster import Cluster
 from broker.client.consumer_fetch import ConsumerFetch
 from broker.client.consumer_positions import Positions
-from broker.client.group_offsets import GroupOffsets
+from broker.client.group_offsets import NO_MEMBER, GroupMetadata, GroupOffsets
 from broker.client.group_subscription import GroupSubscription
 from broker.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
 from broker.client.settings import ClientSettings
@@ -180,6 +180,17 @@ class Consumer:
         for tp in self.assignment() if partitions is None else partitions:
             self._positions.seek_to(tp, LATEST)
 
+    def seek_to_times(self, timestamps: Mapping[TopicPartition, int]) -> None:
+        """Go on at the first record at least as young as each timestamp (ms), at the end where there is none."""
+        for tp, timestamp in timestamps.items():
+            self._positions.seek_to(tp, timestamp)
+
+    def rewind(self, offsets: int, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go back by so many offsets to read them again, in these partitions or in all; not before the first record."""
+        chosen = list(self.assignment() if partitions is None else partitions)
+        for tp, first in self.beginning_offsets(chosen).items():
+            self._positions.seek(tp, max(self.position(tp) - offsets, first))
+
     def position(self, tp: TopicPartition) -> int:
         """The offset of the next record `poll` returns of `tp`."""
         if self._positions.get(tp) is None:
@@ -205,6 +216,18 @@ class Consumer:
         if self._offsets is None:
             raise ConfigError("group.id is missing: offsets are committed under it")
         return self._offsets.fetch(partitions)
+
+    def group_metadata(self) -> GroupMetadata:
+        """For `Producer.send_offsets_to_transaction`; take it anew for every transaction, it changes."""
+        if self._offsets is None:
+            raise ConfigError("group.id is missing: offsets are committed under it")
+        member = self._subscription.membership if self._subscription is not None else NO_MEMBER
+        return GroupMetadata(self.settings.group_id, member)
+
+    def lag(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
+        """Offsets between the position and the end (with read_committed, the last stable offset); asks the leaders."""
+        chosen = list(self.assignment() if partitions is None else partitions)
+        return {tp: max(end - self.position(tp), 0) for tp, end in self.end_offsets(chosen).items()}
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset of each partition."""

@@ -1,0 +1,143 @@
+"""A transaction driven by its handle alone: begun here, written there, ended by a process that knows three values."""
+
+from __future__ import annotations
+
+import multiprocessing
+import pickle
+
+import pytest
+
+from broker.client.cluster import Cluster
+from broker.client.fetcher import Fetcher, FetchStream
+from broker.client.group_offsets import GroupMetadata, GroupOffsets
+from broker.client.offsets import LATEST, list_offsets
+from broker.client.partition_writer import PartitionWriter, produce_batches
+from broker.client.transaction_errors import FatalTransactionError, ProducerFenced
+from broker.client.transactions import (
+    TransactionHandle,
+    add_offsets,
+    add_partitions,
+    commit_offsets,
+    end_transaction,
+    init_transactional_id,
+)
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.builder import BatchBuilder
+from broker.records.record import decode_records
+from tests.client.conftest import TopicMaker
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import eventually
+
+
+def batch(*values: int, transactional: bool = True) -> bytes:
+    builder = BatchBuilder(max_bytes=1 << 20, transactional=transactional)
+    for value in values:
+        builder.append(1000, None, b"%d" % value)
+    return builder.build()
+
+
+def committed(bootstrap: str, tp: TopicPartition) -> list[int]:
+    """What a reader of committed data sees."""
+    with Cluster(bootstrap, {"isolation.level": "read_committed"}) as cluster, Fetcher(cluster, tp) as fetcher:
+        end = list_offsets(cluster, {tp: LATEST})[tp].offset
+        return [
+            int(record.value or b"")
+            for fetched in FetchStream(fetcher, 0, end)
+            for record in decode_records(fetched.records, aborted=fetched.aborted)
+        ]
+
+
+@pytest.fixture
+def tp(make_topic: TopicMaker) -> TopicPartition:
+    return TopicPartition(make_topic(), 0)
+
+
+def end_elsewhere(bootstrap: str, handle: TransactionHandle) -> None:
+    """What the other process does."""
+    with Cluster(bootstrap) as cluster:
+        end_transaction(cluster, handle, commit=True)
+
+
+def test_another_process_ends_what_this_one_began(broker: BrokerProcess, cluster: Cluster, tp: TopicPartition) -> None:
+    handle = init_transactional_id(cluster, tp.topic, timeout_ms=120_000)
+    assert pickle.loads(pickle.dumps(handle)) == handle
+    add_partitions(cluster, handle, [tp])
+    batches = [batch(*range(n * 10, n * 10 + 10)) for n in range(8)]
+    assert produce_batches(cluster, tp, batches, transaction=handle) == list(range(0, 80, 10))
+    assert committed(broker.bootstrap, tp) == []
+    other = multiprocessing.get_context("spawn").Process(target=end_elsewhere, args=(broker.bootstrap, handle))
+    other.start()
+    other.join(30)
+    assert other.exitcode == 0
+    eventually(lambda: committed(broker.bootstrap, tp) == list(range(80)))
+
+
+def test_the_same_end_may_be_repeated_and_the_other_one_is_refused(cluster: Cluster, tp: TopicPartition) -> None:
+    handle = init_transactional_id(cluster, tp.topic)
+    add_partitions(cluster, handle, [tp])
+    produce_batches(cluster, tp, [batch(1)], transaction=handle)
+    end_transaction(cluster, handle, commit=True)
+    end_transaction(cluster, handle, commit=True)
+    with pytest.raises(FatalTransactionError):
+        end_transaction(cluster, handle, commit=False)
+
+
+def test_a_later_attempt_aborts_and_fences_the_earlier_one(
+    broker: BrokerProcess, cluster: Cluster, tp: TopicPartition
+) -> None:
+    first = init_transactional_id(cluster, tp.topic)
+    add_partitions(cluster, first, [tp])
+    produce_batches(cluster, tp, [batch(1)], transaction=first)
+    second = init_transactional_id(cluster, tp.topic)
+    assert second.producer_id == first.producer_id
+    assert second.epoch > first.epoch
+    with pytest.raises(ProducerFenced):
+        end_transaction(cluster, first, commit=True)
+    with pytest.raises(PykafkaError):
+        produce_batches(cluster, tp, [batch(2)], transaction=first, first_sequence=1)
+    add_partitions(cluster, second, [tp])
+    produce_batches(cluster, tp, [batch(3)], transaction=second)
+    end_transaction(cluster, second, commit=True)
+    eventually(lambda: committed(broker.bootstrap, tp) == [3])
+
+
+def test_a_partition_is_written_in_several_goes(broker: BrokerProcess, cluster: Cluster, tp: TopicPartition) -> None:
+    handle = init_transactional_id(cluster, tp.topic)
+    add_partitions(cluster, handle, [tp])
+    with PartitionWriter(cluster, tp, transaction=handle) as writer:
+        writer.write([batch(0, 1), batch(2)])
+        written = writer.next_sequence
+    assert written == 3
+    produce_batches(cluster, tp, [batch(3)], transaction=handle, first_sequence=written)
+    end_transaction(cluster, handle, commit=True)
+    eventually(lambda: committed(broker.bootstrap, tp) == [0, 1, 2, 3])
+
+
+def test_offsets_go_with_the_transaction(cluster: Cluster, tp: TopicPartition, group: str) -> None:
+    handle = init_transactional_id(cluster, tp.topic)
+    for offset, commit in ((5, False), (6, True)):
+        add_offsets(cluster, handle, group)
+        commit_offsets(cluster, handle, {tp: offset}, GroupMetadata(group))
+        end_transaction(cluster, handle, commit=commit)
+    assert GroupOffsets(cluster, group).fetch([tp]) == {tp: 6}
+
+
+def test_an_epoch_is_bumped_only_by_who_holds_it(cluster: Cluster, topic: str) -> None:
+    first = init_transactional_id(cluster, topic)
+    second = init_transactional_id(cluster, topic, previous=first.identity)
+    assert second.epoch == first.epoch + 1
+    third = init_transactional_id(cluster, topic)
+    with pytest.raises(ProducerFenced):
+        init_transactional_id(cluster, topic, previous=second.identity)
+    assert third.epoch == second.epoch + 1
+
+
+def test_only_transactional_batches_go_into_a_transaction(cluster: Cluster, tp: TopicPartition) -> None:
+    handle = init_transactional_id(cluster, tp.topic)
+    add_partitions(cluster, handle, [tp])
+    for plain, given in ((True, handle), (False, None)):
+        with pytest.raises(ConfigError, match="must be built with transactional=True"):
+            produce_batches(cluster, tp, [batch(1, transactional=not plain)], transaction=given)
+    with pytest.raises(ConfigError, match="needs acks=all"):
+        produce_batches(cluster, tp, [batch(1)], transaction=handle, acks=1)
