@@ -3,85 +3,53 @@
 from __future__ import annotations
 
 import random
+import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import encode_request
+from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_requests import SERVED, Requests, ask_for, batch, fetch_body
+from tests.support.hostile_requests import GROUP, TOPIC, HostileRequests
+from tests.support.raw_requests import SERVED, Requests, ask_for, fetch_body
+from tests.support.scrape import Scrape
 from tests.support.waiting import eventually
 
-FRAMES = 20_000
-TIME_S = 25.0
+CONNECTIONS = 8
+FRAMES_AT_ONCE = 6
+SILENCE_S = 0.5
+"""A connection that says nothing for so long has a request that waits, or waits for the rest of one; it is given up."""
 GROWTH_BYTES = 50 << 20
-TOPIC = "target"
-
-BODIES: dict[ApiKey, dict[str, Any]] = {
-    ApiKey.PRODUCE: {
-        "acks": 1,
-        "topic_data": [{"name": TOPIC, "partition_data": [{"index": 0, "records": batch(b"v" * 40)}]}],
-    },
-    ApiKey.FETCH: fetch_body([ask_for(TOPIC)], max_wait=1),
-    ApiKey.LIST_OFFSETS: {"topics": [{"name": TOPIC, "partitions": [{"partition_index": 0, "timestamp": -1}]}]},
-    ApiKey.METADATA: {"topics": [{"name": TOPIC}], "allow_auto_topic_creation": False},
-    ApiKey.OFFSET_COMMIT: {
-        "group_id": "g",
-        "generation_id_or_member_epoch": -1,
-        "topics": [{"name": TOPIC, "partitions": [{"partition_index": 0, "committed_offset": 3}]}],
-    },
-    ApiKey.OFFSET_FETCH: {
-        "group_id": "g",
-        "topics": [{"name": TOPIC, "partition_indexes": [0]}],
-        "groups": [{"group_id": "g", "topics": [{"name": TOPIC, "partition_indexes": [0]}]}],
-    },
-    ApiKey.FIND_COORDINATOR: {"key": "g", "coordinator_keys": ["g"]},
-    ApiKey.JOIN_GROUP: {
-        "group_id": "g",
-        "session_timeout": 6000,
-        "rebalance_timeout": 1,
-        "protocol_type": "consumer",
-        "protocols": [{"name": "range", "metadata": b"m"}],
-    },
-    ApiKey.SYNC_GROUP: {"group_id": "g", "generation_id": 1, "member_id": "m"},
-    ApiKey.DESCRIBE_CONFIGS: {"resources": [{"resource_type": 2, "resource_name": TOPIC}]},
-    ApiKey.INCREMENTAL_ALTER_CONFIGS: {
-        "resources": [
-            {
-                "resource_type": 2,
-                "resource_name": TOPIC,
-                "configs": [{"name": "segment.ms", "config_operation": 0, "value": "99999"}],
-            }
-        ],
-        "validate_only": True,
-    },
-    ApiKey.CREATE_TOPICS: {
-        "topics": [{"name": "t", "num_partitions": 1, "replication_factor": 1}],
-        "validate_only": True,
-    },
-    ApiKey.DELETE_TOPICS: {"topics": [{"name": "none"}], "topic_names": ["none"]},
-}
+ANSWERED = "kafka_network_requestmetrics_requests_total"
+OPEN = "kafka_server_socketservermetrics_connection_count"
+CLOSED = "kafka_server_socketservermetrics_connection_close_total"
 
 
 @pytest.fixture
-def target(broker_factory: Callable[..., BrokerProcess]) -> Iterator[BrokerProcess]:
-    settings = {"auto.create.topics.enable": "false", "offsets.topic.num.partitions": "1"}
+def target(broker_factory: BrokerFactory) -> Iterator[BrokerProcess]:
     broker = broker_factory(
-        {**settings, "group.initial.rebalance.delay.ms": "0", "socket.request.max.bytes": "1000000"}
+        {
+            "auto.create.topics.enable": "false",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.num.partitions": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "socket.request.max.bytes": "1000000",
+            "metrics.listener": "HTTP://127.0.0.1:0",
+        }
     )
     with Requests(broker.bootstrap) as ask:
-        ask.create(TOPIC)
-        ask.ask(ApiKey.FIND_COORDINATOR, {"coordinator_keys": ["g"]})
+        ask.create(TOPIC, 3)
+        for key_type in (0, 1):
+            ask.ask(ApiKey.FIND_COORDINATOR, {"coordinator_keys": [GROUP], "key_type": key_type})
     yield broker
     assert broker.running, broker.output[-3000:]
-    assert "Traceback" not in broker.output, broker.output[-6000:]
+    assert "Traceback" not in broker.output, broker.output[broker.output.index("Traceback") :][:6000]
 
 
 def memory(broker: BrokerProcess) -> int:
@@ -92,68 +60,93 @@ def memory(broker: BrokerProcess) -> int:
     raise AssertionError("no VmRSS")
 
 
-def descriptors(broker: BrokerProcess) -> int:
-    return len(list(Path(f"/proc/{broker.pid}/fd").iterdir()))
+class Attacker:
+    """One connection after another: each is used until the broker closes it or it falls silent."""
+
+    def __init__(self, broker: BrokerProcess, dice: random.Random, corpus: list[bytes]) -> None:
+        self._address = ("127.0.0.1", broker.port)
+        self._hostile = HostileRequests(dice)
+        self._corpus = corpus
+        self.connections = 0
+        self.socket = self._connect()
+        self.heard = time.monotonic()
+
+    def _connect(self) -> socket.socket:
+        self.connections += 1
+        made = socket.create_connection(self._address, timeout=10)
+        made.setblocking(False)
+        return made
+
+    def attack(self) -> None:
+        """Send more frames; what the socket does not take is a frame cut off."""
+        frames = b"".join(self._hostile.broken(self._corpus) for _ in range(FRAMES_AT_ONCE))
+        try:
+            self.socket.send(frames)
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self.reconnect()
+
+    def listen(self) -> None:
+        """Take what the broker says; when it hung up begin anew."""
+        self.heard = time.monotonic()
+        try:
+            if not self.socket.recv(1 << 18):
+                self.reconnect()
+        except ConnectionError:
+            self.reconnect()
+
+    def reconnect(self) -> None:
+        self.socket.close()
+        self.socket = self._connect()
+        self.heard = time.monotonic()
 
 
-def sound(dice: random.Random) -> bytes:
-    api = dice.choice(list(BODIES))
-    low, high = SERVED[api]
-    return encode_request(api, dice.randint(low, high), dice.getrandbits(31), "x", BODIES[api])[4:]
-
-
-def hostile(dice: random.Random) -> bytes:
-    """A frame, with its length: random bytes, or a sound request with some of its bytes wrong, gone or doubled."""
-    kind = dice.randrange(8)
-    if kind == 0:
-        frame = dice.randbytes(dice.randrange(1, 200))
-    elif kind == 1:
-        frame = struct.pack(">hhi", dice.choice([*SERVED, 4, 7, 26, 99]), dice.randrange(-2, 20), 1) + dice.randbytes(
-            30
-        )
-    else:
-        frame = sound(dice)
-        for _ in range(dice.randint(0, 4)):
-            at = dice.randrange(min(4, len(frame) - 1), len(frame))
-            change = dice.randrange(4)
-            if change == 0:
-                frame = (
-                    frame[:at] + bytes([dice.choice((0, 1, 0x7F, 0x80, 0xFF, dice.randrange(256)))]) + frame[at + 1 :]
-                )
-            elif change == 1:
-                frame = frame[:at] + dice.choice((b"\xff" * 4, b"\x7f\xff\xff\xff", b"\x80\0\0\0")) + frame[at + 4 :]
-            elif change == 2:
-                frame = frame[:at] + frame[at + dice.randrange(1, 9) :]
-            else:
-                frame = frame[:at] + frame[at - 4 : at] + frame[at:]
-    length = len(frame) if dice.random() > 0.02 else dice.choice((-1, 0, 1 << 30, len(frame) + 5))
-    return struct.pack(">i", length) + frame
-
-
-def test_twenty_thousand_hostile_frames_do_no_harm(target: BrokerProcess) -> None:
-    dice = random.Random(20_000)
-    host, _, port = target.bootstrap.rpartition(":")
+def attack(target: BrokerProcess, frames: int, seed: int) -> None:
+    """Until the broker has answered `frames` frames, or closed a connection for them."""
+    dice = random.Random(seed)
+    makes = HostileRequests(dice)
+    corpus = [makes.sound(api, version) for api, (low, high) in SERVED.items() for version in range(low, high + 1)] * 3
+    attackers = [Attacker(target, dice, corpus) for _ in range(CONNECTIONS)]
+    handled_before = handled(Scrape(target.metrics_url))
     with Requests(target.bootstrap) as good:
-        good.put(TOPIC, b"x")
-        before, open_before = memory(target), descriptors(target)
-        sent, deadline = 0, time.monotonic() + TIME_S
-        while sent < FRAMES and time.monotonic() < deadline:
-            with socket.create_connection((host, int(port)), timeout=10) as sock:
-                frames = [hostile(dice) for _ in range(dice.randint(1, 10))]
-                sent += len(frames)
-                try:
-                    sock.sendall(b"".join(frames))
-                    sock.shutdown(socket.SHUT_WR)
-                    while sock.recv(1 << 16):
-                        pass
-                except ConnectionError:
-                    pass
-            if sent % 50 == 0:
-                assert good.metadata(TOPIC).topics[0].error_code is ErrorCode.none
-        assert sent > FRAMES // 10
-        eventually(lambda: descriptors(target) <= open_before + 5)
-        assert good.metadata(TOPIC).topics[0].error_code is ErrorCode.none
-        assert memory(target) - before < GROWTH_BYTES
+        looked = time.monotonic()
+        while True:
+            readable, _, _ = select.select([one.socket for one in attackers], [], [], 0.01)
+            now = time.monotonic()
+            for one in attackers:
+                if one.socket in readable:
+                    one.listen()
+                    one.attack()
+                elif now > one.heard + SILENCE_S:
+                    one.reconnect()
+                    one.attack()
+            if now > looked + 0.5:
+                looked = now
+                asked = time.monotonic()
+                assert good.metadata(TOPIC).topics[0].error_code is not ErrorCode.unknown_server_error
+                assert time.monotonic() - asked < 5
+                if handled(Scrape(target.metrics_url)) - handled_before >= frames:
+                    break
+    for one in attackers:
+        one.socket.close()
+
+
+def handled(scrape: Scrape) -> float:
+    """Frames that were answered, and those that ended their connection."""
+    return scrape.total(ANSWERED) + scrape.total(CLOSED) - scrape.total(CLOSED, reason="client")
+
+
+@pytest.mark.parametrize("frames", [20_000, pytest.param(100_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_hostile_frames_do_no_harm(target: BrokerProcess, frames: int) -> None:
+    open_before = Scrape(target.metrics_url).total(OPEN)
+    attack(target, 1000, seed=1)  # what is loaded and made once
+    before = memory(target)
+    attack(target, frames, seed=frames)
+    eventually(lambda: Scrape(target.metrics_url).total(OPEN) <= open_before)
+    with Requests(target.bootstrap) as good:
+        good.metadata(TOPIC)
+    assert memory(target) - before < GROWTH_BYTES
 
 
 def test_half_frames_and_unread_responses_hold_nobody_up(target: BrokerProcess) -> None:
@@ -176,4 +169,4 @@ def test_half_frames_and_unread_responses_hold_nobody_up(target: BrokerProcess) 
         assert memory(target) - before < GROWTH_BYTES
         for one in stuck:
             one.close()
-        eventually(lambda: descriptors(target) < 60)
+        eventually(lambda: Scrape(target.metrics_url).total(OPEN) <= 1)
