@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from broker.errors import CorruptBatch
 from broker.log.compaction_plan import Compacted, CompactionPlan, CompactionResult
 
 __all__ = ["CompactionProcess", "Compactor"]
@@ -63,9 +62,9 @@ class CompactionProcess:
             pickle.dump(plan, process.stdin)
             process.stdin.flush()
             while True:
-                failure, answer = pickle.load(process.stdout)
-                if failure:
-                    raise CorruptBatch(answer) if failure == CorruptBatch.__name__ else OSError(answer)
+                answer = pickle.load(process.stdout)
+                if isinstance(answer, Exception):
+                    raise answer
                 yield answer
                 if isinstance(answer, CompactionResult):
                     return
@@ -93,7 +92,10 @@ class CompactionProcess:
         with self._lock:
             if self._is_closed:
                 raise OSError("closed")
-            if self._process is None or self._process.poll() is not None:
+            if self._process is not None and self._process.poll() is not None:
+                _end(self._process)
+                self._process = None
+            if self._process is None:
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", _WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT
                 )

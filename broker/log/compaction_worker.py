@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+import traceback
 from typing import BinaryIO
 
 from broker.errors import CorruptBatch
@@ -40,12 +41,19 @@ def main(plans: BinaryIO, answers: BinaryIO) -> None:
         try:
             for answer in compact(plan, check):
                 _send(answers, answer)
-        except (OSError, CorruptBatch) as error:
-            _send(answers, str(error) if isinstance(error, OSError) else error.message, type(error).__name__)
+        except _Orphaned:
+            raise
+        except OSError as error:
+            _send(answers, error)
+        except CorruptBatch as error:
+            _send(answers, CorruptBatch(error.message))
+        except Exception as error:  # a fault of ours: the same plan would meet it again
+            traceback.print_exc()
+            _send(answers, CorruptBatch(f"{type(error).__name__}: {error}"))
 
 
-def _send(answers: BinaryIO, answer: object, failure: str = "") -> None:
-    pickle.dump((failure, answer), answers)
+def _send(answers: BinaryIO, answer: object) -> None:
+    pickle.dump(answer, answers)
     answers.flush()
 
 

@@ -34,8 +34,10 @@ def is_aged(active: Segment, config: LogConfig, now_ms: int) -> bool:
 
 
 def _roll_after(segment: Segment, config: LogConfig) -> int:
-    """segment.ms less a part of the jitter that is random between segments and fixed for each."""
+    """segment.ms (or max.compaction.lag.ms where that is shorter, since only closed segments are compacted) less a part
+    of the jitter that is random between segments and fixed for each."""
+    longest = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
     if not config.segment_jitter_ms:
-        return config.segment_ms
-    spread = min(config.segment_jitter_ms, config.segment_ms)
-    return config.segment_ms - crc32c(str(segment.path()).encode()) % spread
+        return longest
+    spread = min(config.segment_jitter_ms, longest)
+    return longest - crc32c(str(segment.path()).encode()) % spread
