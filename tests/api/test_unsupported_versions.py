@@ -13,7 +13,7 @@ from broker.protocol.api_keys import ApiKey
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import SERVED, Requests
 
-UNSERVED = sorted(set(range(-1, 100)) - set(SERVED)) + [32767, -32768]
+UNSERVED = [*sorted(set(range(-1, 100)) - set(SERVED)), 32767, -32768]
 REFUSED = [
     (api, version)
     for api, (low, high) in SERVED.items()

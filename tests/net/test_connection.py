@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +14,10 @@ import pytest
 
 from broker.config.broker_config import BrokerConfig
 from broker.net.listener import ListenerSet
-from broker.net.router import Client, Route, Router
+from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_response, encode_request
-
-Body = Callable[[Request, Client], Any]
+from tests.support.listening import answer_with, closed_by_peer, read_frame, request, serving
 
 
 class Slice(NamedTuple):
@@ -28,30 +26,6 @@ class Slice(NamedTuple):
     file: Any
     position: int
     length: int
-
-
-@contextlib.asynccontextmanager
-async def serving(handler: Body, **settings: Any) -> AsyncIterator[tuple[str, int, ListenerSet]]:
-    listeners = ListenerSet(BrokerConfig(listeners=("PLAINTEXT://127.0.0.1:0",), **settings))
-    (bound,) = listeners.bind()
-    await listeners.serve(Router([Route(ApiKey.METADATA, 0, 12, handler), Route(ApiKey.API_VERSIONS, 0, 4, handler)]))
-    try:
-        yield bound.host, bound.port, listeners
-    finally:
-        await listeners.close()
-
-
-def request(correlation_id: int, client_id: str = "t") -> bytes:
-    return encode_request(ApiKey.METADATA, 4, correlation_id, client_id, {"topics": []})
-
-
-async def read_frame(reader: asyncio.StreamReader) -> bytes:
-    (length,) = struct.unpack(">i", await reader.readexactly(4))
-    return await reader.readexactly(length)
-
-
-def answer_with(name: str) -> dict[str, Any]:
-    return {"cluster_id": name, "topics": []}
 
 
 def test_pipelined_requests_are_answered_in_order_even_when_one_has_to_wait() -> None:
@@ -121,12 +95,6 @@ def test_file_ranges_are_sent_between_bytes_to_a_reader_that_is_slow(tmp_path: P
                 return frames[0]
 
     assert asyncio.run(main()) == b"abc" + data + b"xyz"
-
-
-async def closed_by_peer(reader: asyncio.StreamReader) -> bool:
-    with contextlib.suppress(ConnectionError):
-        return await asyncio.wait_for(reader.read(1), 5) == b""
-    return True
 
 
 @pytest.mark.parametrize(
