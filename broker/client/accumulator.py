@@ -251,6 +251,11 @@ class Accumulator:
         return self._closed
 
     @property
+    def used(self) -> int:
+        """Bytes of `buffer.memory` that are taken."""
+        return self._used
+
+    @property
     def empty(self) -> bool:
         """Whether every batch is settled."""
         return not self._incomplete

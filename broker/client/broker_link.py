@@ -18,7 +18,7 @@ from broker.client.producer_batch import ProducerBatch
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["BrokerLink", "Entry"]
+__all__ = ["Acknowledgement", "BrokerLink", "Entry"]
 
 
 class Entry(NamedTuple):
@@ -31,6 +31,14 @@ class Entry(NamedTuple):
 class _InFlight(NamedTuple):
     sent_at: float
     entries: Sequence[Entry]
+
+
+class Acknowledgement(NamedTuple):
+    """A reply, the batches it is about, and when (monotonic seconds) they were sent."""
+
+    entries: Sequence[Entry]
+    results: dict[TopicPartition, Produced]
+    sent_at: float
 
 
 class BrokerLink:
@@ -70,10 +78,11 @@ class BrokerLink:
             self._requests.pop()
         return self._acks != 0
 
-    def receive(self) -> tuple[Sequence[Entry], dict[TopicPartition, Produced]]:
-        """The next reply, which should be there already, with the batches it is about."""
+    def receive(self) -> Acknowledgement:
+        """The next reply, which should be there already."""
         _, answer = self.connection.receive()
-        return self._requests.popleft().entries, produced(answer)
+        request = self._requests.popleft()
+        return Acknowledgement(request.entries, produced(answer), request.sent_at)
 
     def close(self) -> list[Entry]:
         """Hang up; the batches whose fate is unknown, oldest first."""

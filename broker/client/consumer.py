@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from broker.client.client_stats import ClientStats, Statistics
 from broker.client.cluster import Cluster
 from broker.client.consumer_fetch import ConsumerFetch
 from broker.client.consumer_positions import Positions
@@ -25,6 +26,7 @@ from broker.client.group_offsets import NO_MEMBER, GroupMetadata, GroupOffsets
 from broker.client.group_subscription import GroupSubscription
 from broker.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
 from broker.client.settings import ClientSettings
+from broker.client.stats_reporter import OnStats, StatsReporter
 from broker.client.topic_filter import TopicFilter
 from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
@@ -60,13 +62,21 @@ class Consumer:
         self,
         bootstrap: str | Iterable[str] | Mapping[str, Any] | ClientSettings,
         properties: Mapping[str, Any] | None = None,
+        *,
+        on_stats: OnStats | None = None,
     ) -> None:
-        """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects when first needed."""
+        """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects when first needed.
+
+        `on_stats` is called with `stats()` every `statistics.interval.ms`, from `poll`.
+        """
         self.settings = settings = ClientSettings.of(bootstrap, properties)
         self.cluster = Cluster(settings)
         self._offsets = GroupOffsets(self.cluster, settings.group_id) if settings.group_id else None
         self._positions = Positions(self.cluster, self._offsets)
-        self._fetch = ConsumerFetch(self.cluster)
+        now = time.monotonic()
+        self._statistics = Statistics(settings.client_id, now)
+        self._reporter = StatsReporter(on_stats, settings.statistics_interval_ms, now)
+        self._fetch = ConsumerFetch(self.cluster, self._statistics)
         self._subscription: GroupSubscription | None = None
         self._next_commit = 0.0
         self._closed = False
@@ -148,7 +158,9 @@ class Consumer:
         """
         deadline = time.monotonic() + timeout_s
         while True:
-            left = max(deadline - time.monotonic(), 0.0)
+            now = time.monotonic()
+            left = max(deadline - now, 0.0)
+            self._reporter.report(now, self.stats)
             if self._closed:
                 raise PykafkaError("this consumer was closed")
             if self._subscription is None or self._subscription.advance(min(left, _SLICE_S)):
@@ -241,6 +253,10 @@ class Consumer:
         """The first record at least as young as each timestamp (ms); (-1, -1) where there is none."""
         return list_offsets(self.cluster, timestamps)
 
+    def stats(self) -> ClientStats:
+        """What was read so far, by topic and broker."""
+        return self._statistics.snapshot(time.monotonic())
+
     def close(self) -> None:
         """Commit if that is automatic, leave the group, hang up. May be called again."""
         if self._closed:
@@ -273,6 +289,7 @@ class Consumer:
                     break  # first what is good; the next poll raises
                 completed.popleft()
                 raise
+            fetch.count(self._statistics, len(records))
             out += (_new_tuple(ConsumerRecord, (topic, partition, r[0], r[1], r[2], r[3], r[4], r[5])) for r in records)
             fetchable[fetch.tp] = fetch.position
             self._positions.seek(fetch.tp, fetch.position)

@@ -15,11 +15,12 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster
 from broker.client.connection import Connection
 from broker.client.fetch_request import FetchFrom, FetchLimits, fetch_request, fetch_version_limit
 from broker.client.fetch_response import FetchedPartition, parse_fetch_response
-from broker.client.fetcher import end_of_batches
+from broker.client.fetcher import measure_batches
 from broker.client.metadata import Node
 from broker.client.settings import isolation_id
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, PykafkaError, raise_for
@@ -38,7 +39,8 @@ class CompletedFetch:
         self.position = offset
         """Offset of the next record this would give; read on only while it is what the consumer wants next."""
         self.high_watermark = fetched.high_watermark
-        self._end = end_of_batches(fetched.records, offset)
+        self._end, self._batches = measure_batches(fetched.records, offset)
+        self._size = len(fetched.records)
         self._error: CorruptBatch | None = None
         self._records: Iterator[Record] = decode_records(
             fetched.records, low=offset, check_crcs=check_crcs, aborted=fetched.aborted
@@ -64,6 +66,12 @@ class CompletedFetch:
             self.position = self._end
         return records
 
+    def count(self, statistics: Statistics, records: int) -> None:
+        """Note that so many records were handed out; bytes and batches go with the first of them."""
+        size, batches = self._size, self._batches
+        self._size = self._batches = 0
+        statistics.batches(self.tp.topic, time.monotonic(), records=records, size=size, batches=batches)
+
     @property
     def exhausted(self) -> bool:
         return self.position >= self._end
@@ -78,8 +86,9 @@ class _Request(NamedTuple):
 class ConsumerFetch:
     """Requests under way and answers not yet read."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, statistics: Statistics) -> None:
         settings = cluster.settings
+        self._statistics = statistics
         self.completed: deque[CompletedFetch] = deque()
         self._cluster = cluster
         self._settings = settings
@@ -168,6 +177,7 @@ class ConsumerFetch:
         request = self._requests.pop(node)
         try:
             reply = request.connection.receive_reply()
+            self._statistics.answered(node.id, time.monotonic() - request.sent_at)
             answer = parse_fetch_response(reply.version, reply.payload)
             raise_for(answer.error, f"fetching from {node}")
         except PykafkaError as error:
@@ -206,5 +216,6 @@ class ConsumerFetch:
         self._requests.pop(node, None)
         connection = self._connections.pop(node, None)
         if connection is not None:
+            self._statistics.unreachable(node.id)
             connection.close()
             self._cluster.invalidate()

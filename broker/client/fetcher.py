@@ -27,7 +27,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
 
-__all__ = ["FetchStream", "Fetched", "Fetcher", "end_of_batches"]
+__all__ = ["FetchStream", "Fetched", "Fetcher", "end_of_batches", "measure_batches"]
 
 
 class Fetched(NamedTuple):
@@ -196,9 +196,15 @@ class FetchStream:
 
 def end_of_batches(records: memoryview, offset: int) -> int:
     """The offset after the last whole batch, or `offset` when there is none. Raises CorruptBatch."""
-    next_offset = offset
+    return measure_batches(records, offset)[0]
+
+
+def measure_batches(records: memoryview, offset: int) -> tuple[int, int]:
+    """The same offset, and how many whole batches there are."""
+    next_offset, count = offset, 0
     for _, header in walk_batches(records):
         next_offset = max(next_offset, header.next_offset)
+        count += 1
     if records and next_offset == offset:
         raise CorruptBatch(f"{len(records)} bytes hold no whole batch at or after offset {offset}")
-    return next_offset
+    return next_offset, count

@@ -27,12 +27,14 @@ from types import TracebackType
 from typing import Any
 
 from broker.client.accumulator import Accumulator, TopicQueues
+from broker.client.client_stats import ClientStats, Statistics
 from broker.client.cluster import Cluster
 from broker.client.group_offsets import GroupMetadata
 from broker.client.partitioner import Partitioner, named_partitioner, partition_of_key
 from broker.client.producer_batch import RecordFuture, RecordMetadata
 from broker.client.sender import Sender
 from broker.client.settings import ClientSettings
+from broker.client.stats_reporter import OnStats, StatsReporter
 from broker.client.transaction_manager import TransactionManager
 from broker.client.waker import Waker
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, RequestTimedOut
@@ -55,11 +57,13 @@ class Producer:
         properties: Mapping[str, Any] | None = None,
         *,
         partitioner: Partitioner | None = None,
+        on_stats: OnStats | None = None,
     ) -> None:
         """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects when first needed.
 
         `partitioner(topic, key, value, partitions)` chooses for records without a partition, instead of the setting of
-        that name; None from it means wherever a batch is being filled.
+        that name; None from it means wherever a batch is being filled. `on_stats` is called with `stats()` every
+        `statistics.interval.ms`, from the sender thread.
         """
         self.settings = ClientSettings.of(bootstrap, properties)
         self._cluster = Cluster(self.settings, create_topics=True)
@@ -69,7 +73,15 @@ class Producer:
         self._transactions: TransactionManager | None = None
         if self.settings.transactional_id:
             self._transactions = TransactionManager(self._cluster, self.flush)
-        self._sender = Sender(self._cluster, self._accumulator, self._waker, self._transactions)
+        now = time.monotonic()
+        self._sender = Sender(
+            self._cluster,
+            self._accumulator,
+            self._waker,
+            Statistics(self.settings.client_id, now),
+            StatsReporter(on_stats, self.settings.statistics_interval_ms, now),
+            self._transactions,
+        )
         self._sender.start()
 
     def __enter__(self) -> Producer:
@@ -122,6 +134,10 @@ class Producer:
     def partitions(self, topic: str) -> int:
         """How many partitions `topic` has; it is created when brokers allow that."""
         return len((self._accumulator.topics.get(topic) or self._meet(topic)).queues)
+
+    def stats(self) -> ClientStats:
+        """What was sent so far, by topic and broker."""
+        return self._sender.stats()
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every record sent so far is acknowledged or has failed. Raises RequestTimedOut."""

@@ -26,11 +26,13 @@ from typing import Final
 
 from broker.client.accumulator import Accumulator, PartitionQueue
 from broker.client.broker_link import BrokerLink, Entry
+from broker.client.client_stats import ClientStats, Statistics
 from broker.client.cluster import Cluster
 from broker.client.metadata import Node
 from broker.client.produce_request import Produced
 from broker.client.producer_batch import ProducerBatch
 from broker.client.producer_id import MAX_SEQUENCE, ProducerIdentity, init_producer_id
+from broker.client.stats_reporter import StatsReporter
 from broker.client.transaction_manager import TransactionManager
 from broker.client.waker import Waker
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode, PykafkaError, RequestTimedOut
@@ -52,6 +54,8 @@ class Sender(threading.Thread):
         cluster: Cluster,
         accumulator: Accumulator,
         waker: Waker,
+        statistics: Statistics,
+        reporter: StatsReporter,
         transactions: TransactionManager | None = None,
     ) -> None:
         super().__init__(name="pykafka-producer", daemon=True)
@@ -60,6 +64,8 @@ class Sender(threading.Thread):
         self._accumulator = accumulator
         self._waker = waker
         self._transactions = transactions
+        self._statistics = statistics
+        self._reporter = reporter
         self._selector = selectors.DefaultSelector()
         self._selector.register(waker, selectors.EVENT_READ)
         self._links: dict[int, BrokerLink] = {}
@@ -77,6 +83,10 @@ class Sender(threading.Thread):
         """Send no more; what is not settled fails."""
         self._aborted.set()
         self._waker.wake()
+
+    def stats(self) -> ClientStats:
+        """What was sent so far. Thread-safe."""
+        return self._statistics.snapshot(time.monotonic(), buffered_bytes=self._accumulator.used)
 
     def run(self) -> None:
         error: Exception = PykafkaError("the producer was closed before the record was acknowledged")
@@ -101,7 +111,8 @@ class Sender(threading.Thread):
         self._renew_metadata(now)
         self._time_out(now)
         self._drop_the_doomed()
-        wake_at = now + _LONGEST_WAIT_S
+        self._reporter.report(now, self.stats)
+        wake_at = min(now + _LONGEST_WAIT_S, self._reporter.due_at)
         ready, look_again = self._accumulator.ready(now)
         if not ready:
             wake_at = min(wake_at, look_again)
@@ -201,12 +212,13 @@ class Sender(threading.Thread):
         try:
             if not link.requests:
                 raise ConnectionFailed(f"{link.node} closed the connection")
-            entries, results = link.receive()
+            answer = link.receive()
         except PykafkaError as error:
             self._broken(link.node, error, now)
             return
-        for queue, batch in entries:
-            result = results.get(batch.tp, _NO_ANSWER)
+        self._statistics.answered(link.node.id, now - answer.sent_at)
+        for queue, batch in answer.entries:
+            result = answer.results.get(batch.tp, _NO_ANSWER)
             if result.error in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
                 self._succeed(queue, batch, result)
             else:
@@ -217,6 +229,8 @@ class Sender(threading.Thread):
     def _succeed(self, queue: PartitionQueue, batch: ProducerBatch, result: Produced) -> None:
         if batch.identity is not None and batch.identity == self._identity:
             self._known_to_log.add(queue.tp)
+        topic, size = queue.tp.topic, batch.size
+        self._statistics.batches(topic, time.monotonic(), records=batch.record_count, size=size)
         self._accumulator.settled(queue, batch)
         batch.succeed(result.base_offset, result.log_append_time)
 
@@ -227,6 +241,7 @@ class Sender(threading.Thread):
             self._accumulator.split(queue, batch)
         elif batch.attempts < self._settings.retries and now < batch.expires and self._may_retry(queue, batch, error):
             batch.attempts += 1
+            self._statistics.retried(queue.tp.topic)
             self._accumulator.put_back(queue, batch, now + self._cluster.backoff_s(batch.attempts))
         else:
             self._give_up(queue, batch, error)
@@ -251,6 +266,7 @@ class Sender(threading.Thread):
             self._transactions.failed(error, gap=numbered)
         elif numbered:
             self._identity = None  # its sequence numbers are missing now
+        self._statistics.failed(queue.tp.topic, batch.record_count)
         self._accumulator.settled(queue, batch)
         batch.fail(error)
 
@@ -266,6 +282,7 @@ class Sender(threading.Thread):
     def _broken(self, node: Node, error: PykafkaError, now: float) -> None:
         """The connection to a broker is gone, or none could be made."""
         logger.debug("%s: %s", node, error)
+        self._statistics.unreachable(node.id)
         self._cluster.invalidate()
         self._unreachable_until[node.id] = now + self._settings.reconnect_backoff_ms / 1000
         link = self._links.get(node.id)
