@@ -135,7 +135,7 @@ class _Latencies:
             left -= self._steps[step]
             if left <= 0:
                 break
-        return min(2.0 ** (step / _STEPS_PER_DOUBLING), self._maximum) * 1000
+        return min(math.exp2(step / _STEPS_PER_DOUBLING), self._maximum) * 1000
 
 
 class Statistics:
