@@ -264,6 +264,7 @@ class StoredLog:
             if found is not None:
                 active.cut(found[0])
             self._end = active.next_offset()
+            self._start = min(self._start, self._end)  # the batch may have held the start as well
             self._is_sealed = False
             drop_snapshots(self.directory, high=self._end)
             self.epochs.truncate_from_end(self._end)
