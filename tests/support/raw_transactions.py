@@ -1,0 +1,125 @@
+"""The requests of a transactional producer, one by one, for tests that look at what a broker answers on the wire."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from broker.errors import ErrorCode
+from broker.protocol.api_keys import ApiKey
+from broker.records.record import decode_records
+from tests.support.raw_requests import Requests, ask_for, batch
+
+TRANSACTION_KEY = 1
+
+
+class RawProducer:
+    """A producer that does nothing by itself: whoever knows its three names may speak for it."""
+
+    def __init__(self, ask: Requests, transactional_id: str, producer_id: int = -1, epoch: int = -1) -> None:
+        self.ask = ask
+        self.transactional_id = transactional_id
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self._sequences: dict[tuple[str, int], int] = {}
+
+    @property
+    def _names(self) -> dict[str, Any]:
+        return {
+            "transactional_id": self.transactional_id,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+        }
+
+    def find(self, version: int | None = None) -> Any:
+        """Have the topic of the transactions made, and the coordinator named."""
+        body = {"key_type": TRANSACTION_KEY, "key": self.transactional_id, "coordinator_keys": [self.transactional_id]}
+        answer = self.ask.ask(ApiKey.FIND_COORDINATOR, body, version)
+        return answer.coordinators[0] if hasattr(answer, "coordinators") else answer
+
+    def init(self, *, timeout_ms: int = 60_000, version: int | None = None, claim: bool = False) -> Any:
+        """InitProducerId; takes over what it is answered. `claim`: it says who it was so far."""
+        names = self._names if claim else {**self._names, "producer_id": -1, "producer_epoch": -1}
+        answer = self.ask.ask(ApiKey.INIT_PRODUCER_ID, {**names, "transaction_timeout": timeout_ms}, version)
+        if answer.error_code is ErrorCode.none:
+            self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
+            self._sequences.clear()
+        return answer
+
+    def begin(self) -> RawProducer:
+        """Find the coordinator and initialise."""
+        assert self.find().error_code is ErrorCode.none
+        answer = self.init()
+        assert answer.error_code is ErrorCode.none, answer
+        return self
+
+    def add(self, *partitions: tuple[str, int], version: int = 3, verify_only: bool = False) -> list[ErrorCode]:
+        """AddPartitionsToTxn; a code for each partition."""
+        topics = [{"name": topic, "partitions": [index]} for topic, index in partitions]
+        if version <= 3:
+            body = {f"v3_and_below_{name}": value for name, value in {**self._names, "topics": topics}.items()}
+            results = self.ask.ask(ApiKey.ADD_PARTITIONS_TO_TXN, body, version).results_by_topic_v3_and_below
+        else:
+            asked = {**self._names, "verify_only": verify_only, "topics": topics}
+            answer = self.ask.ask(ApiKey.ADD_PARTITIONS_TO_TXN, {"transactions": [asked]}, version)
+            assert answer.error_code is ErrorCode.none
+            results = answer.results_by_transaction[0].topic_results
+        codes = {(t.name, p.partition_index): p.partition_error_code for t in results for p in t.results_by_partition}
+        return [codes[partition] for partition in partitions]
+
+    def add_offsets(self, group: str, version: int | None = None) -> ErrorCode:
+        answer = self.ask.ask(ApiKey.ADD_OFFSETS_TO_TXN, {**self._names, "group_id": group}, version)
+        return ErrorCode(answer.error_code)
+
+    def commit_offset(self, group: str, topic: str, offset: int, version: int | None = None) -> ErrorCode:
+        """TxnOffsetCommit of partition 0, by nobody in particular of the group."""
+        asked = {"partition_index": 0, "committed_offset": offset, "committed_leader_epoch": -1}
+        body = {
+            **self._names,
+            "group_id": group,
+            "generation_id": -1,
+            "topics": [{"name": topic, "partitions": [asked]}],
+        }
+        answer = self.ask.ask(ApiKey.TXN_OFFSET_COMMIT, body, version)
+        return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+    def send(self, topic: str, *values: bytes, partition: int = 0, version: int | None = None) -> ErrorCode:
+        """Produce the values as one batch of the transaction."""
+        sequence = self._sequences.get((topic, partition), 0)
+        records = batch(
+            *values,
+            timestamp=time.time_ns() // 1_000_000,  # as the marker's: else the segment is rolled between them
+            producer_id=self.producer_id,
+            producer_epoch=self.epoch,
+            base_sequence=sequence,
+            transactional=True,
+        )
+        answer = self.ask.produce(
+            {(topic, partition): records}, transactional_id=self.transactional_id, version=version
+        )[topic, partition]
+        if answer.error_code is ErrorCode.none:
+            self._sequences[topic, partition] = sequence + len(values)
+        return ErrorCode(answer.error_code)
+
+    def end(self, *, commit: bool = True, version: int = 4) -> ErrorCode:
+        answer = self.ask.ask(ApiKey.END_TXN, {**self._names, "committed": commit}, version)
+        return ErrorCode(answer.error_code)
+
+    def describe(self) -> Any:
+        body = {"transactional_ids": [self.transactional_id]}
+        return self.ask.ask(ApiKey.DESCRIBE_TRANSACTIONS, body).transaction_states[0]
+
+
+def stable_end(ask: Requests, topic: str, partition: int = 0) -> int:
+    """The offset up to which a reader of committed data may read."""
+    (found,) = ask.fetch([ask_for(topic, partition=partition)], version=12, isolation_level=1)
+    assert found.error_code is ErrorCode.none, found
+    return int(found.last_stable_offset)
+
+
+def committed_values(ask: Requests, topic: str, partition: int = 0) -> list[bytes | None]:
+    """What a reader of committed data gets to see."""
+    (found,) = ask.fetch([ask_for(topic, partition=partition)], version=12, isolation_level=1)
+    assert found.error_code is ErrorCode.none, found
+    aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
+    return [record.value for record in decode_records(found.records or b"", aborted=aborted)]
