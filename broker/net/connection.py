@@ -51,6 +51,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queue: collections.deque[tuple[bytearray, float]] = collections.deque()
         self._queued_bytes = 0
         self._held_bytes = 0
+        self._untaken_bytes = 0
         self._task: asyncio.Task[None] | None = None
         self._sending = False
         self._write_paused = False
@@ -75,8 +76,8 @@ class Connection(asyncio.BufferedProtocol):
             self._task.cancel()
         self._reader.drop()
         self._drop_queued()
-        self._memory.release(self._held_bytes)
-        self._held_bytes = 0
+        self._memory.release(self._held_bytes + self._untaken_bytes)
+        self._held_bytes = self._untaken_bytes = 0
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -101,9 +102,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         self._write_paused = True
+        self._memory.release(self._untaken_bytes)
+        self._untaken_bytes = self._transport.get_write_buffer_size()
+        self._memory.hold(self._untaken_bytes)
 
     def resume_writing(self) -> None:
         self._write_paused = False
+        self._memory.release(self._untaken_bytes)
+        self._untaken_bytes = 0
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
         self._handle_queued()

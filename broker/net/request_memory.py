@@ -1,10 +1,11 @@
 """How much memory the requests of all connections may take together (`queued.max.request.bytes`).
 
 One for all listeners. A frame that is received takes its memory piece by piece as its bytes come; what waits to be
-handled, or is being handled by a handler that waits, is held. When the limit is reached, frames under way get no more
-until something is released, first come first served; one of them is favoured and goes on, so that there is always an
-end to it. So the bound is the limit and one request. Idea: Kafka's `SimpleMemoryPool`, which takes a whole request's
-size when its first four bytes are there; here eight bytes from a stranger reserve next to nothing.
+handled, or is being handled by a handler that waits, is held, and so is an answer that its client does not take. When
+the limit is reached, frames under way get no more until something is released, first come first served; one of them is
+favoured and goes on, so that there is always an end to it. So the bound is the limit and one request. Idea: Kafka's
+`SimpleMemoryPool`, which takes a whole request's size when its first four bytes are there; here eight bytes from a
+stranger reserve next to nothing.
 """
 
 from __future__ import annotations

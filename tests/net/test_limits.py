@@ -74,8 +74,10 @@ def test_overrides_that_cannot_be_read_are_refused(wrong: str) -> None:
 async def test_a_request_that_is_begun_and_not_ended_closes_its_connection(
     sent: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = {"socket_request_receive_timeout_ms": 20}
-    async with serving(answer, **settings) as (host, port, listeners), contextlib.AsyncExitStack() as stack:
+    async with (
+        serving(answer, socket_request_receive_timeout_ms=20) as (host, port, listeners),
+        contextlib.AsyncExitStack() as stack,
+    ):
         slow, good = await connect(stack, host, port), await connect(stack, host, port)
         slow[1].write(sent)
         for _ in range(200):  # a byte every now and then does not help
@@ -164,3 +166,18 @@ async def test_what_connections_queue_counts_together_and_is_given_back_when_the
         while listeners.connection_count:
             await asyncio.sleep(0)
         assert (listeners.memory.used, listeners.memory.waiting) == (0, 0)
+
+
+async def test_answers_that_are_not_taken_count_until_they_are() -> None:
+    def much(*_: Any) -> dict[str, Any]:
+        return answer_with("x" * 30_000) | {"brokers": [{"node_id": 1, "host": "h" * 30_000, "port": 1}] * 300}
+
+    async with serving(much) as (host, port, listeners):
+        reader, writer = await asyncio.open_connection(host, port, limit=1000)
+        writer.write(request(1))
+        while not listeners.memory.used:
+            await asyncio.sleep(0.001)
+        assert 1_000_000 < listeners.memory.used < 10_000_000
+        await read_frame(reader)
+        assert listeners.memory.used == 0
+        writer.close()
