@@ -1,7 +1,8 @@
 """Make the records of one produce ready to be written: checked, with offsets, perhaps stamped.
 
-Called by log.py for every append: headers only, no record is touched. A client's producer has checked the
-same; what fails here was damaged on the way, is too large, or comes from a broken client.
+Called by log.py for every append: headers only, no record is touched, but for topics to be compacted, whose records
+must have keys. A client's producer has checked the same; what fails here was damaged on the way, is too large, or
+comes from a broken client.
 Idea: Kafka's `LogValidator`.
 """
 
@@ -17,6 +18,7 @@ from broker.records.batch import (
     patch_log_append_time,
     verify_batch,
 )
+from broker.records.record import decode_batch
 
 __all__ = ["Batches", "assign_offsets", "check_batches", "stamp_append_time", "writable"]
 
@@ -50,6 +52,8 @@ def check_batches(
         _check_fields(header, from_coordinator)
         if not config.stamps_append_time:
             _check_timestamps(header, config, now_ms)
+        if config.is_compacted and not from_coordinator:
+            _check_keys(buffer, position, header)
         batches.append((position, header))
         position += header.size
     if not batches:
@@ -75,6 +79,16 @@ def _check_fields(header: BatchHeader, from_coordinator: bool) -> None:
             )
     elif header.is_transactional:
         raise BrokerError(ErrorCode.invalid_record, "a transactional batch without a producer id")
+
+
+def _check_keys(buffer: bytes | bytearray | memoryview, position: int, header: BatchHeader) -> None:
+    """What is to be compacted needs keys, and records that can be read: the one look at them that an append takes."""
+    for record in decode_batch(buffer, position, header):
+        if record.key is None:
+            raise BrokerError(
+                ErrorCode.invalid_record,
+                f"record {record.offset - header.base_offset} of the batch has no key; cleanup.policy has compact",
+            )
 
 
 def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:

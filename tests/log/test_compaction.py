@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from broker.clock import ManualClock
 from broker.config.cleaner_settings import CleanerSettings
+from broker.errors import BrokerError, ErrorCode
 from broker.log.consistency import check_partition
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.batch import BatchHeader, walk_batches
+from broker.records.batch import BatchHeader, build_batch, walk_batches
 from broker.records.record import Record, decode_batch
 from tests.support.batches import NOW, read_all
 from tests.support.compaction import (
@@ -140,6 +141,24 @@ class TestLatestRecord:
             (b"a", NOW + 10, 1),
         ]
         assert log.offset_for_timestamp(NOW) == (1, NOW)
+
+
+class TestRecordsWithoutAKey:
+    @pytest.mark.parametrize("codec", range(5))
+    def test_are_refused_where_compaction_would_drop_them(self, log: Log, codec: int) -> None:
+        with pytest.raises(BrokerError, match="record 1 of the batch has no key") as raised:
+            put(log, (b"a", b"1"), (None, b"2"), codec=codec)
+        assert raised.value.code is ErrorCode.invalid_record
+        assert log.log_end_offset == 0
+
+    def test_records_that_cannot_be_read_are_refused_there_too(self, log: Log) -> None:
+        with pytest.raises(BrokerError) as raised:
+            log.append(build_batch(b"no records", 3), leader_epoch=0)
+        assert raised.value.code is ErrorCode.corrupt_message
+
+    def test_are_taken_elsewhere(self, start: Start) -> None:
+        plain = replace(EAGER, cleanup_policy=("delete",))
+        assert put(start(plain).create(TP, plain), (None, b"2")) == 0
 
 
 class TestTombstones:

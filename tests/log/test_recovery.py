@@ -253,7 +253,7 @@ def test_a_gap_is_damage_unless_the_log_is_compacted(tmp_path: Path) -> None:
     for policy, end in (("delete", 3), ("compact", 8)):
         directory = tmp_path / f"{policy}-0"
         config = LogConfig(cleanup_policy=(policy,))
-        crashed(directory, config, count=3)
+        crashed(directory, count=3)
         with log_path(directory).open("ab") as file:
             file.write(later)
         assert open_log(directory, config, clean=False).log_end_offset == end

@@ -138,9 +138,9 @@ class TestRetention:
         assert bases(log) == [6], "the active segment stays"
 
     def test_a_compacted_log_keeps_old_segments(self, tmp_path: Path, clock: ManualClock) -> None:
-        config = replace(THREE_PER_SEGMENT, retention_ms=HOUR, cleanup_policy=("compact",))
-        log = open_log(tmp_path / "t-0", config, clock)
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT, clock)
         fill(log, 9)
+        log.update_config(replace(THREE_PER_SEGMENT, retention_ms=HOUR, cleanup_policy=("compact",)))
         clock.advance(2 * HOUR)
         assert log.apply_retention() == 0
 
