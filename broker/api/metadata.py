@@ -1,7 +1,9 @@
 """Metadata: brokers, topics, leaders. Creates topics that a client names first, when that is enabled.
 
-Version notes: 0 — no names means all topics; from 1 null means all and none means none; from 4 the
-client says whether it wants a topic created; from 10 topics have ids, from 12 they may be asked for by id.
+A topic is encoded once per version and kept with the topic, so that answers about thousands of partitions cost little.
+Version notes: 0 — no names means all topics; from 1 null means all and none means none; from 4 the client says whether
+it wants a topic created; from 8 it may ask what it is allowed to do; from 10 topics have ids, from 12 they may be asked
+for by id.
 """
 
 from __future__ import annotations
@@ -10,12 +12,14 @@ import uuid
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
+from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from broker.api.context import ApiContext
 from broker.cluster.metadata import ClusterMetadata, Topic
-from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.errors import BrokerError, ErrorCode
+from broker.net.response import Response
 from broker.net.router import Client
 from broker.protocol.messages import Request, field
+from broker.protocol.metadata_response import encode_metadata, encode_topic
 
 __all__ = ["handle"]
 
@@ -23,21 +27,24 @@ _NO_ID = uuid.UUID(int=0)
 _FIRST_BY_ID = 12
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+def handle(context: ApiContext, request: Request, client: Client) -> Response | Awaitable[Response]:
     """Answer from the metadata cache, or after the missing topics were created."""
     wanted = request.body.topics
-    everything = wanted is None or (request.version == 0 and not wanted)
-    if not everything and request.version < _FIRST_BY_ID and any(item.name is None for item in wanted):
-        return _around(context, [_absent(item.name or "", _NO_ID, ErrorCode.invalid_request) for item in wanted])
-    may_create = context.config.auto_create_topics_enable and field(request.body, "allow_auto_topic_creation", True)
-    if not everything and may_create:
+    if wanted is None or (request.version == 0 and not wanted):
+        return _answer(context, request, None, {})
+    if request.version < _FIRST_BY_ID and any(item.name is None for item in wanted):
+        refused = [_absent(item.name or "", _NO_ID, ErrorCode.invalid_request) for item in wanted]
+        return _around(context, request, [encode_topic(request.version, topic) for topic in refused])
+    if context.config.auto_create_topics_enable and field(request.body, "allow_auto_topic_creation", True):
         missing = [t.name for t in wanted if t.name is not None and t.name not in context.topics.metadata.topics]
         if missing:
-            return _create_and_answer(context, wanted, missing)
-    return _answer(context, None if everything else wanted, {})
+            return _create_and_answer(context, request, wanted, missing)
+    return _answer(context, request, wanted, {})
 
 
-async def _create_and_answer(context: ApiContext, wanted: Sequence[Any], missing: Sequence[str]) -> Mapping[str, Any]:
+async def _create_and_answer(
+    context: ApiContext, request: Request, wanted: Sequence[Any], missing: Sequence[str]
+) -> Response:
     failed: dict[str, BrokerError] = {}
     for name in missing:
         try:
@@ -45,43 +52,51 @@ async def _create_and_answer(context: ApiContext, wanted: Sequence[Any], missing
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 failed[name] = error
-    return _answer(context, wanted, failed)
+    return _answer(context, request, wanted, failed)
 
 
-def _answer(context: ApiContext, wanted: Sequence[Any] | None, failed: Mapping[str, BrokerError]) -> Mapping[str, Any]:
+def _answer(
+    context: ApiContext, request: Request, wanted: Sequence[Any] | None, failed: Mapping[str, BrokerError]
+) -> Response:
     metadata = context.topics.metadata
-    if wanted is None:
-        topics = [_topic(metadata, topic) for topic in metadata.topics.values()]
-    else:
-        topics = [_wanted(metadata, item, failed) for item in wanted]
-    return _around(context, topics)
+    operations = TOPIC_OPERATIONS if field(request.body, "include_topic_authorized_operations", False) else NOT_ASKED
+    key = (request.version, operations, tuple(metadata.brokers))
+    topics = []
+    for found in metadata.topics.values() if wanted is None else [_wanted(metadata, one, failed) for one in wanted]:
+        if not isinstance(found, Topic):
+            topics.append(encode_topic(request.version, found))
+            continue
+        encoded = found.encoded.get(key)
+        if encoded is None:
+            encoded = found.encoded[key] = encode_topic(request.version, _topic(metadata, found, operations))
+        topics.append(encoded)
+    return _around(context, request, topics)
 
 
-def _around(context: ApiContext, topics: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+def _around(context: ApiContext, request: Request, topics: Sequence[bytes]) -> Response:
     metadata = context.topics.metadata
-    return {
+    asked = field(request.body, "include_cluster_authorized_operations", False)
+    body = {
         "brokers": [
             {"node_id": b.broker_id, "host": b.host, "port": b.port, "rack": None} for b in metadata.brokers.values()
         ],
         "cluster_id": metadata.cluster_id,
         "controller_id": metadata.controller_id,
-        "topics": topics,
-        "cluster_authorized_operations": -(2**31),
+        "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
     }
+    return encode_metadata(request, body, topics)
 
 
-def _wanted(metadata: ClusterMetadata, item: Any, failed: Mapping[str, BrokerError]) -> Mapping[str, Any]:
+def _wanted(metadata: ClusterMetadata, item: Any, failed: Mapping[str, BrokerError]) -> Topic | Mapping[str, Any]:
+    """The topic, or what is said of one that is not there."""
     topic_id = field(item, "topic_id") or _NO_ID
     if item.name is None:
-        by_id = metadata.topic_by_id(topic_id)
-        if by_id is None:
-            return _absent(None, topic_id, ErrorCode.unknown_topic_id)
-        return _topic(metadata, by_id)
+        return metadata.topic_by_id(topic_id) or _absent(None, topic_id, ErrorCode.unknown_topic_id)
     topic = metadata.topics.get(item.name)
     if topic is None:
         code = failed[item.name].code if item.name in failed else ErrorCode.unknown_topic_or_partition
         return _absent(item.name, _NO_ID, code)
-    return _topic(metadata, topic)
+    return topic
 
 
 def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Mapping[str, Any]:
@@ -90,17 +105,17 @@ def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Mapping[s
         "name": name,
         "topic_id": topic_id,
         "partitions": (),
-        "topic_authorized_operations": -(2**31),
+        "topic_authorized_operations": NOT_ASKED,
     }
 
 
-def _topic(metadata: ClusterMetadata, topic: Topic) -> Mapping[str, Any]:
+def _topic(metadata: ClusterMetadata, topic: Topic, operations: int) -> Mapping[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
-        "is_internal": topic.name in INTERNAL_TOPICS,
-        "topic_authorized_operations": -(2**31),
+        "is_internal": topic.is_internal,
+        "topic_authorized_operations": operations,
         "partitions": [
             {
                 "error_code": (ErrorCode.none if info.leader in metadata.brokers else ErrorCode.leader_not_available),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from broker.cluster.topic_names import INTERNAL_TOPICS
@@ -47,6 +47,8 @@ class Topic:
     topic_id: uuid.UUID
     partitions: Mapping[int, PartitionInfo]
     config: Mapping[str, str] = field(default_factory=dict)
+    encoded: dict[Hashable, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What api/metadata.py has answered about it, kept for the next who asks: a topic never changes, it is replaced."""
 
     @property
     def is_internal(self) -> bool:

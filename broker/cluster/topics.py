@@ -336,6 +336,11 @@ class Topics:
     def _assignment(self, new: NewTopic) -> dict[int, tuple[int, ...]]:
         brokers = sorted(self.metadata.brokers)
         if new.assignment:
+            if (new.partitions, new.replication_factor) != (-1, -1):
+                raise BrokerError(
+                    ErrorCode.invalid_request,
+                    "an assignment says how many partitions and replicas there are: leave both counts at -1",
+                )
             return check_assignment(new.assignment, brokers)
         partitions = self._config.num_partitions if new.partitions == -1 else new.partitions
         factor = self._config.default_replication_factor if new.replication_factor == -1 else new.replication_factor

@@ -63,9 +63,20 @@ def test_a_name_that_cannot_be_is_invalid(ask: Requests, name: str) -> None:
     assert found.error_code is ErrorCode.invalid_topic_exception
 
 
-def test_the_transaction_log_is_not_made_by_naming_it(ask: Requests) -> None:
+def test_the_transaction_log_is_made_by_naming_it_and_is_internal(ask: Requests) -> None:
     (found,) = ask.metadata("__transaction_state", create=True).topics
-    assert found.error_code is ErrorCode.invalid_topic_exception
+    assert (found.error_code, found.is_internal) == (ErrorCode.none, True)
+
+
+def test_what_a_client_may_do_is_told_when_it_asks(ask: Requests, topic: str) -> None:
+    ask.create(topic)
+    asked = {"include_topic_authorized_operations": True, "include_cluster_authorized_operations": True}
+    for version in (8, 9, 10):
+        body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
+        silent, told = (ask.ask(ApiKey.METADATA, {**body, **more}, version) for more in ({}, asked))
+        assert told.topics[0].topic_authorized_operations > 0
+        assert told.cluster_authorized_operations > 0
+        assert silent.topics[0].topic_authorized_operations == silent.cluster_authorized_operations == -(2**31)
 
 
 def test_many_clients_that_name_a_new_topic_at_once_all_get_it(broker: BrokerProcess, topic: str) -> None:

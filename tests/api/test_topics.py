@@ -36,6 +36,7 @@ def test_the_answer_holds_id_counts_and_settings(ask: Requests, topic: str) -> N
     assert {c.name: (c.value, c.config_source) for c in made.configs}["retention.ms"] == ("1234", 1)
 
 
+UNCOUNTED = {"num_partitions": -1, "replication_factor": -1}
 REFUSED: Mapping[str, tuple[Mapping[str, Any], ErrorCode]] = {
     "no name": ({"name": ""}, ErrorCode.invalid_topic_exception),
     "dots": ({"name": ".."}, ErrorCode.invalid_topic_exception),
@@ -50,13 +51,20 @@ REFUSED: Mapping[str, tuple[Mapping[str, Any], ErrorCode]] = {
     "unknown setting": ({"configs": [{"name": "retention.m", "value": "1"}]}, ErrorCode.invalid_config),
     "bad setting": ({"configs": [{"name": "retention.ms", "value": "soon"}]}, ErrorCode.invalid_config),
     "unknown broker": (
-        {"assignments": [{"partition_index": 0, "broker_ids": [99]}]},
+        {**UNCOUNTED, "assignments": [{"partition_index": 0, "broker_ids": [99]}]},
         ErrorCode.invalid_replica_assignment,
     ),
-    "a gap": ({"assignments": [{"partition_index": 1, "broker_ids": [0]}]}, ErrorCode.invalid_replica_assignment),
-    "twice the broker": (
-        {"assignments": [{"partition_index": 0, "broker_ids": [0, 0]}]},
+    "a gap": (
+        {**UNCOUNTED, "assignments": [{"partition_index": 1, "broker_ids": [0]}]},
         ErrorCode.invalid_replica_assignment,
+    ),
+    "twice the broker": (
+        {**UNCOUNTED, "assignments": [{"partition_index": 0, "broker_ids": [0, 0]}]},
+        ErrorCode.invalid_replica_assignment,
+    ),
+    "assigned and counted": (
+        {"assignments": [{"partition_index": 0, "broker_ids": [0]}]},
+        ErrorCode.invalid_request,
     ),
 }
 
@@ -105,8 +113,9 @@ def test_a_manual_assignment_is_kept(ask: Requests, topic: str) -> None:
 
 def test_a_name_that_differs_only_in_dot_and_underscore_is_refused(ask: Requests, topic: str) -> None:
     ask.create(f"{topic}.a")
-    (answer,) = ask.create_topics({"name": f"{topic}_a"})
-    assert answer.error_code is ErrorCode.invalid_topic_exception
+    for validate_only in (True, False):
+        (answer,) = ask.create_topics({"name": f"{topic}_a"}, validate_only=validate_only)
+        assert answer.error_code is ErrorCode.invalid_topic_exception
 
 
 class TestDelete:
