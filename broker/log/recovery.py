@@ -24,7 +24,7 @@ from broker.log.checkpoints import LEADER_EPOCHS, TEMPORARY_SUFFIX
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
-from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, drop_snapshots, load_snapshot, snapshot_offsets
+from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, drop_snapshots, load_snapshot, save_snapshot, snapshot_offsets
 from broker.log.producer_state import ProducerStates
 from broker.log.replay import Replay
 from broker.log.scan import scan_verified
@@ -189,6 +189,9 @@ class _Recovery:
             if segment.base_offset != end and not self._gaps_allowed and number > first:
                 self._drop(number, f"begins at offset {segment.base_offset} instead of {end}")
                 break
+            if len(self.producers):
+                # What was not fsynced may be missing; once the head of the log is deleted nothing else tells of it.
+                save_snapshot(self._directory, segment.base_offset, self.producers)
             end, complaint = self._verify(segment, Replay(self.producers, self._now_ms, self._aborted))
             if complaint:
                 logger.warning("%s is cut at byte %d: %s", segment.path(), segment.size, complaint)

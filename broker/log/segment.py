@@ -161,7 +161,8 @@ class Segment:
         """Write down all there is to know: the segment is rolled or the log is closed."""
         if self.size:
             self.file()
-            self.newest  # noqa: B018 - a missing index is made before it is sealed
+            if self._indexes.load_times() is None:
+                self.rebuild()
         if self._preallocated:
             os.ftruncate(self.file().fileno(), self.size)
             self._preallocated = False

@@ -102,6 +102,15 @@ def test_an_index_that_was_cut_short_is_made_anew(tmp_path: Path, opened: OpenSe
         segment.close()
 
 
+def test_a_released_segment_is_sealed_whole(tmp_path: Path, opened: OpenSegments) -> None:
+    """Its time index ends with the newest timestamp, though it was not loaded."""
+    segment = create(tmp_path, opened)
+    add(segment, 0, b"a", timestamp=NOW + 7)
+    segment.release()
+    segment.seal()
+    assert segment.path(".timeindex").read_bytes()[-12:-4] == (NOW + 7).to_bytes(8)
+
+
 def test_newest_is_known_without_opening_it_all(tmp_path: Path, opened: OpenSegments) -> None:
     segment = create(tmp_path, opened)
     for number, at in enumerate([5, 9, 7]):

@@ -177,7 +177,7 @@ class TransactionalLog(RuleBasedStateMachine):
         data = data[: lowest + int(where * (len(data) - lowest))]
         path.write_bytes(data)
         end = max([self.log.active_base_offset, *(header.next_offset for _, header in walk_batches(data))])
-        if lose_snapshots and self.log.segments[0].base_offset == 0:
+        if lose_snapshots and self.log.recovery_point == self.log.segments[0].base_offset == 0:
             for snapshot in self.directory.glob("*.snapshot"):
                 snapshot.unlink()
         self._open(clean=False)
