@@ -90,6 +90,35 @@ def test_seeking(consumer: Consumer, tp: TopicPartition) -> None:
     assert poll_until(consumer, 1)[0].offset == 2, "what was fetched before the seek is not returned"
 
 
+def test_going_back_stops_at_the_first_record(consumer: Consumer, cluster: Cluster, tp: TopicPartition) -> None:
+    consumer.assign([tp])
+    poll_until(consumer, 10)
+    consumer.rewind(3)
+    assert offsets(poll_until(consumer, 3)) == [7, 8, 9]
+    consumer.rewind(100, [tp])
+    assert consumer.position(tp) == 0
+    assert offsets(poll_until(consumer, 10)) == list(range(10))
+
+
+def test_reading_begins_at_a_time(consumer: Consumer, cluster: Cluster, tp: TopicPartition) -> None:
+    later = BatchBuilder()
+    later.append(5000, None, b"later")
+    produce_batches(cluster, tp, [later.build()])
+    consumer.assign([tp])
+    consumer.seek_to_times({tp: 2000})
+    assert offsets(poll_until(consumer, 1)) == [10]
+    consumer.seek_to_times({tp: 6000})
+    assert consumer.position(tp) == 11
+
+
+def test_lag_is_the_way_to_the_end(consumer: Consumer, tp: TopicPartition) -> None:
+    consumer.assign([tp])
+    consumer.seek(tp, 4)
+    assert consumer.lag() == {tp: 6}
+    poll_until(consumer, 6)
+    assert consumer.lag([tp]) == {tp: 0}
+
+
 def test_offsets_are_told(consumer: Consumer, tp: TopicPartition) -> None:
     assert consumer.beginning_offsets([tp]) == {tp: 0}
     assert consumer.end_offsets([tp]) == {tp: 10}

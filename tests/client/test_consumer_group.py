@@ -168,6 +168,18 @@ def test_a_pattern_takes_topics_that_appear_later(
         eventually(lambda: has("a", "b"))
 
 
+def test_a_black_list_takes_all_other_topics(broker: BrokerProcess, cluster: Cluster, topic: str, group: str) -> None:
+    admin = Admin(cluster)
+    for name in "abc":
+        admin.create_topic(f"{topic}-{name}")
+    with Consumer(broker.bootstrap, {**EAGER, "group.id": group}) as consumer:
+        consumer.subscribe(pattern=f"{topic}-.", exclude=".*-b")
+        eventually(lambda: not consumer.poll(0.05) and bool(consumer.assignment()))
+        assert [tp.topic for tp in consumer.assignment()] == [f"{topic}-a", f"{topic}-c"]
+        consumer.subscribe(exclude=f"(?!{topic}).*|.*-[ab]")
+        eventually(lambda: not consumer.poll(0.05) and [tp.topic for tp in consumer.assignment()] == [f"{topic}-c"])
+
+
 def test_a_topic_that_is_created_after_the_subscription_is_read(
     broker: BrokerProcess, cluster: Cluster, topic: str, group: str
 ) -> None:
