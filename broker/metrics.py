@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 from bisect import bisect_left
 
-__all__ = ["LATENCY_BOUNDS_S", "ApiMetrics", "Histogram", "ListenerMetrics", "Metrics"]
+__all__ = ["LATENCY_BOUNDS_S", "ApiMetrics", "CleanerMetrics", "Histogram", "ListenerMetrics", "Metrics"]
 
 LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds of the latency buckets, in seconds; what takes longer falls into the last, unbounded one."""
@@ -68,6 +68,21 @@ class ListenerMetrics:
         """By reason: `client` when the peer left."""
         self.failed_authentications = 0
         self.successful_authentications = 0
+
+
+class CleanerMetrics:
+    """Compactions that were swapped in, and what went through them."""
+
+    __slots__ = ("bytes_read", "bytes_written", "records_kept", "records_read", "runs", "uncleanable")
+
+    def __init__(self) -> None:
+        self.runs = 0
+        self.bytes_read = 0
+        self.bytes_written = 0
+        self.records_read = 0
+        self.records_kept = 0
+        self.uncleanable = 0
+        """Partitions that are not compacted any more until the broker starts again."""
 
 
 class Metrics:

@@ -143,6 +143,7 @@ class BrokerServer:
             metrics=self._metrics,
             topics=self._topics,
             groups=self._coordinators.groups,
+            transactions=self._coordinators.transactions,
             logs=self._logs,
             memory=self._listeners.memory,
             broker_id=self.config.broker_id,

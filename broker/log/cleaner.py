@@ -30,6 +30,7 @@ from broker.log.compaction_process import CompactionProcess, Compactor
 from broker.log.log import Log
 from broker.log.log_directory import LogDirectory
 from broker.log.segment import Segment
+from broker.metrics import CleanerMetrics
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["Cleaner"]
@@ -64,6 +65,7 @@ class Cleaner:
     ) -> None:
         """`remove_later(paths, ms)` unlinks in a worker thread."""
         self.settings = settings
+        self.metrics = CleanerMetrics()
         self._remove_later = remove_later
         self._directories = directories
         self._logs = logs
@@ -131,7 +133,7 @@ class Cleaner:
             plan = self._plan(log, state)
         except BrokerError as error:
             logger.error("%s is not compacted any more until the broker starts again: %s", tp, error)
-            self._uncleanable[tp] = log
+            self._give_up(tp, log)
             return
         self._cleaning = _Cleaning(tp, log, plan, state.segments)
         self._give_out(run, lambda: self._compact(plan))
@@ -231,11 +233,12 @@ class Cleaner:
         tp = cleaning.tp
         if isinstance(answer, CorruptBatch):
             logger.error("%s is not compacted any more until the broker starts again: %s", tp, answer.message)
-            self._uncleanable[tp] = cleaning.log
+            self._give_up(tp, cleaning.log)
         elif isinstance(answer, Exception):
             logger.error("compacting %s failed: %s", tp, answer)
             self._look_again = self._clock.monotonic() + self.settings.log_cleaner_backoff_ms / 1000
         elif cleaning.valid:
+            self._count(answer)
             before = sum(segment.size for segment in cleaning.plan.segments)
             logger.info(
                 "compacted %s up to offset %d: %d of %d records stay, %d of %d bytes",
@@ -250,6 +253,18 @@ class Cleaner:
             self._checkpoint_due = True
         if cleaning.plan.cleaned_directory.exists():
             self._remove_later([cleaning.plan.cleaned_directory], 0)
+
+    def _give_up(self, tp: TopicPartition, log: Log) -> None:
+        self._uncleanable[tp] = log
+        self.metrics.uncleanable = len(self._uncleanable)
+
+    def _count(self, result: CompactionResult) -> None:
+        counted = self.metrics
+        counted.runs += 1
+        counted.bytes_read += result.bytes_read
+        counted.bytes_written += result.bytes_written
+        counted.records_read += result.records_read
+        counted.records_kept += result.records_kept
 
 
 def _aborted_in(log: Log, segments: Sequence[Segment]) -> tuple[AbortedRange, ...]:

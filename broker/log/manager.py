@@ -26,6 +26,7 @@ from broker.log.log_config import LogConfig
 from broker.log.log_directory import LogDirectory
 from broker.log.maintenance import Maintenance, Run, run_now
 from broker.log.open_segments import OpenSegments
+from broker.metrics import CleanerMetrics
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["LogManager"]
@@ -119,6 +120,10 @@ class LogManager:
     @property
     def directories(self) -> list[Path]:
         return [directory.path for directory in self._directories]
+
+    @property
+    def cleaner_metrics(self) -> CleanerMetrics:
+        return self._maintenance.cleaner.metrics
 
     def get(self, tp: TopicPartition) -> Log | None:
         return self._logs.get(tp)

@@ -14,9 +14,11 @@ from typing import NamedTuple
 from broker.cluster.topics import Topics
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_effects import GroupState
+from broker.coordinator.transaction_coordinator import TransactionCoordinator
+from broker.coordinator.transaction_records import TransactionState
 from broker.errors import ErrorCode
 from broker.log.manager import LogManager
-from broker.metrics import Histogram, Metrics
+from broker.metrics import CleanerMetrics, Histogram, Metrics
 from broker.net.request_memory import RequestMemory
 from broker.protocol.api_keys import ApiKey
 from broker.web.families import FAMILIES, Family
@@ -43,6 +45,7 @@ class Sources:
     metrics: Metrics
     topics: Topics
     groups: GroupCoordinator
+    transactions: TransactionCoordinator
     logs: LogManager
     memory: RequestMemory
     broker_id: int
@@ -66,6 +69,8 @@ async def read_figures(sources: Sources) -> list[Figure]:
     _connections(sources, found)
     await _partitions(sources, found)
     _groups(sources, found)
+    _transactions(sources.transactions, found)
+    _cleaner(sources.logs.cleaner_metrics, found)
     is_controller = sources.topics.metadata.controller_id == sources.broker_id
     found.add("kafka_controller_kafkacontroller_activecontrollercount", float(is_controller))
     found.add("kafka_server_sessionexpirelistener_connected", float(sources.health.zookeeper_connected()))
@@ -99,7 +104,6 @@ def _connections(sources: Sources, found: _Samples) -> None:
             found.add(f"{prefix}connection_close_total", count, name, reason)
         found.add(f"{prefix}successful_authentication_total", listener.successful_authentications, name)
         found.add(f"{prefix}failed_authentication_total", listener.failed_authentications, name)
-
 
     found.add(f"{prefix}memorypoolused_bytes", sources.memory.used)
     found.add(f"{prefix}memorypoolwaiting", sources.memory.waiting)
@@ -145,6 +149,23 @@ def _groups(sources: Sources, found: _Samples) -> None:
                 found.add("kafka_consumergroup_lag", max(partition.high_watermark - committed.offset, 0), *labels)
     for state, count in states.items():
         found.add("kafka_coordinator_group_groupmetadatamanager_numgroups", count, state)
+
+
+def _transactions(coordinator: TransactionCoordinator, found: _Samples) -> None:
+    _, listed = coordinator.list()
+    states = collections.Counter(transaction.state for transaction in listed)
+    for state in TransactionState:
+        found.add("kafka_coordinator_transaction_transactionalidcount", states[state], state.title)
+
+
+def _cleaner(cleaner: CleanerMetrics, found: _Samples) -> None:
+    prefix = "kafka_log_logcleaner_"
+    found.add(f"{prefix}runs_total", cleaner.runs)
+    found.add(f"{prefix}bytesread_total", cleaner.bytes_read)
+    found.add(f"{prefix}byteswritten_total", cleaner.bytes_written)
+    found.add(f"{prefix}recordsread_total", cleaner.records_read)
+    found.add(f"{prefix}recordskept_total", cleaner.records_kept)
+    found.add("kafka_log_logcleanermanager_uncleanablepartitionscount", cleaner.uncleanable)
 
 
 def _camel_case(name: str) -> str:
