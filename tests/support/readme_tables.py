@@ -1,7 +1,7 @@
-"""The tables of README.md that are made from the code: options, settings, APIs, commands.
+"""The tables of README.md and docs/protocol.md that are made from the code: options, settings, APIs, commands.
 
 A table stands between `<!-- table: NAME -->` and `<!-- end of table -->`. `python -m tests.support.readme_tables`
-(`make readme`) writes them anew; tests/test_readme.py fails while they differ from the code.
+(`make readme`) writes them anew; tests/test_readme.py and tests/api/test_protocol_doc.py fail while they differ.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from broker.log.log_config import LogConfig
 from broker.settings import Setting, settings_of
 from broker.tools.main import commands, summary
 from spark_connector.option_table import OPTIONS
+from tests.support.protocol_table import PROTOCOL, protocol
 from tests.support.source_tree import ROOT
 
 README = ROOT / "README.md"
@@ -60,7 +61,8 @@ def names(text: str) -> list[str]:
 
 def regenerate(text: str) -> str:
     """`text` with every table as the code has it. Raises KeyError for a table no one makes."""
-    return BLOCK.sub(lambda match: match[1] + TABLES[match["name"]]() + match[3], text)
+    tables = {**TABLES, "protocol": protocol}
+    return BLOCK.sub(lambda match: match[1] + tables[match["name"]]() + match[3], text)
 
 
 def _table(head: list[str], rows: Iterable[list[Any]]) -> str:
@@ -79,12 +81,13 @@ def _camel_case(name: str) -> str:
 
 
 def main() -> None:
-    """Write README.md anew where its tables differ from the code."""
-    before = README.read_text(encoding="utf-8")
-    after = regenerate(before)
-    if after != before:
-        README.write_text(after, encoding="utf-8")
-        print(f"{README.name} brought up to date")
+    """Write README.md and docs/protocol.md anew where their tables differ from the code."""
+    for file in (README, PROTOCOL):
+        before = file.read_text(encoding="utf-8")
+        after = regenerate(before)
+        if after != before:
+            file.write_text(after, encoding="utf-8")
+            print(f"{file.name} brought up to date")
 
 
 if __name__ == "__main__":

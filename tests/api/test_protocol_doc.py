@@ -1,0 +1,30 @@
+"""docs/protocol.md names every API of the protocol and says what is served."""
+
+from __future__ import annotations
+
+from kio.schema.index import api_key_map
+
+from broker.api.table import API_TABLE
+from broker.protocol.messages import known_versions
+from tests.support.protocol_table import NOT_SERVED, PROTOCOL, REMARKS
+from tests.support.readme_tables import regenerate
+
+SERVED = {int(api) for api, *_ in API_TABLE}
+
+
+def test_the_table_equals_the_code() -> None:
+    text = PROTOCOL.read_text(encoding="utf-8")
+    assert regenerate(text) == text, "run `make readme`"
+
+
+def test_every_api_is_served_or_has_a_reason_and_none_has_both() -> None:
+    for key, name in api_key_map.items():
+        assert (key in SERVED) != (name in NOT_SERVED), name
+    assert NOT_SERVED.keys() | REMARKS.keys() <= set(api_key_map.values())
+
+
+def test_what_is_served_is_of_the_protocol() -> None:
+    for api, low, high, _ in API_TABLE:
+        lowest, highest = known_versions(api)
+        assert lowest <= low <= high <= highest, api
+        assert api.name.lower() == api_key_map[api]

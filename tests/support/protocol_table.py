@@ -1,0 +1,113 @@
+"""The table of docs/protocol.md: every API key of Kafka's protocol, the versions served, or why there are none.
+
+Keys, names and Kafka's versions are kio's; what is served stands in broker/api/table.py. `python -m
+tests.support.readme_tables` writes the table anew; tests/api/test_protocol_doc.py fails while it differs.
+"""
+
+from __future__ import annotations
+
+from kio.schema.index import api_key_map
+
+from broker.api.table import API_TABLE
+from broker.protocol.messages import known_versions
+from tests.support.source_tree import ROOT
+
+PROTOCOL = ROOT / "docs" / "protocol.md"
+
+NO_KRAFT = "of KRaft, the quorum that replaced ZooKeeper; the cluster's state is in ZooKeeper here"
+NO_SHARE_GROUPS = "of share groups (KIP-932), which are not built"
+NO_STREAMS_GROUPS = "of streams groups (KIP-1071), which are not built; Kafka Streams works with classic groups"
+NO_NEW_GROUPS = "of the consumer protocol of KIP-848; clients fall back to the classic one, which is complete"
+NO_TOKENS = "delegation tokens are not built; Kafka without `delegation.token.secret.key` refuses them too"
+NO_TELEMETRY = "client metrics (KIP-714) are not gathered; clients do not push when it is not advertised"
+NO_QUOTAS = "quotas are not built"
+BETWEEN_BROKERS = "between brokers of a KRaft cluster"
+
+NOT_SERVED = {
+    "sasl_handshake": "SASL is not built",
+    "sasl_authenticate": "SASL is not built",
+    "describe_user_scram_credentials": "SASL is not built",
+    "alter_user_scram_credentials": "SASL is not built",
+    "create_delegation_token": NO_TOKENS,
+    "renew_delegation_token": NO_TOKENS,
+    "expire_delegation_token": NO_TOKENS,
+    "describe_delegation_token": NO_TOKENS,
+    "alter_client_quotas": NO_QUOTAS,
+    "vote": NO_KRAFT,
+    "begin_quorum_epoch": NO_KRAFT,
+    "end_quorum_epoch": NO_KRAFT,
+    "describe_quorum": NO_KRAFT,
+    "alter_partition": BETWEEN_BROKERS,
+    "update_features": "there are no features to finalize; with ZooKeeper Kafka has none either",
+    "envelope": BETWEEN_BROKERS,
+    "fetch_snapshot": NO_KRAFT,
+    "broker_registration": BETWEEN_BROKERS,
+    "broker_heartbeat": BETWEEN_BROKERS,
+    "unregister_broker": NO_KRAFT,
+    "allocate_producer_ids": "between brokers; blocks of producer ids are taken from ZooKeeper",
+    "consumer_group_heartbeat": NO_NEW_GROUPS,
+    "consumer_group_describe": NO_NEW_GROUPS,
+    "controller_registration": NO_KRAFT,
+    "get_telemetry_subscriptions": NO_TELEMETRY,
+    "push_telemetry": NO_TELEMETRY,
+    "assign_replicas_to_dirs": BETWEEN_BROKERS,
+    "share_group_heartbeat": NO_SHARE_GROUPS,
+    "share_group_describe": NO_SHARE_GROUPS,
+    "share_fetch": NO_SHARE_GROUPS,
+    "share_acknowledge": NO_SHARE_GROUPS,
+    "add_raft_voter": NO_KRAFT,
+    "remove_raft_voter": NO_KRAFT,
+    "update_raft_voter": NO_KRAFT,
+    "initialize_share_group_state": NO_SHARE_GROUPS,
+    "read_share_group_state": NO_SHARE_GROUPS,
+    "write_share_group_state": NO_SHARE_GROUPS,
+    "delete_share_group_state": NO_SHARE_GROUPS,
+    "read_share_group_state_summary": NO_SHARE_GROUPS,
+    "streams_group_heartbeat": NO_STREAMS_GROUPS,
+    "streams_group_describe": NO_STREAMS_GROUPS,
+    "describe_share_group_offsets": NO_SHARE_GROUPS,
+    "alter_share_group_offsets": NO_SHARE_GROUPS,
+    "delete_share_group_offsets": NO_SHARE_GROUPS,
+}
+"""kio's name of an API → why it is not served. What comes to be served is taken out here: the test tells."""
+
+REMARKS = {
+    "produce": "13 names topics by id",
+    "fetch": "sessions (KIP-227) are declined, see below; 17 and 18 are for followers of a KRaft cluster",
+    "list_offsets": "11 is of tiered storage",
+    "offset_commit": "10 names topics by id",
+    "offset_fetch": "10 names topics by id",
+    "init_producer_id": "6 is of two-phase commit (KIP-939)",
+    "end_txn": "5 is of transactions of version 2 (KIP-890)",
+    "txn_offset_commit": "5 is of transactions of version 2 (KIP-890)",
+    "list_transactions": "2 filters by a pattern",
+    "api_versions": "Produce is advertised from 0, or librdkafka takes the broker for one without record batches",
+    "describe_acls": "SECURITY_DISABLED, as of Kafka without an authorizer",
+    "create_acls": "SECURITY_DISABLED, as of Kafka without an authorizer",
+    "delete_acls": "SECURITY_DISABLED, as of Kafka without an authorizer",
+    "describe_client_quotas": "there are none",
+    "alter_replica_log_dirs": "to where the partition lies already; a move is INVALID_REQUEST",
+    "elect_leaders": "ELECTION_NOT_NEEDED while the one replica lives",
+    "alter_partition_reassignments": "to where the partition lies already; else INVALID_REPLICA_ASSIGNMENT",
+    "list_partition_reassignments": "there never are any",
+}
+"""kio's name of an API → what is particular here. A remark on versions is shown while those are not served."""
+
+
+def protocol() -> str:
+    """The table's text."""
+    served = {int(api): (low, high) for api, low, high, _ in API_TABLE}
+    lines = ["| key | API | in Kafka | served | remarks |", "| --- | --- | --- | --- | --- |"]
+    for key, name in sorted(api_key_map.items()):
+        here = _span(*served[key]) if key in served else "no"
+        known = known_versions(key)
+        remark = REMARKS.get(name, "") if key in served else NOT_SERVED.get(name, "")
+        if remark[:1].isdigit() and key in served and served[key][1] == known[1]:
+            remark = ""
+        title = "".join(word.capitalize() for word in name.split("_"))
+        lines.append(f"| {key} | {title} | {_span(*known)} | {here} | {remark} |")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _span(low: int, high: int) -> str:
+    return str(low) if low == high else f"{low}–{high}"
