@@ -49,6 +49,14 @@ class GroupSettings:
         group=GROUPS,
         check=at_least(1),
     )
+    offsets_retention_check_interval_ms: int = setting(
+        "offsets.retention.check.interval.ms",
+        600000,
+        "How often offsets that are too old are looked for.",
+        group=GROUPS,
+        check=at_least(1),
+        type="long",
+    )
     offsets_topic_num_partitions: int = setting(
         "offsets.topic.num.partitions",
         50,
