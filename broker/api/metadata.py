@@ -18,6 +18,7 @@ from broker.cluster.metadata import ClusterMetadata, Topic
 from broker.errors import BrokerError, ErrorCode
 from broker.net.response import Response
 from broker.net.router import Client
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, field
 from broker.protocol.metadata_response import encode_metadata, encode_topic
 
@@ -34,7 +35,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Response | 
         return _answer(context, request, None, {})
     if request.version < _FIRST_BY_ID and any(item.name is None for item in wanted):
         refused = [_absent(item.name or "", _NO_ID, ErrorCode.invalid_request) for item in wanted]
-        return _around(context, request, [encode_topic(request.version, topic) for topic in refused])
+        return _around(context, request, [_encode_refused(context, request, topic) for topic in refused])
     if context.config.auto_create_topics_enable and field(request.body, "allow_auto_topic_creation", True):
         missing = [t.name for t in wanted if t.name is not None and t.name not in context.topics.metadata.topics]
         if missing:
@@ -64,13 +65,18 @@ def _answer(
     topics = []
     for found in metadata.topics.values() if wanted is None else [_wanted(metadata, one, failed) for one in wanted]:
         if not isinstance(found, Topic):
-            topics.append(encode_topic(request.version, found))
+            topics.append(_encode_refused(context, request, found))
             continue
         encoded = found.encoded.get(key)
         if encoded is None:
             encoded = found.encoded[key] = encode_topic(request.version, _topic(metadata, found, operations))
         topics.append(encoded)
     return _around(context, request, topics)
+
+
+def _encode_refused(context: ApiContext, request: Request, topic: Mapping[str, Any]) -> bytes:
+    context.metrics.failed(ApiKey.METADATA, topic["error_code"])
+    return encode_topic(request.version, topic)
 
 
 def _around(context: ApiContext, request: Request, topics: Sequence[bytes]) -> Response:

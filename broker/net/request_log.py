@@ -24,8 +24,8 @@ logger = logging.getLogger(__name__)
 
 WAITS_BY_DESIGN = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 """Their handlers wait for something to happen, as long as the client asked them to."""
-COUNT_THEIR_ERRORS = frozenset({ApiKey.PRODUCE, ApiKey.FETCH})
-"""Their handlers call `Metrics.failed`: looking for errors in every response would cost a microsecond each."""
+COUNT_THEIR_ERRORS = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA})
+"""Their handlers call `Metrics.failed`: they encode their answers, or looking for errors would cost a microsecond."""
 
 
 class Peer(Protocol):
