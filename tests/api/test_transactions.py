@@ -9,7 +9,7 @@ import pytest
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from tests.support.raw_requests import Requests, batch, versions
-from tests.support.raw_transactions import RawProducer, committed_values, stable_end
+from tests.support.raw_transactions import RawProducer, committed_offset, committed_values, stable_end
 from tests.support.waiting import eventually
 
 OK = ErrorCode.none
@@ -182,12 +182,6 @@ def test_brokers_may_ask_whether_partitions_were_added(producer: RawProducer, to
 
 
 # --- offsets
-
-
-def committed_offset(ask: Requests, group: str, topic: str) -> int:
-    body = {"groups": [{"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}]}
-    (answer,) = ask.ask(ApiKey.OFFSET_FETCH, {**body, "require_stable": False}).groups
-    return int(answer.topics[0].partitions[0].committed_offset)
 
 
 @pytest.mark.parametrize("version", versions(ApiKey.ADD_OFFSETS_TO_TXN))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from broker.errors import ErrorCode
@@ -85,21 +86,29 @@ class RawProducer:
 
     def send(self, topic: str, *values: bytes, partition: int = 0, version: int | None = None) -> ErrorCode:
         """Produce the values as one batch of the transaction."""
-        sequence = self._sequences.get((topic, partition), 0)
-        records = batch(
+        (code,) = self.send_to_all([(topic, partition)], *values, version=version)
+        return code
+
+    def send_to_all(
+        self, partitions: Sequence[tuple[str, int]], *values: bytes, version: int | None = None
+    ) -> list[ErrorCode]:
+        """Produce the values to each partition, in one request; a code for each."""
+        records = {partition: self._batch(partition, values) for partition in partitions}
+        answers = self.ask.produce(records, transactional_id=self.transactional_id, version=version)
+        for partition in partitions:
+            if answers[partition].error_code is ErrorCode.none:
+                self._sequences[partition] = self._sequences.get(partition, 0) + len(values)
+        return [ErrorCode(answers[partition].error_code) for partition in partitions]
+
+    def _batch(self, partition: tuple[str, int], values: Sequence[bytes]) -> bytes:
+        return batch(
             *values,
             timestamp=time.time_ns() // 1_000_000,  # as the marker's: else the segment is rolled between them
             producer_id=self.producer_id,
             producer_epoch=self.epoch,
-            base_sequence=sequence,
+            base_sequence=self._sequences.get(partition, 0),
             transactional=True,
         )
-        answer = self.ask.produce(
-            {(topic, partition): records}, transactional_id=self.transactional_id, version=version
-        )[topic, partition]
-        if answer.error_code is ErrorCode.none:
-            self._sequences[topic, partition] = sequence + len(values)
-        return ErrorCode(answer.error_code)
 
     def end(self, *, commit: bool = True, version: int = 4) -> ErrorCode:
         answer = self.ask.ask(ApiKey.END_TXN, {**self._names, "committed": commit}, version)
@@ -123,3 +132,10 @@ def committed_values(ask: Requests, topic: str, partition: int = 0) -> list[byte
     assert found.error_code is ErrorCode.none, found
     aborted = [(one.producer_id, one.first_offset) for one in found.aborted_transactions or ()]
     return [record.value for record in decode_records(found.records or b"", aborted=aborted)]
+
+
+def committed_offset(ask: Requests, group: str, topic: str) -> int:
+    """Of partition 0; -1 when there is none."""
+    body = {"groups": [{"group_id": group, "topics": [{"name": topic, "partition_indexes": [0]}]}]}
+    (answer,) = ask.ask(ApiKey.OFFSET_FETCH, {**body, "require_stable": False}).groups
+    return int(answer.topics[0].partitions[0].committed_offset)
