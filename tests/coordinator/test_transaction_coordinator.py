@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -11,6 +12,7 @@ from broker.coordinator.transaction_shard import MARKER_RETRY_S
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from tests.support.coordinators import settle
+from tests.support.crashing import Crash, CrashPoint
 from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
 from tests.support.transactions import P0, P1, P2, TIMEOUT, Transactions, running_transactions
 
@@ -367,3 +369,42 @@ async def test_list_filters_by_state_producer_and_duration() -> None:
         assert names(listed((), {producers["done"].producer_id})) == {"done"}
         assert names(listed({TransactionState.ONGOING}, (), 4_000)) == {"open"}
         assert names(listed({TransactionState.ONGOING}, (), 5_000)) == set()
+
+
+# --- death at every step
+
+
+async def commit_two_partitions(transactions: Transactions, *, commit: bool) -> ErrorCode:
+    producer = await transactions.begin()
+    await transactions.add(producer, P0, P1)
+    return await transactions.end(producer, commit=commit)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("before", [True, False])
+async def test_death_at_any_step_leaves_all_or_nothing(commit: bool, before: bool) -> None:
+    step, died = 1, True
+    while died:
+        transactions = Transactions()
+        crash = CrashPoint(step, before=before)
+        store, markers = transactions.store, transactions.markers
+        transactions.use(crash.guard(store, {"append"}), crash.guard(markers, {"write"}))
+        await transactions.load()
+        answer = None
+        with contextlib.suppress(Crash):
+            answer = await commit_two_partitions(transactions, commit=commit)
+        died = answer is None
+        transactions.use(store, markers)
+        await transactions.load()
+        decided = transactions.coordinator.describe("id").metadata
+        if decided is not None and decided.state is TransactionState.ONGOING:
+            assert not markers.written
+            transactions.advance(TIMEOUT + 20_000)
+            assert markers.of(P0) == markers.of(P1) == [False]
+        else:
+            assert set(markers.of(P0)) == set(markers.of(P1))
+            assert set(markers.of(P0)) <= {commit}
+        assert died or (answer is ErrorCode.none and markers.of(P0) == [commit])
+        await transactions.coordinator.close()
+        step += 1
+    assert step > 6

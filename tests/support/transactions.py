@@ -68,6 +68,11 @@ class Transactions:
         self.settings = TransactionSettings(**settings)  # type: ignore[arg-type]
         self.coordinator = self._make()
 
+    def use(self, store: MemoryRecordStore, markers: MemoryMarkers) -> None:
+        """Have another coordinator, nothing of it loaded, which stores and writes there."""
+        self.store, self.markers = store, markers
+        self.coordinator = self._make()
+
     def _make(self) -> TransactionCoordinator:
         return TransactionCoordinator(
             self.store, self.markers, self.ids, self.clock, self.settings, PARTITIONS, epoch_of=lambda partition: 5
