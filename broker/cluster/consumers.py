@@ -6,14 +6,14 @@ Every method blocks; called from worker threads. Offsets are the next one to be 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from broker.cluster import znodes
 from broker.cluster.zk import ZooKeeper
-from broker.cluster.zk_types import Create, NodeExists, NoNode, Operation, SetData
+from broker.cluster.zk_types import Check, Create, NodeExists, NoNode, Operation, SetData
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["ConsumerRegistry"]
+__all__ = ["ConsumerRegistry", "group_partition_path"]
 
 
 class ConsumerRegistry:
@@ -40,20 +40,26 @@ class ConsumerRegistry:
 
     def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Set them all in one transaction, creating what is missing; other partitions keep theirs."""
+        self._set_offsets(group, offsets, [])
+
+    def _set_offsets(self, group: str, offsets: Mapping[TopicPartition, int], checks: Sequence[Check]) -> None:
+        """The same, if `checks` hold; raises NoNode or BadVersion when they do not."""
+        checked = {check.path for check in checks}
         while True:
             for topic in {tp.topic for tp in offsets}:
                 self._zk.ensure_path(f"{znodes.CONSUMERS}/{group}/offsets/{topic}")
-            paths = {_partition_path(group, "offsets", tp): str(offset).encode() for tp, offset in offsets.items()}
+            paths = {group_partition_path(group, "offsets", tp): str(offset).encode() for tp, offset in offsets.items()}
             existing = self._zk.get_many(list(paths))
             operations: list[Operation] = [
                 Create(path, data) if node is None else SetData(path, data)
                 for (path, data), node in zip(paths.items(), existing, strict=True)
             ]
             try:
-                self._zk.transaction(operations)
+                self._zk.transaction([*checks, *operations])
                 return
-            except (NodeExists, NoNode):
-                continue
+            except (NodeExists, NoNode) as error:
+                if error.path in checked:
+                    raise
 
     def _read_partitions(self, group: str, kind: str) -> dict[TopicPartition, bytes]:
         root = f"{znodes.CONSUMERS}/{group}/{kind}"
@@ -64,7 +70,7 @@ class ConsumerRegistry:
             for topic, numbers in zip(topics, partitions, strict=True)
             for partition in sorted(numbers or (), key=int)
         ]
-        nodes = self._zk.get_many([_partition_path(group, kind, tp) for tp in found])
+        nodes = self._zk.get_many([group_partition_path(group, kind, tp) for tp in found])
         return {tp: node[0] for tp, node in zip(found, nodes, strict=True) if node is not None}
 
     def _read_all(self, root: str) -> dict[str, bytes]:
@@ -79,7 +85,8 @@ class ConsumerRegistry:
             return []
 
 
-def _partition_path(group: str, kind: str, tp: TopicPartition) -> str:
+def group_partition_path(group: str, kind: str, tp: TopicPartition) -> str:
+    """Where a group keeps the owner or the offset (`kind`: owners, offsets) of a partition."""
     return f"{znodes.CONSUMERS}/{group}/{kind}/{tp.topic}/{tp.partition}"
 
 
@@ -87,4 +94,4 @@ def _parse_offset(group: str, tp: TopicPartition, data: bytes) -> int:
     try:
         return int(data)
     except ValueError as error:
-        raise znodes.MalformedNode(_partition_path(group, "offsets", tp), data, error) from error
+        raise znodes.MalformedNode(group_partition_path(group, "offsets", tp), data, error) from error

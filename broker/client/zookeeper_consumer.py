@@ -1,0 +1,217 @@
+"""A consumer whose group lives in ZooKeeper, as Kafka's first ones did: registries instead of a coordinator.
+
+For the record, and for applications that share offsets with loads that keep theirs in ZooKeeper. Partitions and offsets
+are where `/consumers/G/{ids,owners,offsets}` say; records come by the ordinary protocol. This layer knows no
+ZooKeeper: a `GroupRegistry` is handed in, `broker.cluster.consumer_membership.ConsumerMembership` is one.
+
+    with ZooKeeper("localhost:2181") as zk:
+        with ZooKeeperConsumer("localhost:9092", ConsumerMembership(zk), {"group.id": "g"}) as consumer:
+            consumer.subscribe(["flights"])
+            records = consumer.poll(1.0)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+from typing import Any, Final, Protocol
+
+from broker.client.consumer import Consumer, ConsumerRecord
+from broker.client.settings import ClientSettings
+from broker.client.topic_filter import TopicFilter
+from broker.client.zookeeper_group import encode_subscription, owned_by, thread_of
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = ["GroupRegistry", "ZooKeeperConsumer"]
+
+logger = logging.getLogger(__name__)
+
+_SLICE_S: Final = 0.1
+"""Longest wait before looking whether members came or went."""
+
+
+class GroupRegistry(Protocol):
+    """Where groups are written down. What a member registers and claims vanishes with its session; all may block."""
+
+    def register(self, group: str, consumer_id: str, subscription: bytes) -> None:
+        """Be a member; again to change the subscription, or after the session was lost."""
+
+    def deregister(self, group: str, consumer_id: str) -> None:
+        """Be no member any more."""
+
+    def members(self, group: str) -> Mapping[str, bytes]:
+        """What each member registered."""
+
+    def claim(self, group: str, tp: TopicPartition, owner: str) -> bool:
+        """Become owner of a partition; False while somebody else is."""
+
+    def release(self, group: str, tp: TopicPartition, owner: str) -> None:
+        """Own it no more."""
+
+    def offsets(self, group: str) -> Mapping[TopicPartition, int]:
+        """The next offset to read of every partition that has one."""
+
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], owner: str) -> None:
+        """Set offsets of partitions that `owner` owns. Raises BrokerError when it does not."""
+
+    def watch_members(self, group: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back, from any thread, when members may have changed; the result ends that."""
+
+
+class ZooKeeperConsumer:
+    """One member with one thread. Not thread-safe. Close it, or use it as a context manager."""
+
+    def __init__(
+        self,
+        bootstrap: str | Iterable[str] | Mapping[str, Any] | ClientSettings,
+        registry: GroupRegistry,
+        properties: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Settings as for `Consumer`, of which `group.id` is needed; the session time-out is the registry's."""
+        settings = ClientSettings.of(bootstrap, properties)
+        if not settings.group_id:
+            raise ConfigError("group.id is missing: partitions are shared under it")
+        self.group = settings.group_id
+        self.settings = settings
+        self.consumer_id = f"{self.group}_{socket.gethostname()}-{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"
+        self._owner = thread_of(self.consumer_id)
+        self._registry = registry
+        self._consumer = Consumer(dataclasses.replace(settings, group_id="", enable_auto_commit=False))
+        self._wanted: TopicFilter | None = None
+        self._unwatch: Callable[[], None] | None = None
+        self._changed = threading.Event()
+        self._look_at_topics = 0.0
+        self._not_before = 0.0
+        self._next_commit = 0.0
+        self._closed = False
+
+    def __enter__(self) -> ZooKeeperConsumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def subscribe(
+        self, topics: Iterable[str] | None = None, *, pattern: str | None = None, exclude: str | None = None
+    ) -> None:
+        """Share `topics`, or all that match `pattern`, or all but those that `exclude` matches. Raises ConfigError."""
+        wanted = TopicFilter.parse(topics, pattern, exclude)
+        self._registry.register(self.group, self.consumer_id, encode_subscription(wanted, time.time_ns() // 1_000_000))
+        self._wanted = wanted
+        if self._unwatch is None:
+            self._unwatch = self._registry.watch_members(self.group, self._changed.set)
+        self._changed.set()
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions owned now."""
+        return self._consumer.assignment()
+
+    def poll(self, timeout_s: float = 0.0) -> list[ConsumerRecord]:
+        """Records of our partitions, waiting up to `timeout_s`. Raises as `Consumer.poll`."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self._wanted is None or self._closed:
+                raise PykafkaError("subscribe() comes before poll()" if self._wanted is None else "closed")
+            self._rebalance_if_needed(self._wanted)
+            self._auto_commit()
+            left = max(deadline - time.monotonic(), 0.0)
+            if self.assignment():
+                records = self._consumer.poll(min(left, _SLICE_S))
+                if records:
+                    return records
+            else:
+                self._changed.wait(min(left, _SLICE_S))
+            if time.monotonic() >= deadline:
+                return []
+
+    def position(self, tp: TopicPartition) -> int:
+        """The offset of the next record `poll` returns of `tp`."""
+        return self._consumer.position(tp)
+
+    def commit(self) -> None:
+        """Write down the position of every partition. Raises BrokerError when one of them is not ours any more."""
+        positions = {tp: self._consumer.position(tp) for tp in self.assignment()}
+        if positions:
+            self._registry.commit(self.group, positions, self._owner)
+
+    def close(self) -> None:
+        """Commit if that is automatic, let others have the partitions, hang up. May be called again."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            if self._unwatch is not None:
+                self._unwatch()
+            self._let_go()
+            self._registry.deregister(self.group, self.consumer_id)
+        except PykafkaError as error:
+            logger.warning("leaving group %s: %s", self.group, error)
+        finally:
+            self._consumer.close()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _rebalance_if_needed(self, wanted: TopicFilter) -> None:
+        now = time.monotonic()
+        if now < self._not_before or not (self._changed.is_set() or now >= self._look_at_topics):
+            return
+        self._changed.clear()  # what changes from here on, changes again
+        self._look_at_topics = now + self.settings.metadata_max_age_ms / 1000
+        partitions = {name: len(topic.partitions) for name, topic in self._consumer.cluster.topics().items()}
+        members = self._registry.members(self.group)
+        lost = self.consumer_id not in members
+        if lost:  # the session ended, and what we owned with it
+            self._registry.register(
+                self.group, self.consumer_id, encode_subscription(wanted, time.time_ns() // 1_000_000)
+            )
+            members = self._registry.members(self.group)
+        share = sorted(owned_by(self.consumer_id, members, partitions))
+        if lost or share != self.assignment():
+            self._let_go()
+            self._take(share)
+
+    def _take(self, share: list[TopicPartition]) -> None:
+        """Own all of `share`, or nothing yet: those who had it may not have heard."""
+        for number, tp in enumerate(share):
+            if not self._registry.claim(self.group, tp, self._owner):
+                for claimed in share[:number]:
+                    self._registry.release(self.group, claimed, self._owner)
+                self._not_before = time.monotonic() + self.settings.retry_backoff_ms / 1000
+                self._changed.set()
+                return
+        offsets = self._registry.offsets(self.group)
+        self._consumer.assign(share)
+        for tp in share:
+            if tp in offsets:
+                self._consumer.seek(tp, offsets[tp])
+
+    def _let_go(self) -> None:
+        """Commit if that is automatic, then own nothing."""
+        owned = self.assignment()
+        if self.settings.enable_auto_commit:
+            self._commit_quietly()
+        self._consumer.assign([])
+        for tp in owned:
+            self._registry.release(self.group, tp, self._owner)
+
+    def _auto_commit(self) -> None:
+        now = time.monotonic()
+        if self.settings.enable_auto_commit and now >= self._next_commit:
+            if self._next_commit:
+                self._commit_quietly()
+            self._next_commit = now + self.settings.auto_commit_interval_ms / 1000
+
+    def _commit_quietly(self) -> None:
+        try:
+            self.commit()
+        except PykafkaError as error:
+            logger.warning("group %s: automatic commit failed: %s", self.group, error)

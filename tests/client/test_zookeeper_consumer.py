@@ -1,0 +1,154 @@
+"""Consumers whose group lives in ZooKeeper: they share, take over, and keep offsets where the registries say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from broker.client.consumer import ConsumerRecord
+from broker.client.zookeeper_consumer import ZooKeeperConsumer
+from broker.cluster.consumer_membership import ConsumerMembership
+from broker.cluster.zk import ZooKeeper
+from broker.errors import BrokerError, ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from tests.client.conftest import TopicMaker
+from tests.client.test_consumer_group import produce
+from tests.support.broker_process import BrokerProcess
+from tests.support.waiting import eventually
+
+PROPERTIES = {"auto.offset.reset": "earliest", "fetch.max.wait.ms": 20, "retry.backoff.ms": 20}
+
+Open = Callable[..., ZooKeeperConsumer]
+
+
+@pytest.fixture
+def connect(zookeeper: str, tmp_path: Path) -> Iterator[Callable[[], ZooKeeper]]:
+    """Sessions on a corner of this test's own."""
+    with ExitStack() as stack:
+        yield lambda: stack.enter_context(ZooKeeper(f"{zookeeper}/{tmp_path.name}", session_timeout_ms=6000))
+
+
+@pytest.fixture
+def registry(connect: Callable[[], ZooKeeper]) -> ConsumerMembership:
+    return ConsumerMembership(connect())
+
+
+@pytest.fixture
+def open_consumer(broker: BrokerProcess, group: str, registry: ConsumerMembership) -> Iterator[Open]:
+    with ExitStack() as stack:
+
+        def opened(registry: ConsumerMembership = registry, **properties: object) -> ZooKeeperConsumer:
+            named = {name.replace("_", "."): value for name, value in properties.items()}
+            settings = {**PROPERTIES, "group.id": group, **named}
+            return stack.enter_context(ZooKeeperConsumer(broker.bootstrap, registry, settings))
+
+        yield opened
+
+
+def all_poll(*consumers: ZooKeeperConsumer, into: list[ConsumerRecord] | None = None) -> None:
+    for consumer in consumers:
+        records = consumer.poll(0.01)
+        if into is not None:
+            into += records
+
+
+def test_members_share_partitions_and_take_over_from_one_that_leaves(
+    broker: BrokerProcess,
+    make_topic: TopicMaker,
+    group: str,
+    registry: ConsumerMembership,
+    open_consumer: Open,
+    connect: Callable[[], ZooKeeper],
+) -> None:
+    topic, read = make_topic(4), list[ConsumerRecord]()
+    produce(broker.bootstrap, topic, 100)
+    first, second = open_consumer(), open_consumer(ConsumerMembership(connect()))
+    first.subscribe([topic])
+    all_poll(first, into=read)
+    assert [tp.partition for tp in first.assignment()] == [0, 1, 2, 3]
+    second.subscribe(pattern=f"{topic}|none")
+
+    def shared() -> bool:
+        all_poll(first, second, into=read)
+        return len(first.assignment()) == len(second.assignment()) == 2
+
+    eventually(shared)
+    assert sorted(first.assignment() + second.assignment()) == [TopicPartition(topic, n) for n in range(4)]
+    owners = registry.owners(group)
+    assert {owners[tp] for tp in second.assignment()} == {f"{second.consumer_id}-0"}
+    produce(broker.bootstrap, topic, 100)
+
+    def all_read() -> bool:
+        all_poll(first, second, into=read)
+        return len({(r.partition, r.offset) for r in read}) == 200
+
+    eventually(all_read)
+    assert len(read) == 200, "committed before it was let go: nothing was read twice"
+    second.close()
+
+    def taken_over() -> bool:
+        all_poll(first)
+        return len(first.assignment()) == 4
+
+    eventually(taken_over)
+    assert sum(registry.offsets(group).values()) == 200
+
+
+def test_offsets_are_those_that_other_tools_set(
+    broker: BrokerProcess, make_topic: TopicMaker, group: str, registry: ConsumerMembership, open_consumer: Open
+) -> None:
+    topic = make_topic(1)
+    tp = TopicPartition(topic, 0)
+    produce(broker.bootstrap, topic, 10)
+    registry.set_offsets(group, {tp: 7})
+    consumer, read = open_consumer(enable_auto_commit=False), list[ConsumerRecord]()
+    consumer.subscribe([topic])
+
+    def all_read() -> bool:
+        all_poll(consumer, into=read)
+        return len(read) == 3
+
+    eventually(all_read)
+    assert [record.offset for record in read] == [7, 8, 9]
+    assert registry.offsets(group) == {tp: 7}
+    consumer.commit()
+    assert registry.offsets(group) == {tp: 10}
+
+
+def test_a_member_whose_session_was_lost_cannot_commit_and_joins_again(
+    broker: BrokerProcess,
+    make_topic: TopicMaker,
+    group: str,
+    registry: ConsumerMembership,
+    open_consumer: Open,
+    connect: Callable[[], ZooKeeper],
+) -> None:
+    topic = make_topic(1)
+    tp = TopicPartition(topic, 0)
+    consumer = open_consumer(enable_auto_commit=False)
+    consumer.subscribe([topic])
+    eventually(lambda: not consumer.poll(0.01) and consumer.assignment() == [tp])
+    # As if the session had expired, and another member had been faster.
+    registry.deregister(group, consumer.consumer_id)
+    registry.release(group, tp, f"{consumer.consumer_id}-0")
+    other = ConsumerMembership(connect())
+    assert other.claim(group, tp, "other-0")
+    with pytest.raises(BrokerError, match="is not the owner any more"):
+        consumer.commit()
+    eventually(lambda: not consumer.poll(0.01) and consumer.assignment() == [])
+    assert consumer.consumer_id in registry.members(group)
+    other.release(group, tp, "other-0")
+    eventually(lambda: not consumer.poll(0.01) and consumer.assignment() == [tp])
+
+
+def test_calls_that_cannot_be_meant_are_refused(broker: BrokerProcess, registry: ConsumerMembership) -> None:
+    with pytest.raises(ConfigError, match=r"group\.id is missing"):
+        ZooKeeperConsumer(broker.bootstrap, registry)
+    with ZooKeeperConsumer(broker.bootstrap, registry, {"group.id": "g"}) as consumer:
+        with pytest.raises(PykafkaError, match=r"subscribe\(\) comes before poll\(\)"):
+            consumer.poll()
+        with pytest.raises(ConfigError, match="to a pattern, or to all but"):
+            consumer.subscribe()
