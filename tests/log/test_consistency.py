@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from broker.log.aborted_index import AbortedEntry, encode_aborted
 from broker.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, write_epochs
 from broker.log.consistency import check_partition
 from broker.log.log_config import LogConfig
 from broker.log.segment import segment_path
 from broker.records.batch import patch_base_offset
+from broker.records.control import ControlType
 from tests.support.batches import NOW, batch, open_log
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=200)
@@ -23,7 +25,7 @@ FIRST = 0
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Three segments of idempotent batches, closed."""
+    """Three segments of idempotent batches, closed; in the last an aborted transaction of another producer."""
     directory = tmp_path / "t-0"
     log = open_log(directory, CONFIG)
     for number in range(25):
@@ -31,6 +33,8 @@ def directory(tmp_path: Path) -> Path:
         log.append(
             batch(b"x" * 50, timestamp=at, producer_id=1, producer_epoch=0, sequence=number), leader_epoch=number // 9
         )
+    log.append(batch(b"x", producer_id=2, producer_epoch=0, sequence=0, transactional=True), leader_epoch=2)
+    log.append_marker(2, 0, ControlType.ABORT, 0, leader_epoch=2)
     log.close()
     assert len(log.segments) == 3
     return directory
@@ -112,11 +116,17 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "snapshot damaged": (lambda d: flip(max(d.glob("*.snapshot")), 12), "no producer snapshot"),
     "snapshot past the end": (
         lambda d: next(d.glob("*.snapshot")).rename(file(d, ".snapshot", 999)),
-        "is of offset 999; the log ends at 25",
+        "is of offset 999; the log ends at 27",
     ),
     "epochs unreadable": (lambda d: (d / LEADER_EPOCHS).write_text("x"), LEADER_EPOCHS),
     "epochs that fall": (lambda d: write_epochs(d / LEADER_EPOCHS, [(2, 0), (1, 5)]), "do not grow"),
-    "epochs past the end": (lambda d: write_epochs(d / LEADER_EPOCHS, [(2, 0), (3, 99)]), "past the log's end 25"),
+    "epochs past the end": (lambda d: write_epochs(d / LEADER_EPOCHS, [(2, 0), (3, 99)]), "past the log's end 27"),
+    "aborted cut": (lambda d: cut(file(d, ".txnindex", last_base(d)), 1), "no index of aborted transactions"),
+    "aborted without a marker": (
+        lambda d: file(d, ".txnindex").write_bytes(encode_aborted([AbortedEntry(1, 2, 3, 4)])),
+        "producer 1 has no marker at offset 3",
+    ),
+    "aborted without a log": (lambda d: file(d, ".txnindex", 99).touch(), "no log for this index"),
     "topic id unreadable": (lambda d: (d / PARTITION_METADATA).write_text("x"), PARTITION_METADATA),
 }
 

@@ -108,6 +108,14 @@ def test_a_new_epoch_forgets_the_old_ones_batches() -> None:
     assert state.check(header(1, epoch=1)) is None
 
 
+def test_of_an_epoch_that_only_a_marker_told_the_first_sequence_is_zero() -> None:
+    state = states(header(0), header(1))
+    state.end_transaction(5, 1, 0, NOW)
+    assert refused(state, header(2)) is ErrorCode.invalid_producer_epoch
+    assert refused(state, header(2, epoch=1)) is ErrorCode.out_of_order_sequence_number
+    assert state.check(header(0, epoch=1)) is None
+
+
 def test_sequences_wrap() -> None:
     state = states(header(INT_MAX - 1, count=3))
     duplicate = state.check(header(INT_MAX - 1, count=3))

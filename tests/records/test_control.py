@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from aiokafka.record import MemoryRecords as AiokafkaRecords
+from hypothesis import given
+from hypothesis import strategies as st
 from kafka.record import MemoryRecords as KafkaPythonRecords
 
 from broker.errors import CorruptBatch
 from broker.records.batch import build_batch, parse_header, verify_batch, walk_batches
-from broker.records.control import AbortedTransactions, ControlType, end_transaction_marker, read_control_type
+from broker.records.control import (
+    AbortedTransactions,
+    ControlType,
+    EndMarker,
+    end_transaction_marker,
+    read_control_type,
+    read_end_marker,
+)
 from tests.support.record_batches import NOW, Row, build, follow
 
 ALICE, BOB = 11, 12
@@ -84,3 +95,23 @@ def test_a_malformed_marker_is_corrupt(section: bytes) -> None:
     batch = build_batch(section, 1, producer_id=ALICE, transactional=True, control=True)
     with pytest.raises(CorruptBatch):
         read_control_type(batch, 0, parse_header(batch))
+
+
+@pytest.mark.parametrize("control_type", ControlType)
+def test_a_marker_tells_how_the_transaction_ended_and_who_ended_it(control_type: ControlType) -> None:
+    batch = marker(ALICE, control_type)
+    assert read_end_marker(batch, 0, parse_header(batch)) == EndMarker(control_type, 3)
+
+
+def test_other_control_batches_are_no_end_marker() -> None:
+    leader_change = build_batch(b"\x14\0\0\0\x08\0\0\0\2\0\0", 1, producer_id=ALICE, control=True)
+    assert read_end_marker(leader_change, 0, parse_header(leader_change)) is None
+    emptied = build_batch(b"", 0, producer_id=ALICE, transactional=True, control=True, last_offset_delta=0)
+    assert read_end_marker(emptied, 0, parse_header(emptied)) is None
+
+
+@given(st.binary(max_size=40))
+def test_hostile_markers_raise_corrupt_batch_only(section: bytes) -> None:
+    batch = build_batch(section, 1, producer_id=ALICE, transactional=True, control=True)
+    with contextlib.suppress(CorruptBatch):
+        read_end_marker(batch, 0, parse_header(batch))
