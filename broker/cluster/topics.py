@@ -77,6 +77,7 @@ class Topics:
         self._changing = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
         self._on_led: dict[str, OnLed] = {}
+        self._on_resigned: dict[str, OnLed] = {}
         self._on_deleted: list[OnDeleted] = []
         self._listings = 0
         self._listed: Collection[str] = ()
@@ -272,15 +273,21 @@ class Topics:
 
     async def _take_over(
         self, after: ClusterMetadata, names: Collection[str]
-    ) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """From the picture we have to the next one, which differs in `names`: (newly led, gone)."""
+    ) -> tuple[list[TopicPartition], list[TopicPartition], list[TopicPartition]]:
+        """From the picture we have to the next one, which differs in `names`: (no longer led, newly led, gone)."""
         await self._led.open_new(after, names)
+        held = [partition for name in names if name in self._on_resigned for partition in self._led.of_topic(name)]
         led, gone = self._led.apply(self.metadata, after, names)
+        resigned = [partition.tp for partition in held if self._led.get(partition.tp) is not partition]
         self.metadata = after
         await self._led.delete(gone)
-        return led, gone
+        return resigned, led, gone
 
-    async def _tell(self, led: Sequence[TopicPartition], gone: Sequence[TopicPartition]) -> None:
+    async def _tell(
+        self, resigned: Sequence[TopicPartition], led: Sequence[TopicPartition], gone: Sequence[TopicPartition]
+    ) -> None:
+        for tp in resigned:
+            await self._on_resigned[tp.topic](tp.partition)
         for tp in led:
             if tp.topic in self._on_led:
                 await self._on_led[tp.topic](tp.partition)
@@ -306,9 +313,11 @@ class Topics:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    async def tell_led(self, topic: str, told: OnLed) -> None:
-        """Await `told` for every partition of `topic` led here, now and whenever one is added."""
+    async def tell_led(self, topic: str, told: OnLed, resigned: OnLed) -> None:
+        """Await `told` for every partition of `topic` led here, now and whenever one is added, and `resigned` when
+        one is led here no longer."""
         self._on_led[topic] = told
+        self._on_resigned[topic] = resigned
         for partition in self._led.of_topic(topic):
             await told(partition.tp.partition)
 

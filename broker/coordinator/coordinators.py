@@ -52,8 +52,8 @@ class Coordinators:
     async def start(self) -> None:
         """Load what is stored of groups, then of transactions, whose markers change groups' offsets."""
         self._topics.tell_deleted(self.groups.forget_partitions)
-        await self._topics.tell_led(GROUP_OFFSETS_TOPIC, self.groups.load)
-        await self._topics.tell_led(TRANSACTION_STATE_TOPIC, self.transactions.load)
+        await self._topics.tell_led(GROUP_OFFSETS_TOPIC, self.groups.load, self.groups.unload)
+        await self._topics.tell_led(TRANSACTION_STATE_TOPIC, self.transactions.load, self.transactions.unload)
 
     async def close(self) -> None:
         """Answer nobody any more, and see what is being stored end."""

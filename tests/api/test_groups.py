@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from broker.cluster.changes import ChangeNotifications
+from broker.cluster.registry import Registry
+from broker.cluster.zk import ZooKeeper
+from broker.cluster.znodes import PartitionState
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
 from tests.api.test_group_offsets import commit, committed, find
+from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import SERVED, Requests, versions
+from tests.support.waiting import eventually
 
 # The versions of the other three that clients of a JoinGroup version speak.
 GENERATIONS = [
@@ -33,8 +41,8 @@ class RawMember:
             "group_instance_id": self.instance,
         }
 
-    def join(self) -> Any:
-        body = {
+    def join_body(self) -> dict[str, Any]:
+        return {
             **self.named(),
             "session_timeout": 10_000,
             "rebalance_timeout": 10_000,
@@ -42,7 +50,12 @@ class RawMember:
             "protocols": [{"name": "range", "metadata": b"subscription"}],
             "reason": "a test",
         }
-        answer = self.ask.ask(ApiKey.JOIN_GROUP, body, self.version)
+
+    def join_once(self) -> Any:
+        return self.ask.ask(ApiKey.JOIN_GROUP, self.join_body(), self.version)
+
+    def join(self) -> Any:
+        answer = self.join_once()
         self.member_id = answer.member_id
         if answer.error_code is ErrorCode.member_id_required:
             return self.join()
@@ -204,3 +217,42 @@ def test_offsets_of_other_groups_than_consumers_are_kept_while_they_have_members
     answer = ask.ask(ApiKey.OFFSET_DELETE, {"group_id": stable.group, "topics": asked})
     # Its subscription cannot be read, so any topic may be one it reads.
     assert answer.topics[0].partitions[0].error_code is ErrorCode.group_subscribed_to_topic
+
+
+def test_group_follows_its_partition_to_another_broker_and_back(
+    broker_factory: Callable[..., BrokerProcess], zookeeper: str, topic: str, group: str
+) -> None:
+    """As Kafka's reassignment does it, the leader is changed in ZooKeeper; nothing is served from memory after it."""
+    chroot = f"{zookeeper}/moving-{group}"
+    broker = broker_factory(
+        {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}, zookeeper=chroot
+    )
+    zk = ZooKeeper(chroot, 6_000)
+    zk.start()
+    registry, tp = Registry(zk), TopicPartition("__consumer_offsets", 0)
+
+    def lead(leader: int) -> None:
+        state = registry.partition_states([tp])[tp]
+        registry.set_partition_state(
+            tp, PartitionState(leader, state.leader_epoch + 1, (leader,), state.controller_epoch, state.version)
+        )
+        ChangeNotifications(zk).notify_config_change(f"topics/{tp.topic}")
+
+    try:
+        with Requests(broker.bootstrap) as ask, Requests(broker.bootstrap) as waiting:
+            find(ask, group)
+            ask.create(topic)
+            member = RawMember(ask, group)
+            member.join()
+            assert member.sync(5).error_code is ErrorCode.none
+            other = RawMember(waiting, group)
+            other.member_id = other.join_once().member_id
+            waiting.send(ApiKey.JOIN_GROUP, other.join_body())
+            eventually(lambda: member.heartbeat(4) is ErrorCode.rebalance_in_progress)
+            lead(99)
+            assert waiting.receive(ApiKey.JOIN_GROUP).error_code is ErrorCode.not_coordinator
+            eventually(lambda: member.heartbeat(4) is ErrorCode.not_coordinator)
+            lead(0)
+            eventually(lambda: member.heartbeat(4) is ErrorCode.none)
+    finally:
+        zk.close()
