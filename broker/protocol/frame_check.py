@@ -5,6 +5,9 @@ so much memory the process is aborted, whatever Python would catch: thirty bytes
 walked first, by kio's own schema: lengths only, nothing is decoded, and elements of one size are stepped over at once.
 A step takes a buffer, a position and where the buffer ends, and gives the next position; it raises ValueError for an
 array, string or tag that reaches beyond the end, or that is null and may not be.
+
+The same walk takes out of a frame the tagged fields that a schema does not know, which KIP-482 has every reader ignore
+and kio refuses: a newer peer may send them. That costs a second walk of the rare frame that has some.
 """
 
 from __future__ import annotations
@@ -17,9 +20,11 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-__all__ = ["check_body"]
+from broker.protocol.wire import unsigned_varint
 
-Buffer = memoryview
+__all__ = ["check_body", "without_unknown_tags"]
+
+Buffer = memoryview | bytearray
 Step = Callable[[Buffer, int, int], int]
 
 _FIXED = {
@@ -49,6 +54,34 @@ class _Layout(NamedTuple):
 def check_body(entity: Any, buffer: Buffer, position: int) -> None:
     """Raise ValueError, IndexError or struct.error unless a body of kio's class `entity` lies at `position`."""
     _struct(entity).step(buffer, position, len(buffer))
+
+
+def without_unknown_tags(header: Any, entity: Any, frame: memoryview) -> memoryview:
+    """A copy of the frame, kio's `header` and then its `entity`, without the tagged fields that they do not know.
+
+    Raises as `check_body` does.
+    """
+    copy = _Frame(frame)
+    position = 4  # behind a response's correlation id
+    if any(field.name == "client_id" for field in dataclasses.fields(header)):
+        position = _string(copy, 8, len(copy))  # never compact
+    if header.__flexible__:
+        position = _tags({}, copy, position, len(copy))
+    _struct(entity).step(copy, position, len(copy))
+    parts: list[bytes] = []
+    done = 0
+    for start, end, instead in sorted(copy.changes):
+        parts += [bytes(copy[done:start]), instead]
+        done = end
+    return memoryview(b"".join([*parts, copy[done:]]))
+
+
+class _Frame(bytearray):
+    """A frame that gathers what `_tags` would change in it: (start, end, new bytes)."""
+
+    def __init__(self, frame: memoryview) -> None:
+        super().__init__(frame)
+        self.changes: list[tuple[int, int, bytes]] = []
 
 
 @functools.cache
@@ -136,7 +169,7 @@ def _array(element: _Layout, flexible: bool, optional: bool) -> Step:
         after = position + count * untagged_size
         if count > 1 and untagged_size > 0 and after <= end:
             tag_counts = buffer[position + untagged_size - 1 : after : untagged_size]
-            if tag_counts.tobytes().count(0) == count:
+            if bytes(tag_counts).count(0) == count:
                 return after
         for _ in range(count):
             position = step(buffer, position, end)
@@ -167,14 +200,26 @@ def _compact_bytes(buffer: Buffer, position: int, end: int) -> int:
 def _tags(known: dict[int, Step], buffer: Buffer, position: int, end: int) -> int:
     if not buffer[position]:
         return position + 1
-    count, position = _unsigned_varint(buffer, position)
+    changes = buffer.changes if isinstance(buffer, _Frame) else None
+    start, unknown = position, 0
+    count, position = first = _unsigned_varint(buffer, position)
     for _ in range(count):
-        tag, position = _unsigned_varint(buffer, position)
-        size, position = _unsigned_varint(buffer, position)
+        begin = position
+        tag, size_at = _unsigned_varint(buffer, position)
+        size, position = _unsigned_varint(buffer, size_at)
         after = _within(position + size, end)
         if tag in known:
+            held = len(changes or ())
             known[tag](buffer, position, after)
+            if changes is not None and (inside := changes[held:]):
+                smaller = size - sum(to - at - len(instead) for at, to, instead in inside)
+                changes.append((size_at, position, unsigned_varint(smaller)))
+        elif changes is not None:
+            changes.append((begin, after, b""))
+            unknown += 1
         position = after
+    if changes is not None and unknown:
+        changes.append((start, first[1], unsigned_varint(count - unknown)))
     return position
 
 

@@ -25,7 +25,7 @@ from kio.static.constants import EntityType
 from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import build, entity_class
-from broker.protocol.frame_check import check_body
+from broker.protocol.frame_check import check_body, without_unknown_tags
 from broker.protocol.produce_frames import PRODUCE_VERSIONS, decode_produce, encode_produce_response
 
 __all__ = [
@@ -120,11 +120,18 @@ def _read(codec: _Codec, data: bytes | bytearray | memoryview, what: str) -> tup
     """Header and body. Stray bytes after them are let pass, as Kafka does: librdkafka sends some."""
     data = memoryview(data).toreadonly()  # kio reads no writable buffer
     try:
-        header, header_size = codec.read_header(data, 0)
-        check_body(codec.entity, data, header_size)
-        body, _ = codec.read(data, header_size)
+        try:
+            return _parse(codec, data)
+        except KeyError:  # a tag that kio does not know
+            return _parse(codec, without_unknown_tags(codec.header, codec.entity, data))
     except (SerialError, ValueError, LookupError, OverflowError, struct.error, MemoryError) as error:
         raise ProtocolError(f"{what}: {type(error).__name__}: {error}") from error
+
+
+def _parse(codec: _Codec, data: memoryview) -> tuple[Any, Any]:
+    header, header_size = codec.read_header(data, 0)
+    check_body(codec.entity, data, header_size)
+    body, _ = codec.read(data, header_size)
     return header, body
 
 
