@@ -102,14 +102,14 @@ class AbortedIndex:
         Raises OSError with nothing of it left in the file.
         """
         path = self._path(base_offset)
-        with path.open("ab", buffering=0) as file:
-            size = file.tell()
-            try:
-                if file.write(encode_aborted((entry,))) != ENTRY_SIZE:
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-            except OSError:
-                file.truncate(size)
-                raise
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.write(fd, encode_aborted((entry,))) != ENTRY_SIZE:
+                size = os.fstat(fd).st_size
+                os.ftruncate(fd, size - size % ENTRY_SIZE)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        finally:
+            os.close(fd)
         if base_offset not in self._bases:
             insort(self._bases, base_offset)
             self._loaded[base_offset] = [entry]
