@@ -1,43 +1,25 @@
-"""Consumer groups with clients we did not write: members that stay, move and die, and what admins see and change.
-
-The broker lets sessions be short, so that a dead member is missed within a second.
-"""
+"""Consumer groups with clients we did not write: members that stay, move and die, and offsets in transactions."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka import TopicPartition as AioTopicPartition
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupState,
-    ConsumerGroupTopicPartitions,
-    ConsumerGroupType,
-    KafkaError,
-    KafkaException,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from kafka import KafkaAdminClient, KafkaConsumer
-from kafka import TopicPartition as PythonTopicPartition
-from kafka.admin import MemberToRemove
+from kafka import KafkaConsumer
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
-from kafka.structs import OffsetAndMetadata
 
 from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
+from tests.support.group_members import TIMEOUT, Member, described, share
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
-
-TIMEOUT = 30.0
-SESSION_MS = 1_000
 
 # A member in a process of its own, which says what it has and is then killed.
 VICTIM = """
@@ -54,89 +36,14 @@ while True:
 """
 
 
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[BrokerProcess]:
-    settings = {
-        **SESSION_SETTINGS,
-        "group.min.session.timeout.ms": "500",
-        "transaction.state.log.num.partitions": "4",
-    }
-    directory = tmp_path_factory.mktemp("groups") / "data"
-    with BrokerProcess(directory, settings, zookeeper=f"{zookeeper}/compat-groups") as process:
-        yield process
-    assert "Traceback" not in process.output, process.output[-4_000:]
+@pytest.fixture
+def broker(groups_broker: BrokerProcess) -> BrokerProcess:
+    return groups_broker
 
 
 @pytest.fixture
 def admin(broker: BrokerProcess) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
-
-
-@pytest.fixture
-def python_admin(broker: BrokerProcess) -> Iterator[KafkaAdminClient]:
-    client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
-    yield client
-    client.close()
-
-
-class Member:
-    """A member of librdkafka that remembers what it was given and what was taken from it."""
-
-    def __init__(self, broker: BrokerProcess, group: str, topic: str, **settings: Any) -> None:
-        self.given: list[list[int]] = []
-        self.taken: list[list[int]] = []
-        self.consumer = Consumer(
-            {
-                "bootstrap.servers": broker.bootstrap,
-                "group.id": group,
-                "auto.offset.reset": "earliest",
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 100,
-                "enable.auto.commit": False,
-                **{key.replace("_", "."): value for key, value in settings.items()},
-            }
-        )
-        self.consumer.subscribe([topic], on_assign=self._given, on_revoke=self._taken)
-
-    def _given(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self.given.append(sorted(partition.partition for partition in partitions))
-
-    def _taken(self, _: Consumer, partitions: list[TopicPartition]) -> None:
-        self.taken.append(sorted(partition.partition for partition in partitions))
-
-    @property
-    def has(self) -> set[int]:
-        self.consumer.poll(0.02)
-        return {partition.partition for partition in self.consumer.assignment()}
-
-
-@pytest.fixture
-def member(broker: BrokerProcess) -> Iterator[Callable[..., Member]]:
-    """`member(group, topic, **settings)`; each is closed after the test."""
-    made: list[Member] = []
-
-    def make(group: str, topic: str, **settings: Any) -> Member:
-        made.append(Member(broker, group, topic, **settings))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.consumer.close()
-
-
-def described(admin: AdminClient, group: str) -> Any:
-    return admin.describe_consumer_groups([group])[group].result(TIMEOUT)
-
-
-def share(members: list[Member], partitions: int) -> None:
-    """Wait until the members have all partitions between them, each about as many."""
-
-    def shared() -> bool:
-        held = [one.has for one in members]
-        fair = max(map(len, held)) - min(map(len, held)) <= 1
-        return fair and sum(map(len, held)) == partitions == len(set[int]().union(*held))
-
-    eventually(shared, timeout=TIMEOUT)
 
 
 # --- members
@@ -269,122 +176,6 @@ async def test_static_member_of_aiokafka_comes_back(
     (again,) = described(admin, group).members
     assert (again.group_instance_id, again.member_id == member_id) == ("one", False)
     await second.stop()
-
-
-# --- admins
-
-
-def test_admin_lists_groups_by_state_and_type(
-    broker: BrokerProcess, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
-) -> None:
-    Topic(broker.bootstrap, topic, 1)
-    one = member(group, topic)
-    eventually(lambda: len(one.has) == 1, timeout=TIMEOUT)
-
-    def listed(**filters: Any) -> dict[str, Any]:
-        found = admin.list_consumer_groups(request_timeout=TIMEOUT, **filters).result(TIMEOUT)
-        assert not found.errors
-        return {entry.group_id: entry for entry in found.valid}
-
-    entry = listed()[group]
-    assert (entry.state, entry.type) == (ConsumerGroupState.STABLE, ConsumerGroupType.CLASSIC)
-    assert not entry.is_simple_consumer_group
-    assert group in listed(states={ConsumerGroupState.STABLE})
-    assert group not in listed(states={ConsumerGroupState.EMPTY})
-    assert group in listed(types={ConsumerGroupType.CLASSIC})
-    assert group not in listed(types={ConsumerGroupType.CONSUMER})
-
-
-def test_admin_describes_members_and_what_may_be_done(
-    broker: BrokerProcess, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
-) -> None:
-    Topic(broker.bootstrap, topic, 2)
-    one = member(group, topic, client_id="the-client", group_instance_id="the-instance")
-    eventually(lambda: len(one.has) == 2, timeout=TIMEOUT)
-    found = admin.describe_consumer_groups([group], include_authorized_operations=True)[group].result(TIMEOUT)
-    assert (found.state, found.partition_assignor) == (ConsumerGroupState.STABLE, "range")
-    assert {"READ", "DELETE", "DESCRIBE"} <= {operation.name for operation in found.authorized_operations}
-    (only,) = found.members
-    assert (only.client_id, only.group_instance_id, only.host) == ("the-client", "the-instance", "/127.0.0.1")
-    assert {tp.partition for tp in only.assignment.topic_partitions} == {0, 1}
-
-
-def test_admin_deletes_groups_that_are_empty(
-    broker: BrokerProcess, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
-) -> None:
-    Topic(broker.bootstrap, topic, 1)
-    one = member(group, topic)
-    eventually(lambda: len(one.has) == 1, timeout=TIMEOUT)
-
-    def delete(name: str) -> int | None:
-        try:
-            admin.delete_consumer_groups([name], request_timeout=TIMEOUT)[name].result(TIMEOUT)
-        except KafkaException as error:
-            return int(error.args[0].code())
-        return None
-
-    assert delete(group) == KafkaError.NON_EMPTY_GROUP
-    assert delete(group + "-unknown") == KafkaError.GROUP_ID_NOT_FOUND
-    one.consumer.close()
-    eventually(lambda: described(admin, group).state is ConsumerGroupState.EMPTY)
-    assert delete(group) is None
-    assert delete(group) == KafkaError.GROUP_ID_NOT_FOUND
-
-
-def test_admin_alters_offsets(broker: BrokerProcess, admin: AdminClient, topic: str, group: str) -> None:
-    Topic(broker.bootstrap, topic, 2)
-    wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 5), TopicPartition(topic, 1, 6)])
-    admin.alter_consumer_group_offsets([wanted])[group].result(TIMEOUT)
-    asked = ConsumerGroupTopicPartitions(group)
-    found = admin.list_consumer_group_offsets([asked], require_stable=True)[group].result(TIMEOUT)
-    assert {tp.partition: tp.offset for tp in found.topic_partitions} == {0: 5, 1: 6}
-
-
-def test_kafka_pythons_admin_alters_deletes_and_resets(
-    broker: BrokerProcess, python_admin: KafkaAdminClient, topic: str, group: str
-) -> None:
-    Topic(broker.bootstrap, topic, 2).number(3)
-    zero, one = PythonTopicPartition(topic, 0), PythonTopicPartition(topic, 1)
-    python_admin.alter_group_offsets(group, {zero: OffsetAndMetadata(1, "", -1), one: OffsetAndMetadata(0, "", -1)})
-
-    def offsets() -> dict[int, int]:
-        return {tp.partition: held.offset for tp, held in python_admin.list_group_offsets({group: None})[group].items()}
-
-    assert offsets() == {0: 1, 1: 0}
-    python_admin.delete_group_offsets(group, [one])
-    assert offsets() == {0: 1}
-    python_admin.reset_group_offsets(group, {zero: 2})
-    assert offsets() == {0: 2}
-    python_admin.delete_groups([group])
-    assert group not in {entry["group_id"] for entry in python_admin.list_groups()}
-
-
-def test_offsets_of_a_topic_somebody_reads_are_not_deleted(
-    broker: BrokerProcess, python_admin: KafkaAdminClient, member: Callable[..., Member], topic: str, group: str
-) -> None:
-    Topic(broker.bootstrap, topic, 1).number(1)
-    one = member(group, topic)
-    eventually(lambda: len(one.has) == 1, timeout=TIMEOUT)
-    one.consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
-    answer = python_admin.delete_group_offsets(group, [PythonTopicPartition(topic, 0)])
-    assert "GROUP_SUBSCRIBED_TO_TOPIC" in repr(answer) or "GroupSubscribedToTopic" in repr(answer)
-
-
-def test_kafka_pythons_admin_removes_a_static_member(
-    broker: BrokerProcess,
-    admin: AdminClient,
-    python_admin: KafkaAdminClient,
-    member: Callable[..., Member],
-    topic: str,
-    group: str,
-) -> None:
-    Topic(broker.bootstrap, topic, 2)
-    one = member(group, topic, group_instance_id="gone", session_timeout_ms=20_000)
-    eventually(lambda: len(one.has) == 2, timeout=TIMEOUT)
-    one.consumer.close()
-    assert len(described(admin, group).members) == 1
-    python_admin.remove_group_members(group, [MemberToRemove(group_instance_id="gone")])
-    eventually(lambda: described(admin, group).state is ConsumerGroupState.EMPTY)
 
 
 # --- offsets

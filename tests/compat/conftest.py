@@ -1,0 +1,39 @@
+"""A broker whose groups miss a dead member within a second, and members that are closed after their test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.conftest import SESSION_SETTINGS
+from tests.support.broker_process import BrokerProcess
+from tests.support.group_members import Member
+
+
+@pytest.fixture(scope="session")
+def groups_broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[BrokerProcess]:
+    settings = {
+        **SESSION_SETTINGS,
+        "group.min.session.timeout.ms": "500",
+        "transaction.state.log.num.partitions": "4",
+    }
+    directory = tmp_path_factory.mktemp("groups") / "data"
+    with BrokerProcess(directory, settings, zookeeper=f"{zookeeper}/compat-groups") as process:
+        yield process
+    assert "Traceback" not in process.output, process.output[-4_000:]
+
+
+@pytest.fixture
+def member(groups_broker: BrokerProcess) -> Iterator[Callable[..., Member]]:
+    """`member(group, topic, **settings)`; each is closed after the test."""
+    made: list[Member] = []
+
+    def make(group: str, topic: str, **settings: Any) -> Member:
+        made.append(Member(groups_broker, group, topic, **settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.consumer.close()
