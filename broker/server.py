@@ -32,7 +32,7 @@ from broker.cluster.znodes import BrokerInfo, Endpoint
 from broker.cluster.zookeeper_keeper import ZooKeeperKeeper
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
-from broker.config.listener import Listener
+from broker.config.listener import Listener, advertised_listeners
 from broker.coordinator.coordinators import Coordinators
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
@@ -205,9 +205,10 @@ class BrokerServer:
                 logger.warning("%s lies in log.dirs but ZooKeeper knows no such topic; it is left alone", tp)
 
     def _info(self, bound: list[Listener]) -> BrokerInfo:
-        advertised = [Listener.parse(text) for text in self.config.advertised_listeners] or bound
-        endpoints = tuple(Endpoint(a.protocol, _reachable(a.host), a.port) for a in advertised)
-        return BrokerInfo(self.config.broker_id, endpoints, timestamp_ms=self._clock.now_ms())
+        advertised = advertised_listeners(bound, self.config.parsed_advertised())
+        endpoints = tuple(Endpoint(a.name, a.host, a.port) for a in advertised)
+        protocols = {a.name: a.protocol for a in advertised}
+        return BrokerInfo(self.config.broker_id, endpoints, protocols, timestamp_ms=self._clock.now_ms())
 
     # --- while it runs
 
@@ -260,8 +261,3 @@ class BrokerServer:
                 await asyncio.to_thread(undo)
             except Exception:
                 logger.exception("stopping: %r failed", undo)
-
-
-def _reachable(host: str) -> str:
-    """What clients are told when we listen everywhere."""
-    return "localhost" if host in ("", "0.0.0.0", "::") else host

@@ -81,9 +81,11 @@ class Setting:
         return value
 
     def format(self, value: Any) -> str:
-        """The value as a properties file or DescribeConfigs shows it."""
+        """The value as a properties file or DescribeConfigs shows it; a password never is."""
         if value is None:
             return ""
+        if self.sensitive:
+            return "(hidden)"
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, tuple):
@@ -104,7 +106,7 @@ def setting(
     """A dataclass field that declares the key `name`. `type` where the annotation does not say it: a `long` or `short`
     among the ints, a `password` among the strings."""
     metadata = {"name": name, "doc": doc, "group": group, "check": check, "type": type, "update": update}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata, repr=type != "password")
 
 
 def settings_of(cls: type[Any]) -> Mapping[str, Setting]:

@@ -30,7 +30,7 @@ ROWS: list[set[str]] = [
     {"net", "client"},
     {"records"},
     {"protocol"},
-    {"errors", "clock", "config", "settings", "meta_properties", "metrics"},
+    {"errors", "clock", "config", "settings", "security", "meta_properties", "metrics"},
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
 BASE = ROWS[-1]
@@ -76,6 +76,8 @@ IMPURE = ("asyncio", "kazoo", "time", "datetime", "socket", "threading", "random
 IMPORT_IN_FUNCTION = {
     ("broker/records/crc32c.py", "crc32c"): "optional: the hardware checksum, where it has a wheel",
     ("broker/tools/main.py", "broker.errors.PykafkaError"): "kio behind it would double the time of `pykafka --help`",
+    ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization"): "optional: for PKCS12 files only",
+    ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization.pkcs12"): "the same",
     ("broker/web/http_listener.py", "broker.web.app.make_server"): (
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
     ),

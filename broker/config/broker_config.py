@@ -15,10 +15,16 @@ from pathlib import Path
 from broker.config.basic_settings import BasicSettings
 from broker.config.cleaner_settings import CleanerSettings
 from broker.config.group_settings import GroupSettings
-from broker.config.listener import Listener
+from broker.config.listener import Listener, parse_listeners, parse_protocol_map
 from broker.config.log_settings import LogSettings
 from broker.config.network_settings import NetworkSettings
 from broker.config.observability_settings import ObservabilitySettings
+from broker.config.security_settings import (
+    LISTENER_PREFIX,
+    ListenerSecurity,
+    SecuritySettings,
+    listener_security,
+)
 from broker.config.transaction_settings import TransactionSettings
 from broker.config.zookeeper_settings import ZooKeeperSettings
 from broker.errors import ConfigError
@@ -44,6 +50,11 @@ IGNORED_KEYS = frozenset(
         "inter.broker.protocol.version",
         "log.message.format.version",
         "confluent.support.metrics.enable",
+        "security.inter.broker.protocol",
+        "sasl.mechanism.inter.broker.protocol",
+        "ssl.endpoint.identification.algorithm",
+        "ssl.protocol",
+        "ssl.secure.random.implementation",
     ]
 )
 """Keys of an Apache Kafka `server.properties` that mean nothing here: noted in the log, not refused."""
@@ -86,6 +97,7 @@ class BrokerConfig(
     ZooKeeperSettings,
     CleanerSettings,
     LogSettings,
+    SecuritySettings,
     NetworkSettings,
     BasicSettings,
 ):
@@ -93,6 +105,8 @@ class BrokerConfig(
 
     named: frozenset[str] = dataclasses.field(default=frozenset(), repr=False, compare=False)
     """Keys that the file or an override names, whatever their values: DescribeConfigs calls these static."""
+    listener_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
+    """The keys `listener.name.<name>.<key>`; there are passwords among them."""
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -103,7 +117,10 @@ class BrokerConfig(
         for name in [n for n in properties if n in IGNORED_KEYS]:
             logger.info("%s has no meaning in pykafka and is ignored", name)
             del properties[name]
-        config = dataclasses.replace(parse_properties(cls, properties), named=frozenset(properties))
+        own = {key: properties.pop(key) for key in tuple(properties) if key.startswith(LISTENER_PREFIX)}
+        config = dataclasses.replace(
+            parse_properties(cls, properties), named=frozenset(properties), listener_overrides=own
+        )
         config.check_together()
         return config
 
@@ -115,10 +132,31 @@ class BrokerConfig(
             raise ConfigError("listeners: name at least one, such as PLAINTEXT://127.0.0.1:9092")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError("group.min.session.timeout.ms is above group.max.session.timeout.ms")
-        for text in self.listeners:
-            Listener.parse(text)
-        for text in self.advertised_listeners:
-            Listener.parse(text, "advertised.listeners")
+        names = {listener.name for listener in self.parsed_listeners()}
+        for listener in self.parsed_advertised():
+            if listener.name not in names:
+                raise ConfigError(f"advertised.listeners={listener}: there is no listener {listener.name} in listeners")
+        between_brokers = self.inter_broker_listener_name
+        if between_brokers and between_brokers.upper() not in names:
+            raise ConfigError(f"inter.broker.listener.name={between_brokers}: there is no such listener in listeners")
+        for key in self.listener_overrides:
+            name = key[len(LISTENER_PREFIX) :].partition(".")[0]
+            if name.upper() not in names:
+                raise ConfigError(f"{key}: there is no listener {name.upper()} in listeners")
+        self.listener_security()
+
+    def parsed_listeners(self) -> list[Listener]:
+        """`listeners`. Raises ConfigError."""
+        return parse_listeners(self.listeners, "listeners", parse_protocol_map(self.listener_security_protocol_map))
+
+    def parsed_advertised(self) -> list[Listener]:
+        """`advertised.listeners`, none when it is not set. Raises ConfigError."""
+        protocols = parse_protocol_map(self.listener_security_protocol_map)
+        return parse_listeners(self.advertised_listeners, "advertised.listeners", protocols)
+
+    def listener_security(self) -> dict[str, ListenerSecurity]:
+        """Listener name → what holds for it. Raises ConfigError."""
+        return {one.name: listener_security(self, one, self.listener_overrides) for one in self.parsed_listeners()}
 
     def topic_defaults(self) -> dict[str, str]:
         """What a topic gets that sets nothing itself, in topic key names."""

@@ -1,28 +1,94 @@
-"""One listener, as `listeners` and `advertised.listeners` name it."""
+"""Listeners, as `listeners`, `advertised.listeners` and `listener.security.protocol.map` name them."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Mapping
 
 from broker.errors import ConfigError
 
-__all__ = ["Listener"]
+__all__ = ["PROTOCOLS", "Listener", "advertised_listeners", "parse_listeners", "parse_protocol_map"]
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_BY_THEIR_NAMES = dict(zip(PROTOCOLS, PROTOCOLS, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """Where to listen, or what to tell clients: `PLAINTEXT://host:port`; port 0 takes a free one."""
+    """Where to listen, or what to tell clients: `NAME://host:port`; port 0 takes a free one."""
 
-    protocol: str
+    name: str
     host: str
     port: int
+    protocol: str = "PLAINTEXT"
 
     @classmethod
-    def parse(cls, text: str, key: str = "listeners") -> Listener:
-        protocol, separator, rest = text.partition("://")
+    def parse(cls, text: str, key: str = "listeners", protocols: Mapping[str, str] = _BY_THEIR_NAMES) -> Listener:
+        """`protocols`: listener name → security protocol. Raises ConfigError."""
+        name, separator, rest = text.partition("://")
         host, colon, port = rest.rpartition(":")
-        if not separator or not colon or not port.isdigit() or int(port) > 65535:
+        if not separator or not name or not colon or not port.isdecimal() or int(port) > 65535:
             raise ConfigError(f"{key}={text}: expected PLAINTEXT://host:port")
-        if protocol.upper() != "PLAINTEXT":
-            raise ConfigError(f"{key}={text}: protocol {protocol} is not supported, use PLAINTEXT")
-        return cls("PLAINTEXT", host.strip("[]"), int(port))
+        name = name.upper()
+        if name not in protocols:
+            raise ConfigError(
+                f"{key}={text}: what does {name} speak? Add {name}:PROTOCOL to listener.security.protocol.map, "
+                f"PROTOCOL one of {', '.join(PROTOCOLS)}"
+            )
+        return cls(name, host.strip("[]"), int(port), protocols[name])
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.name}://{host}:{self.port}"
+
+    @property
+    def encrypted(self) -> bool:
+        return self.protocol.endswith("SSL")
+
+    @property
+    def sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
+
+
+def parse_protocol_map(entries: Iterable[str]) -> dict[str, str]:
+    """`listener.security.protocol.map`: listener name → security protocol. Raises ConfigError."""
+    protocols: dict[str, str] = {}
+    for entry in entries:
+        name, colon, protocol = (part.strip().upper() for part in entry.partition(":"))
+        if not colon or not name or protocol not in PROTOCOLS:
+            raise ConfigError(
+                f"listener.security.protocol.map={entry}: expected NAME:PROTOCOL, PROTOCOL of {', '.join(PROTOCOLS)}"
+            )
+        if name in protocols:
+            raise ConfigError(f"listener.security.protocol.map: {name} stands there twice")
+        protocols[name] = protocol
+    return protocols
+
+
+def parse_listeners(texts: Iterable[str], key: str, protocols: Mapping[str, str]) -> list[Listener]:
+    """Raises ConfigError, also when a name is used twice."""
+    found: dict[str, Listener] = {}
+    for text in texts:
+        listener = Listener.parse(text, key, protocols)
+        if listener.name in found:
+            raise ConfigError(
+                f"{key}={text}: there is a listener {listener.name} already; give this one a name of its own and say "
+                "in listener.security.protocol.map what it speaks"
+            )
+        found[listener.name] = listener
+    return list(found.values())
+
+
+def advertised_listeners(bound: Iterable[Listener], advertised: Iterable[Listener]) -> list[Listener]:
+    """What clients are told: the advertised ones, else those bound. Where we listen everywhere, that is localhost
+    (Kafka refuses to start); port 0 stands for the port that was bound."""
+    by_name = {listener.name: listener for listener in bound}
+    told = list(advertised) or list(by_name.values())
+    return [
+        dataclasses.replace(
+            one,
+            host="localhost" if one.host in ("", "0.0.0.0", "::") else one.host,
+            port=one.port or by_name[one.name].port,
+        )
+        for one in told
+    ]

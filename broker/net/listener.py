@@ -6,6 +6,7 @@ The server binds first, so that it knows its port before it registers, and serve
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import socket
 
@@ -42,15 +43,14 @@ class ListenerSet:
 
     def bind(self) -> list[Listener]:
         """Bind every configured listener; gives them with the ports they got. Raises ConfigError."""
-        for text in self._config.listeners:
-            wanted = Listener.parse(text)
+        for wanted in self._config.parsed_listeners():
             try:
                 bound = self._bind_one(wanted)
             except OSError as error:
                 self._close_sockets()
-                raise ConfigError(f"listeners={text}: {error.strerror or error}") from error
+                raise ConfigError(f"listeners={wanted}: {error.strerror or error}") from error
             self._sockets.append(bound)
-            self.bound.append(Listener(wanted.protocol, wanted.host, bound.getsockname()[1]))
+            self.bound.append(dataclasses.replace(wanted, port=bound.getsockname()[1]))
         return self.bound
 
     def _bind_one(self, wanted: Listener) -> socket.socket:
@@ -75,7 +75,7 @@ class ListenerSet:
         loop = asyncio.get_running_loop()
 
         for bound, listener in zip(self._sockets, self.bound, strict=True):
-            counts = self._metrics.listeners[listener.protocol]
+            counts = self._metrics.listeners[listener.name]
 
             def make(counts: ListenerMetrics = counts) -> Connection:
                 return _Counted(router, self._config.socket_request_max_bytes, self, counts)

@@ -24,7 +24,7 @@ def load(**properties: str) -> BrokerConfig:
         ({"broker.id": "-1"}, "broker.id=-1: must be at least 0"),
         ({"log.cleanup.policy": "delete,shred"}, "'shred' is not one of delete, compact"),
         ({"listeners": "localhost:9092"}, "listeners=localhost:9092: expected PLAINTEXT://host:port"),
-        ({"listeners": "SSL://localhost:9092"}, "protocol SSL is not supported, use PLAINTEXT"),
+        ({"listeners": "WAN://localhost:9092"}, "Add WAN:PROTOCOL to listener.security.protocol.map"),
         ({"advertised.listeners": "PLAINTEXT://x"}, "advertised.listeners=PLAINTEXT://x"),
         ({"log.dirs": ""}, "log.dirs: name at least one directory"),
         ({"auto.create.topics.enable": "yes"}, "expected a value of type boolean"),

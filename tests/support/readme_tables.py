@@ -14,6 +14,7 @@ from broker.api.table import API_TABLE
 from broker.client.settings import ClientSettings
 from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import LogConfig
+from broker.security.store_settings import SECURITY
 from broker.settings import Setting, settings_of
 from broker.tools.main import commands, summary
 from spark_connector.option_table import OPTIONS
@@ -30,7 +31,8 @@ def options() -> str:
 
 
 def settings(cls: type[Any]) -> str:
-    rows = ([f"`{one.name}`", _shown_default(one), one.doc] for one in settings_of(cls).values())
+    declared = sorted(settings_of(cls).values(), key=lambda one: one.group == SECURITY)  # the many at the end
+    rows = ([f"`{one.name}`", _shown_default(one), one.doc] for one in declared)
     return _table(["key", "default", "meaning"], rows)
 
 

@@ -24,6 +24,7 @@ SET = {
 TITLES = {
     "basics": "Server basics",
     "socket": "Socket server",
+    "security": "Listeners, TLS and SASL",
     "log": "Log basics",
     "flush": "Log flush policy",
     "retention": "Log retention policy",

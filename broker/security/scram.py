@@ -1,0 +1,233 @@
+"""SCRAM (RFC 5802, 7677) in Kafka's form: what is stored of a password, and the exchange of both sides. Pure.
+
+Used by the broker's and the client's `sasl.py`, by the users in ZooKeeper and by `pykafka users`. As in Kafka, names
+and passwords are taken in UTF-8 as they are, without SASLprep. An unknown user is answered as a known one is, and
+fails at the end like a wrong password. `ScramError` says too little to help an attacker, and never holds a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import dataclasses
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from enum import Enum
+
+from broker.errors import PykafkaError
+
+__all__ = ["MAX_ITERATIONS", "ScramClient", "ScramCredential", "ScramError", "ScramMechanism", "ScramServer"]
+
+MIN_ITERATIONS = 4096
+MAX_ITERATIONS = 16384
+"""What Kafka's brokers take; a credential with more would let one user keep clients busy."""
+_CLIENT_MAX_ITERATIONS = 10_000_000
+"""A server that asks for more means to keep us busy."""
+_SALT_BYTES = 16
+_DECOYS = secrets.token_bytes(32)
+"""Salts of users there are not come from this, so that they stay the same as those of real ones do."""
+
+
+class ScramError(PykafkaError):
+    """The other side's message cannot be read, or it does not know the password."""
+
+
+class ScramMechanism(Enum):
+    """The two that Kafka has; the value is the SASL name."""
+
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+    SCRAM_SHA_512 = "SCRAM-SHA-512"
+
+    @property
+    def number(self) -> int:
+        """As the protocol has it (org.apache.kafka.clients.admin.ScramMechanism)."""
+        return 1 if self is ScramMechanism.SCRAM_SHA_256 else 2
+
+    @property
+    def hash_name(self) -> str:
+        return "sha256" if self is ScramMechanism.SCRAM_SHA_256 else "sha512"
+
+    @property
+    def hash_bytes(self) -> int:
+        return hashlib.new(self.hash_name).digest_size
+
+    def hmac(self, key: bytes, text: bytes) -> bytes:
+        return hmac.digest(key, text, self.hash_name)
+
+    def salted_password(self, password: str, salt: bytes, iterations: int) -> bytes:
+        """The slow step: about 2 ms for 4096 iterations."""
+        return hashlib.pbkdf2_hmac(self.hash_name, password.encode(), salt, iterations)
+
+    def stored_key(self, salted_password: bytes) -> bytes:
+        return hashlib.new(self.hash_name, self.hmac(salted_password, b"Client Key")).digest()
+
+    def server_key(self, salted_password: bytes) -> bytes:
+        return self.hmac(salted_password, b"Server Key")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ScramCredential:
+    """What is kept of a password: enough to check it, not enough to log in elsewhere."""
+
+    salt: bytes = dataclasses.field(repr=False)
+    stored_key: bytes = dataclasses.field(repr=False)
+    server_key: bytes = dataclasses.field(repr=False)
+    iterations: int
+
+    @classmethod
+    def make(
+        cls, mechanism: ScramMechanism, password: str, iterations: int = MIN_ITERATIONS, salt: bytes | None = None
+    ) -> ScramCredential:
+        salt = secrets.token_bytes(_SALT_BYTES) if salt is None else salt
+        return cls.of_salted(mechanism, mechanism.salted_password(password, salt, iterations), salt, iterations)
+
+    @classmethod
+    def of_salted(cls, mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
+        """From what AlterUserScramCredentials sends."""
+        return cls(salt, mechanism.stored_key(salted), mechanism.server_key(salted), iterations)
+
+    def encode(self) -> str:
+        """As Kafka keeps it in ZooKeeper (ScramCredentialUtils)."""
+        salt, stored, server = (_base64(part) for part in (self.salt, self.stored_key, self.server_key))
+        return f"salt={salt},stored_key={stored},server_key={server},iterations={self.iterations}"
+
+    @classmethod
+    def decode(cls, text: str) -> ScramCredential:
+        """Raises ValueError."""
+        fields = dict(part.partition("=")[::2] for part in text.split(","))
+        try:
+            salt, stored, server = (
+                base64.b64decode(fields[name], validate=True) for name in ("salt", "stored_key", "server_key")
+            )
+            return cls(salt, stored, server, int(fields["iterations"]))
+        except (KeyError, ValueError):
+            raise ValueError("not a SCRAM credential") from None  # the text itself is nobody's to see
+
+
+class ScramServer:
+    """One login as the broker sees it: `first`, then `final`. `user` is set by the first."""
+
+    def __init__(self, mechanism: ScramMechanism, find: Callable[[str], ScramCredential | None]) -> None:
+        self._mechanism = mechanism
+        self._find = find
+        self._credential: ScramCredential | None = None
+        self._known = False
+        self._nonce = ""
+        self._header = ""
+        self._so_far = ""
+        self.user = ""
+
+    def first(self, message: bytes) -> bytes:
+        """client-first → server-first. Raises ScramError."""
+        text = _text(message)
+        header, _, bare = (text.partition(",")[2]).partition(",")
+        if text[:2] not in ("n,", "y,"):
+            raise ScramError("channel binding is not offered")
+        fields = _fields(bare)
+        name = fields.get("n", "")
+        self.user = _unescape(name)
+        if not self.user or not fields.get("r") or "m" in fields or fields.get("tokenauth", "false") != "false":
+            raise ScramError("the first SCRAM message cannot be read")
+        if header and _unescape(header.removeprefix("a=")) != self.user:
+            raise ScramError("a user may authorize as nobody but himself")
+        credential = self._find(self.user)
+        self._known = credential is not None
+        self._credential = credential = credential or self._decoy()
+        self._header = text[:2] + header + ","
+        self._nonce = fields["r"] + secrets.token_urlsafe(24)
+        answer = f"r={self._nonce},s={_base64(credential.salt)},i={credential.iterations}"
+        self._so_far = f"{bare},{answer}"
+        return answer.encode()
+
+    def final(self, message: bytes) -> bytes:
+        """client-final → server-final. Raises ScramError when the client does not know the password."""
+        text = _text(message)
+        without_proof, _, proof = text.rpartition(",p=")
+        fields, credential, mechanism = _fields(without_proof), self._credential, self._mechanism
+        if credential is None or fields.get("r") != self._nonce or fields.get("c") != _base64(self._header.encode()):
+            raise ScramError("the last SCRAM message does not fit the first")
+        signed = f"{self._so_far},{without_proof}".encode()
+        signature = mechanism.hmac(credential.stored_key, signed)
+        given = _decode(proof)
+        client_key = bytes(a ^ b for a, b in zip(given, signature, strict=False))
+        right = hmac.compare_digest(hashlib.new(mechanism.hash_name, client_key).digest(), credential.stored_key)
+        if not (right and self._known and len(given) == len(signature)):
+            raise ScramError("wrong user or password")
+        return b"v=" + _base64(mechanism.hmac(credential.server_key, signed)).encode()
+
+    def _decoy(self) -> ScramCredential:
+        seed = self._mechanism.hmac(_DECOYS, self.user.encode())
+        return ScramCredential(seed[:_SALT_BYTES], seed, seed, MIN_ITERATIONS)
+
+
+class ScramClient:
+    """One login as the client sees it: `first`, `final`, then `verify` that the broker knows the password too."""
+
+    def __init__(self, mechanism: ScramMechanism, user: str, password: str) -> None:
+        self._mechanism = mechanism
+        self._password = password
+        self._nonce = secrets.token_urlsafe(24)
+        self._bare = f"n={_escape(user)},r={self._nonce}"
+        self._expected = b""
+
+    def first(self) -> bytes:
+        return f"n,,{self._bare}".encode()
+
+    def final(self, server_first: bytes) -> bytes:
+        """server-first → client-final. Raises ScramError."""
+        text = _text(server_first)
+        fields, mechanism = _fields(text), self._mechanism
+        if "e" in fields:
+            raise ScramError(f"the broker says {fields['e']}")
+        nonce, iterations = fields.get("r", ""), fields.get("i", "")
+        if not nonce.startswith(self._nonce) or not iterations.isdecimal():
+            raise ScramError("the broker's SCRAM message cannot be read")
+        if not MIN_ITERATIONS <= int(iterations) <= _CLIENT_MAX_ITERATIONS:
+            raise ScramError(f"the broker asks for {iterations} iterations, which is not safe")
+        salted = mechanism.salted_password(self._password, _decode(fields.get("s", "")), int(iterations))
+        without_proof = f"c={_base64(b'n,,')},r={nonce}"
+        signed = f"{self._bare},{text},{without_proof}".encode()
+        signature = mechanism.hmac(mechanism.stored_key(salted), signed)
+        proof = bytes(a ^ b for a, b in zip(mechanism.hmac(salted, b"Client Key"), signature, strict=True))
+        self._expected = mechanism.hmac(mechanism.server_key(salted), signed)
+        return f"{without_proof},p={_base64(proof)}".encode()
+
+    def verify(self, server_final: bytes) -> None:
+        """Raises ScramError unless whoever answers knows the password's keys."""
+        fields = _fields(_text(server_final))
+        if "e" in fields:
+            raise ScramError(f"the broker says {fields['e']}")
+        if not hmac.compare_digest(_decode(fields.get("v", "")), self._expected):
+            raise ScramError("the broker does not know this password either: it is not who it claims to be")
+
+
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _decode(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ScramError("a SCRAM message holds no base64 where it must") from None
+
+
+def _text(message: bytes) -> str:
+    try:
+        return bytes(message).decode()
+    except UnicodeDecodeError:
+        raise ScramError("a SCRAM message is no text") from None
+
+
+def _fields(text: str) -> dict[str, str]:
+    return dict(part.partition("=")[::2] for part in text.split(","))
+
+
+def _escape(name: str) -> str:
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _unescape(name: str) -> str:
+    return name.replace("=2C", ",").replace("=3D", "=")

@@ -1,0 +1,171 @@
+"""Keys and certificates into an SSL context: PEM files, PEM in a setting, PKCS12.
+
+Called by the broker's and the client's `tls.py`. What Java's `keytool` makes by default (JKS) is refused with the
+commands that convert it. Everything wrong with a file is a ConfigError that names the setting. Private keys that come
+from a setting or a PKCS12 file are handed to OpenSSL through memory where the system can (memfd), else through a file
+only we may read, which is gone at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from broker.errors import ConfigError
+from broker.security.store_settings import StoreSettings
+
+__all__ = ["has_key", "has_trust", "load_key", "load_pem_key", "load_trust", "read_store"]
+
+_BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
+_JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+
+
+def has_key(settings: StoreSettings) -> bool:
+    return bool(settings.ssl_keystore_location or settings.ssl_keystore_key)
+
+
+def has_trust(settings: StoreSettings) -> bool:
+    return bool(settings.ssl_truststore_location or settings.ssl_truststore_certificates)
+
+
+def load_key(context: ssl.SSLContext, settings: StoreSettings) -> None:
+    """The side's own key and certificates. Raises ConfigError."""
+    if settings.ssl_keystore_key:
+        pem = _from_setting(settings.ssl_keystore_key) + _from_setting(settings.ssl_keystore_certificate_chain or "")
+        load_pem_key(context, pem, settings.ssl_key_password, "ssl.keystore.key and ssl.keystore.certificate.chain")
+        return
+    where, location = "ssl.keystore.location", settings.ssl_keystore_location or ""
+    data = read_store(location, where)
+    if _is_pem(data, settings.ssl_keystore_type, f"{where}={location}"):
+        load_pem_key(context, data.decode(errors="replace"), settings.ssl_key_password, f"{where}={location}")
+    else:
+        pem = _pkcs12(data, settings.ssl_keystore_password, where, location, key=True)
+        load_pem_key(context, pem, None, f"{where}={location}")
+
+
+def load_trust(context: ssl.SSLContext, settings: StoreSettings) -> None:
+    """The certificates that the other side's must be signed by. Raises ConfigError."""
+    where, location = "ssl.truststore.location", settings.ssl_truststore_location or ""
+    if settings.ssl_truststore_certificates:
+        where, pem = "ssl.truststore.certificates", _from_setting(settings.ssl_truststore_certificates)
+    else:
+        data = read_store(location, where)
+        if _is_pem(data, settings.ssl_truststore_type, f"{where}={location}"):
+            pem = data.decode(errors="replace")
+        else:
+            pem = _pkcs12(data, settings.ssl_truststore_password, where, location, key=False)
+        where = f"{where}={location}"
+    certificates = [block[0] for block in _BLOCK.finditer(pem) if "CERTIFICATE" in block[1]]
+    if not certificates:
+        raise ConfigError(f"{where}: there is no certificate in it")
+    try:
+        context.load_verify_locations(cadata="\n".join(certificates))
+    except (ssl.SSLError, ValueError) as error:
+        raise ConfigError(f"{where}: cannot be read: {error}") from None
+
+
+def load_pem_key(context: ssl.SSLContext, pem: str, password: str | None, where: str) -> None:
+    """Key and certificates out of PEM text. `where` names the settings they are from. Raises ConfigError."""
+    kinds = [block[1] for block in _BLOCK.finditer(pem)]
+    for wanted, missing in (("PRIVATE KEY", "private key"), ("CERTIFICATE", "certificate")):
+        if not any(wanted in kind for kind in kinds):
+            raise ConfigError(f"{where}: there is no {missing} in it; key and certificate chain must both be given")
+
+    def ask() -> str:
+        if password is None:
+            raise ConfigError(f"{where}: the private key is encrypted; set ssl.key.password")
+        return password
+
+    try:
+        with _as_file(pem.encode()) as path:
+            context.load_cert_chain(path, password=ask)
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            raise ConfigError(f"{where}: the first certificate is not that of the private key") from None
+        reason = error.reason or "it cannot be read"
+        hint = "; is ssl.key.password right?" if any("ENCRYPTED" in k for k in kinds) or "ENCRYPTED" in pem else ""
+        raise ConfigError(f"{where}: {reason}{hint}") from None
+    except OSError as error:
+        raise ConfigError(f"{where}: {error.strerror or error}") from None
+
+
+def read_store(location: str, setting: str) -> bytes:
+    """The file that `setting` names. Raises ConfigError."""
+    try:
+        return Path(location).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{setting}={location}: {error.strerror}") from None
+
+
+def _is_pem(data: bytes, type_: str | None, where: str) -> bool:
+    """Whether it is PEM; if not it is PKCS12. Raises ConfigError for Java's own format."""
+    if data[:4] in _JKS_MAGIC:
+        raise ConfigError(
+            f"{where} is a Java key store (JKS), which only Java reads. Convert it: "
+            "keytool -importkeystore -srckeystore IN.jks -destkeystore STORE.p12 -deststoretype PKCS12, "
+            "and if need be: openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem"
+        )
+    found = b"-----BEGIN " in data
+    if not found and type_ == "PEM":
+        raise ConfigError(f"{where}: there is no PEM in it, such as -----BEGIN CERTIFICATE-----")
+    return found
+
+
+def _pkcs12(data: bytes, password: str | None, setting: str, location: str, *, key: bool) -> str:
+    """A PKCS12 file as PEM. Raises ConfigError."""
+    try:
+        from cryptography.hazmat.primitives import serialization
+        from cryptography.hazmat.primitives.serialization import pkcs12
+    except ImportError:
+        raise ConfigError(
+            f"{setting}={location} is no PEM. PKCS12 needs the package 'cryptography' (pip install cryptography); "
+            f"or convert it: openssl pkcs12 -in {location} -nodes -out STORE.pem"
+        ) from None
+    try:
+        store = pkcs12.load_pkcs12(data, password.encode() if password is not None else None)
+    except ValueError:
+        of_it = setting.replace("location", "password")
+        raise ConfigError(f"{setting}={location}: not a PKCS12 file, or {of_it} is wrong") from None
+    pem = b""
+    if key:
+        if store.key is None or store.cert is None:
+            raise ConfigError(f"{setting}={location}: there is no private key with its certificate in it")
+        pem = store.key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    certificates = [*([store.cert] if store.cert is not None else []), *store.additional_certs]
+    return (pem + b"".join(one.certificate.public_bytes(serialization.Encoding.PEM) for one in certificates)).decode()
+
+
+def _from_setting(text: str) -> str:
+    """PEM that stood on one line of a properties file, with `\\n` or blanks for its line breaks."""
+
+    def mend(block: re.Match[str]) -> str:
+        body = block[2].strip()
+        if "\n" not in body:
+            body = "\n".join(body.split())
+        return f"-----BEGIN {block[1]}-----\n{body}\n-----END {block[1]}-----\n"
+
+    return _BLOCK.sub(mend, text.replace("\\n", "\n")) + "\n"
+
+
+@contextlib.contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """A path that OpenSSL can open."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("pem")
+        try:
+            os.write(descriptor, data)
+            yield f"/proc/self/fd/{descriptor}"
+        finally:
+            os.close(descriptor)
+        return
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        yield file.name
