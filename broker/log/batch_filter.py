@@ -175,8 +175,7 @@ class BatchFilter:
 
     def _kept(self, batches: Batches, located: LocatedRecords) -> Bools:
         fields = located.fields
-        last = self._offsets.last_offsets(keys_of(located.data, fields.key))
-        last_offset = np.array([-1 if offset is None else offset for offset in last], np.int64)
+        last_offset = self._offsets.last_offsets(keys_of(located.data, fields.key))
         over = [
             header.delete_horizon_ms is not None and header.delete_horizon_ms <= self._now_ms for _, header in batches
         ]

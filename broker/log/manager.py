@@ -107,7 +107,7 @@ class LogManager:
             if tp in self._logs:
                 logger.error("%s is left alone: %s holds the same partition", path, self._logs[tp].directory)
                 continue
-            self._logs[tp] = Log.open(
+            log = self._logs[tp] = Log.open(
                 path,
                 config_of(tp.topic),
                 self._clock,
@@ -116,6 +116,7 @@ class LogManager:
                 log_start_offset=starts.get(tp, 0),
                 opened=self._opened,
             )
+            log.release()  # who is never asked for anything needs no descriptor
 
     @property
     def directories(self) -> list[Path]:

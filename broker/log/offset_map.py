@@ -8,6 +8,11 @@ with more is compacted in several goes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
+
+import numpy as np
+
+from broker.records.varint_arrays import Int64s
 
 __all__ = ["OffsetMap"]
 
@@ -38,6 +43,6 @@ class OffsetMap:
         if keys:
             self._key_bytes += (len(self._offsets) - before) * sum(map(len, keys)) // len(keys)
 
-    def last_offsets(self, keys: Sequence[bytes]) -> list[int | None]:
-        """The last known offset of each key; None where the dirty part has none."""
-        return list(map(self._offsets.get, keys))
+    def last_offsets(self, keys: Sequence[bytes]) -> Int64s:
+        """The last known offset of each key; -1 where the dirty part has none."""
+        return np.fromiter(map(self._offsets.get, keys, repeat(-1)), np.int64, len(keys))

@@ -21,6 +21,7 @@ from broker.clock import Clock
 from broker.errors import CorruptBatch
 from broker.log.aborted_index import AbortedIndex
 from broker.log.checkpoints import LEADER_EPOCHS, TEMPORARY_SUFFIX
+from broker.log.compaction_plan import CLEANED_SUFFIX
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
@@ -29,7 +30,7 @@ from broker.log.producer_state import ProducerStates
 from broker.log.replay import Replay
 from broker.log.scan import scan_verified
 from broker.log.segment import ABORTED_SUFFIX, DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment, segment_path
-from broker.log.segment_swap import finish_swaps, was_compacted
+from broker.log.segment_swap import SWAP_SUFFIX, finish_swaps, was_compacted
 
 __all__ = ["LoadedLog", "load_log", "new_segment", "rebuild_aborted", "rebuild_producers"]
 
@@ -66,7 +67,6 @@ def load_log(
 ) -> LoadedLog:
     """Read a partition directory; see the module. Raises OSError and ConfigError (a checkpoint that is no text)."""
     now = clock.now_ms()
-    finish_swaps(directory)
     sizes, with_aborts = _list_segments(directory)
     aborted = AbortedIndex(directory, with_aborts)
     segments = [
@@ -245,19 +245,25 @@ def _clean_end(active: Segment) -> int | None:
 def _list_segments(directory: Path) -> tuple[dict[int, int], list[int]]:
     """Base offset → size of the log files, and the base offsets of those with aborted transactions.
 
-    Leftovers and indexes without a log are removed.
+    Leftovers and indexes without a log are removed, swaps of compacted segments finished.
     """
     sizes: dict[int, int] = {}
     indexes = []
+    swaps = False
     with os.scandir(directory) as entries:
         for entry in entries:
             stem, suffix = os.path.splitext(entry.name)
-            if suffix in _LEFTOVERS:
+            if suffix in (SWAP_SUFFIX, CLEANED_SUFFIX):
+                swaps = True
+            elif suffix in _LEFTOVERS:
                 os.unlink(entry.path)
             elif suffix == ".log" and stem.isdigit():
                 sizes[int(stem)] = entry.stat().st_size
             elif suffix in _INDEX_SUFFIXES and stem.isdigit():
                 indexes.append((int(stem), suffix, entry.path))
+    if swaps:
+        finish_swaps(directory)
+        return _list_segments(directory)
     for base, _, path in indexes:
         if base not in sizes:
             os.unlink(path)
