@@ -6,11 +6,10 @@ offsets themselves come with TxnOffsetCommit, to the group's coordinator.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Awaitable
 
 from broker.api.context import ApiContext
-from broker.api.transaction_requests import code_for_version, later, producer_of
+from broker.api.transaction_requests import Answer, code_for_version, later, producer_of
 from broker.errors import ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request
@@ -18,7 +17,7 @@ from broker.protocol.messages import Request
 __all__ = ["handle"]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     """Add the partition that keeps the group."""
     body = request.body
     if not body.group_id:

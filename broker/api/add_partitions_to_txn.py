@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
 from broker.api.context import ApiContext
-from broker.api.transaction_requests import code_for_version, later, producer_of
+from broker.api.transaction_requests import Answer, code_for_version, encoded_once, later, producer_of
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.net.router import Client
@@ -23,7 +23,7 @@ __all__ = ["handle"]
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     """Add the partitions and give each its result."""
     body = request.body
     if field(body, "transactions") is not None:
@@ -33,9 +33,13 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
     if unknown:
         return {"results_by_topic_v3_and_below": _results(unknown)}
 
-    def answer(code: ErrorCode) -> Mapping[str, Any]:
-        code = code_for_version(request.api, request.version, code)
-        return {"results_by_topic_v3_and_below": _results(dict.fromkeys(partitions, code))}
+    def answer(code: ErrorCode) -> Answer:
+        shown = code_for_version(request.api, request.version, code)
+
+        def body() -> Mapping[str, Any]:
+            return {"results_by_topic_v3_and_below": _results(dict.fromkeys(partitions, shown))}
+
+        return encoded_once(request, tuple(partitions), body) if code is ErrorCode.none else body()
 
     producer = ProducerIdAndEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
     added = context.transactions.add_partitions(body.v3_and_below_transactional_id, producer, frozenset(partitions))

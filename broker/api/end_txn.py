@@ -11,8 +11,9 @@ from collections.abc import Awaitable, Mapping
 from typing import Any
 
 from broker.api.context import ApiContext
-from broker.api.transaction_requests import code_for_version, later, producer_of
+from broker.api.transaction_requests import Answer, code_for_version, encoded_once, later, producer_of
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.errors import ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request
 
@@ -21,13 +22,19 @@ __all__ = ["handle"]
 BUMPS_EPOCH = 5
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     """Decide the transaction."""
     body, producer = request.body, producer_of(request.body)
     if request.version >= BUMPS_EPOCH:
         return _end_and_bump(context, request, producer)
     ended = context.transactions.end(body.transactional_id, producer, commit=body.committed)
-    return later(ended, lambda code: {"error_code": code_for_version(request.api, request.version, code)})
+
+    def answer(code: ErrorCode) -> Answer:
+        if code is ErrorCode.none:
+            return encoded_once(request, None, lambda: {"error_code": code})
+        return {"error_code": code_for_version(request.api, request.version, code)}
+
+    return later(ended, answer)
 
 
 async def _end_and_bump(context: ApiContext, request: Request, producer: ProducerIdAndEpoch) -> Mapping[str, Any]:

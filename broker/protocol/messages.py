@@ -38,10 +38,16 @@ __all__ = [
     "known_versions",
     "peek",
     "to_ms",
+    "with_correlation_id",
 ]
 
 _PREFIX = struct.Struct(">hhi")
+_CORRELATION_ID = struct.Struct(">i")
 _MISSING: Any = object()
+
+_REPEATED_APIS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.HEARTBEAT})
+"""Of which a client says the same again and again, but for the correlation id: what was decoded once is looked up."""
+_REPEATED_BYTES = 512
 
 
 class Request(NamedTuple):
@@ -96,9 +102,28 @@ def decode_request(frame: bytes | bytearray | memoryview) -> Request:
     key, version, correlation_id = peek(frame)
     if key == ApiKey.PRODUCE and version in PRODUCE_VERSIONS:
         return _decode_produce(frame, version, correlation_id)
+    if key in _REPEATED_APIS and len(frame) <= _REPEATED_BYTES:
+        client_id, body = _decode_repeated(key, version, with_correlation_id(bytes(frame), 0))
+    else:
+        client_id, body = _decode(key, version, frame)
+    return Request(ApiKey(key), version, correlation_id, client_id, body, len(frame))
+
+
+def _decode(key: int, version: int, frame: bytes | bytearray | memoryview) -> tuple[str | None, Any]:
     codec = _codec(key, version, EntityType.request)
     header, body = _read(codec, frame, f"API {key} version {version}")
-    return Request(ApiKey(key), version, correlation_id, header.client_id, body, len(frame))
+    return header.client_id, body
+
+
+@functools.lru_cache(maxsize=2048)
+def _decode_repeated(key: int, version: int, frame: bytes) -> tuple[str | None, Any]:
+    return _decode(key, version, frame)
+
+
+def with_correlation_id(message: bytes, correlation_id: int) -> bytes:
+    """The same message with another correlation id. It stands at byte 4: of a request without its length, and of a
+    response with it."""
+    return message[:4] + _CORRELATION_ID.pack(correlation_id) + message[8:]
 
 
 def _decode_produce(frame: bytes | bytearray | memoryview, version: int, correlation_id: int) -> Request:

@@ -116,6 +116,7 @@ def test_every_transaction_is_visible_wholly_or_not_at_all_over_6_kills(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_every_transaction_is_visible_wholly_or_not_at_all_over_60_kills(
     broker_factory: Callable[..., BrokerProcess], topic: str, group: str
 ) -> None:
