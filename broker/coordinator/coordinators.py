@@ -1,10 +1,15 @@
 """Both coordinators of a broker, started over the logs and stopped together.
 
 Owned by server.py. What a coordinator keeps lies in an internal topic of its own, which is made when a
-client first needs it; from then on the partitions led here are loaded as they come.
+client first needs it; from then on the partitions led here are loaded as they come. A long load does not
+hold the broker up: whoever asks for what is not loaded yet is told so, and asks again.
 """
 
 from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
 
 from broker.clock import Clock
 from broker.cluster.producer_ids import ProducerIds
@@ -20,12 +25,21 @@ from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["Coordinators"]
 
+logger = logging.getLogger(__name__)
+
+LOADED_SOON_S = 0.25
+"""What is loaded within this time is there before the first request for it, which need not be made again."""
+
+Load = Callable[[int], Awaitable[None]]
+
 
 class Coordinators:
     """`start` once the topics are known, `close` before their logs are."""
 
     def __init__(self, config: BrokerConfig, topics: Topics, producer_ids: ProducerIds, clock: Clock) -> None:
         self._topics = topics
+        self._loads: set[asyncio.Task[None]] = set()
+        self._is_starting = True
         self.groups = GroupCoordinator(
             LogRecordStore(topics, GROUP_OFFSETS_TOPIC, clock),
             clock,
@@ -52,11 +66,38 @@ class Coordinators:
     async def start(self) -> None:
         """Load what is stored of groups, then of transactions, whose markers change groups' offsets."""
         self._topics.tell_deleted(self.groups.forget_partitions)
-        await self._topics.tell_led(GROUP_OFFSETS_TOPIC, self.groups.load, self.groups.unload)
-        await self._topics.tell_led(TRANSACTION_STATE_TOPIC, self.transactions.load, self.transactions.unload)
+        await self._topics.tell_led(
+            GROUP_OFFSETS_TOPIC, self._in_background(self.groups.load, GROUP_OFFSETS_TOPIC), self.groups.unload
+        )
+        await self._topics.tell_led(
+            TRANSACTION_STATE_TOPIC,
+            self._in_background(self.transactions.load, TRANSACTION_STATE_TOPIC),
+            self.transactions.unload,
+        )
+        self._is_starting = False
+        if self._loads:
+            await asyncio.wait(self._loads, timeout=LOADED_SOON_S)
+
+    def _in_background(self, load: Load, topic: str) -> Load:
+        async def run(partition: int) -> None:
+            try:
+                await load(partition)
+            except Exception:
+                logger.exception("%s-%d cannot be loaded and is not served", topic, partition)
+
+        async def begin(partition: int) -> None:
+            task = asyncio.ensure_future(run(partition))
+            self._loads.add(task)
+            task.add_done_callback(self._loads.discard)
+            if not self._is_starting:
+                await asyncio.wait([task], timeout=LOADED_SOON_S)
+
+        return begin
 
     async def close(self) -> None:
         """Answer nobody any more, and see what is being stored end."""
+        for task in self._loads:
+            task.cancel()
         await self.transactions.close()
         await self.groups.close()
 

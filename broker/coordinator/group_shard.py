@@ -85,6 +85,7 @@ class GroupShard:
 
     async def load(self) -> None:
         """Replay the partition; every replayed member has one session time-out to show up."""
+        began = self._clock.monotonic()
         replay = GroupReplay(self._config)
         async for run in self._store.read(self.partition):
             replay.add(run)
@@ -103,6 +104,9 @@ class GroupShard:
                 group.prepare_rebalance(now, f"group.max.size is {self._config.group_max_size} now")
             self.perform(group, group.drain())
         self.loaded = True
+        if self.groups:
+            spent = self._clock.monotonic() - began
+            logger.info("Loaded %d groups of partition %d in %.2f s", len(self.groups), self.partition, spent)
 
     def unload(self, error: ErrorCode) -> None:
         """Forget the groups; whoever waits is told `error`."""

@@ -14,6 +14,7 @@ from broker.clock import Clock
 from broker.cluster.topics import Topics
 from broker.coordinator.record_store import KeyValue, RecordRun
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.errors import CorruptBatch
 from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import verify_batch, walk_batches
@@ -63,7 +64,10 @@ class LogRecordStore:
         held = self._topics.partition(TopicPartition(self._topic, partition))
         offset = held.log.log_start_offset
         while (found := held.read(offset, READ_BYTES)) is not None:
-            runs, offset = await asyncio.to_thread(_decode, found, offset)
+            before = offset
+            runs, offset = await asyncio.to_thread(_decode, found, before)
+            if offset <= before:
+                raise CorruptBatch(f"{self._topic}-{partition} has no whole batch at offset {before}")
             for run in runs:
                 yield run
 
