@@ -34,8 +34,9 @@ class DynamicConfig:
         self._subscribers: list[Callable[[BrokerConfig], None]] = []
 
     def subscribe(self, told: Callable[[BrokerConfig], None]) -> None:
-        """Call `told` with the new settings after each change."""
+        """Call `told` with the settings, now and after each change."""
         self._subscribers.append(told)
+        told(self.current)
 
     def candidate(self, altered: Mapping[str, str], *, cluster_wide: bool) -> BrokerConfig:
         """The settings that would be in force if one layer became `altered`. Raises ConfigError with all that is

@@ -166,9 +166,11 @@ def test_altered_settings_outlive_a_restart(tmp_path: Path, zookeeper: str, topi
         with Requests(broker.bootstrap) as ask:
             ask.create(topic)
             altering(ask, "7", {"message.max.bytes": "1000"})
-            altering(ask, "", {"message.max.bytes": "5000", "log.segment.bytes": "6000"})
+            altering(ask, "", {"message.max.bytes": "5000", "log.segment.bytes": "6000", "max.connections.per.ip": "1"})
         broker.restart()
         with Requests(broker.bootstrap) as ask:
+            with socket.create_connection(("127.0.0.1", broker.port), timeout=10) as one_too_many:
+                assert one_too_many.recv(1) == b""
             assert of_broker(ask, "message.max.bytes")[:2] == ("1000", OWN)
             assert setting(ask, topic, "segment.bytes") == ("6000", DEFAULT_OF_ALL)
             assert ask.produce({(topic, 0): batch(b"x" * 1500)})[topic, 0].error_code is ErrorCode.message_too_large

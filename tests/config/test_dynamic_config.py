@@ -17,7 +17,7 @@ def test_subscribers_hear_of_changes_and_of_nothing_else() -> None:
     dynamic.apply({"message.max.bytes": "3"}, {"message.max.bytes": "2"})
     dynamic.apply({}, {"message.max.bytes": "3"})
     dynamic.apply({}, {})
-    assert heard == [2, 3, 1]
+    assert heard == [1, 2, 3, 1]
     assert dynamic.current == dynamic.static
 
 
