@@ -111,9 +111,9 @@ class LogSettings:
     compression_type: str = setting(
         "compression.type",
         "producer",
-        "Batches are stored as the producer sent them.",
+        "Codec batches are stored with: producer keeps them as they were sent, any other costs a recompression.",
         group=LOG,
-        check=one_of(("producer",)),
+        check=one_of(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
         update=CLUSTER_WIDE,
     )
     min_insync_replicas: int = setting(

@@ -16,11 +16,13 @@ from broker.records.batch import (
     parse_header,
     patch_base_offset,
     patch_log_append_time,
+    recompressed_batch,
     verify_batch,
 )
+from broker.records.compression import Codec, compress, decompress
 from broker.records.record import decode_batch
 
-__all__ = ["Batches", "assign_offsets", "check_batches", "stamp_append_time", "writable"]
+__all__ = ["Batches", "assign_offsets", "check_batches", "recompress", "stamp_append_time", "writable"]
 
 Batches = list[tuple[int, BatchHeader]]
 """(position, header) of each batch of a buffer."""
@@ -113,6 +115,29 @@ def writable(records: bytes | bytearray | memoryview) -> bytearray | memoryview:
     if isinstance(records, bytearray) or (isinstance(records, memoryview) and not records.readonly):
         return records
     return bytearray(records)
+
+
+def recompress(
+    buffer: bytearray | memoryview, batches: Batches, codec: Codec
+) -> tuple[bytearray | memoryview, Batches]:
+    """The batches, all compressed with `codec`, and where they are: in `buffer` itself if they were already.
+
+    Raises CorruptBatch.
+    """
+    if all(header.codec == codec for _, header in batches):
+        return buffer, batches
+    stored = bytearray()
+    places: Batches = []
+    for position, header in batches:
+        start = len(stored)
+        batch = memoryview(buffer)[position : position + header.size]
+        if header.codec == codec:
+            stored += batch
+        else:
+            plain = decompress(header.codec, batch[HEADER_SIZE:])
+            stored += recompressed_batch(header, compress(codec, plain), codec)
+        places.append((start, parse_header(stored, start)))
+    return stored, places
 
 
 def assign_offsets(buffer: bytearray | memoryview, batches: Batches, offset: int, leader_epoch: int) -> int:

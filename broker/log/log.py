@@ -15,7 +15,7 @@ from broker.clock import Clock
 from broker.errors import BrokerError, ErrorCode
 from broker.log import timestamps
 from broker.log.aborted_index import AbortedTransaction
-from broker.log.append_checks import Batches, assign_offsets, check_batches, stamp_append_time, writable
+from broker.log.append_checks import Batches, assign_offsets, check_batches, recompress, stamp_append_time, writable
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
 from broker.log.recovery import load_log
@@ -106,6 +106,9 @@ class Log(StoredLog):
                 stamped = known.timestamp if self._config.stamps_append_time else NO_TIMESTAMP
                 return AppendResult(known.base_offset, known.last_offset, stamped, self._start, True)
         base_offset = self._end
+        codec = self._config.codec
+        if codec is not None:
+            buffer, batches = recompress(buffer, batches, codec)
         if append_time >= 0:
             batches = stamp_append_time(buffer, batches, now)
         end = assign_offsets(buffer, batches, base_offset, leader_epoch)

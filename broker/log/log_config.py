@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from broker.errors import ConfigError
+from broker.records.compression import Codec
 from broker.settings import Setting, at_least, between, one_of, parse_properties, setting, settings_of
 
 __all__ = ["TOPIC_KEYS", "UNLIMITED", "LogConfig"]
@@ -136,9 +137,9 @@ class LogConfig:
     compression_type: str = setting(
         "compression.type",
         "producer",
-        "Codec batches are stored with; producer keeps them as they were sent.",
+        "Codec batches are stored with: producer keeps them as they were sent, any other costs a recompression.",
         group=MESSAGES,
-        check=one_of(("producer",)),
+        check=one_of(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
     )
     message_timestamp_type: str = setting(
         "message.timestamp.type",
@@ -193,6 +194,14 @@ class LogConfig:
     @property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy
+
+    @property
+    def codec(self) -> Codec | None:
+        """What batches are compressed with when they are appended; None for as they come."""
+        name = self.compression_type
+        if name == "producer":
+            return None
+        return Codec.NONE if name == "uncompressed" else Codec.from_name(name)
 
     @property
     def stamps_append_time(self) -> bool:

@@ -41,6 +41,7 @@ __all__ = [
     "patch_log_append_time",
     "patch_producer",
     "rebuild_batch",
+    "recompressed_batch",
     "verify_batch",
     "walk_batches",
 ]
@@ -251,6 +252,12 @@ def rebuild_batch(
         record_count,
     )
     return _frame(header.base_offset, header.leader_epoch, fields, records)
+
+
+def recompressed_batch(header: BatchHeader, records: Buffer, codec: int) -> bytes:
+    """The batch of `header` with all its records, which are now compressed with `codec`."""
+    attributes = header.attributes & ~_CODEC_MASK | codec
+    return _frame(header.base_offset, header.leader_epoch, (attributes, *header[6:]), records)
 
 
 def _frame(base_offset: int, leader_epoch: int, fields: tuple[int, ...], records: Buffer) -> bytes:

@@ -64,7 +64,7 @@ class Sections:
 
 
 class SectionGatherer:
-    """Sections of chosen batches of one buffer, batch by batch. Uncompressed ones stay where they are, in the buffer."""
+    """Sections of chosen batches of one buffer, batch by batch. Uncompressed ones stay where they are in it."""
 
     def __init__(self, view: Buffer, batch_limit: int) -> None:
         """`batch_limit` bounds what one batch may grow to, bytes."""

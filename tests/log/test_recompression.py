@@ -1,0 +1,70 @@
+"""compression.type: batches stored in the topic's codec, whatever the producer's is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.errors import BrokerError, ErrorCode
+from broker.log.consistency import check_partition
+from broker.log.log import Log
+from broker.log.log_config import LogConfig
+from broker.records.batch import build_batch, walk_batches
+from broker.records.compression import Codec
+from tests.support.batches import batch, open_log
+from tests.support.compaction import raw, records_of
+
+NAMES = ["uncompressed", "gzip", "snappy", "lz4", "zstd"]
+VALUES = (b"x" * 500, b"", b"y")
+
+
+def codecs(log: Log) -> list[int]:
+    return [header.codec for _, header in walk_batches(raw(log))]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_codec_becomes_the_topics(tmp_path: Path, name: str) -> None:
+    log = open_log(tmp_path / "t-0", LogConfig(compression_type=name))
+    for codec in Codec:
+        log.append(batch(*VALUES, codec=codec), leader_epoch=3)
+    assert codecs(log) == [NAMES.index(name)] * 5
+    assert [record.value for record in records_of(log)] == [*VALUES] * 5
+    log.close()
+    assert check_partition(tmp_path / "t-0") == []
+
+
+def test_several_batches_of_one_produce(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", LogConfig(compression_type="lz4"))
+    result = log.append(
+        batch(b"a") + batch(b"b", b"c", codec=Codec.LZ4) + batch(b"d", codec=Codec.ZSTD), leader_epoch=0
+    )
+    assert (result.base_offset, result.last_offset) == (0, 3)
+    assert codecs(log) == [Codec.LZ4] * 3
+    assert [(record.offset, record.value) for record in records_of(log)] == [(0, b"a"), (1, b"b"), (2, b"c"), (3, b"d")]
+
+
+def test_a_batch_in_the_codec_already_is_stored_as_it_came(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", LogConfig(compression_type="gzip"))
+    sent = batch(*VALUES, codec=Codec.GZIP)
+    log.append(sent, leader_epoch=0)
+    assert raw(log)[16:] == sent[16:]
+
+
+def test_with_append_time_and_an_idempotent_producer(tmp_path: Path) -> None:
+    config = LogConfig(compression_type="zstd", message_timestamp_type="LogAppendTime")
+    log = open_log(tmp_path / "t-0", config)
+    data = batch(*VALUES, timestamp=5, producer_id=1, producer_epoch=0, sequence=0)
+    first = log.append(data, leader_epoch=0)
+    again = log.append(data, leader_epoch=0)
+    assert again.duplicate
+    assert again.base_offset == first.base_offset
+    assert {record.timestamp for record in records_of(log)} == {first.log_append_time}
+
+
+def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", LogConfig(compression_type="zstd"))
+    with pytest.raises(BrokerError) as raised:
+        log.append(build_batch(b"no gzip", 1, codec=Codec.GZIP), leader_epoch=0)
+    assert raised.value.code is ErrorCode.corrupt_message
+    assert log.log_end_offset == 0
