@@ -86,6 +86,8 @@ class BrokenIndex(ValueError):
 class AbortedIndex:
     """The aborted transactions of one log."""
 
+    __slots__ = ("_bases", "_directory", "_loaded")
+
     def __init__(self, directory: Path, bases: Iterable[int] = ()) -> None:
         """`bases` are the base offsets of the segments that have a file."""
         self._directory = directory
