@@ -202,7 +202,7 @@ class Producer:
         if self._transactions is None or not self._transactions.open or timeout_s == 0:
             return
         try:
-            self._transactions.abort()
+            self._transactions.abort(timeout_s)
         except PykafkaError as error:
             logger.warning("aborting the transaction of %s: %s", self.settings.transactional_id, error)
 

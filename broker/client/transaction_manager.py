@@ -35,9 +35,9 @@ _STILL_ENDING_S: Final = 0.02
 
 
 class TransactionManager:
-    """`settle` waits until every record handed in so far was acknowledged or has failed."""
+    """`settle(timeout_s)` waits until every record handed in so far was acknowledged or has failed."""
 
-    def __init__(self, cluster: Cluster, settle: Callable[[], object]) -> None:
+    def __init__(self, cluster: Cluster, settle: Callable[[float | None], object]) -> None:
         self._cluster = cluster
         self._settings = cluster.settings
         self._settle = settle
@@ -51,6 +51,8 @@ class TransactionManager:
 
     def init(self) -> None:
         """Get a producer id and fence who had the transactional id before. May be called again after a time-out."""
+        with self._lock:
+            self._state.check_uninitialized()
         settings = self._settings
         self._handle = init_transactional_id(
             self._cluster,
@@ -92,25 +94,24 @@ class TransactionManager:
         with self._lock:
             if self._state.phase is not Phase.COMMITTING:
                 self._state.check_open()
-        self._settle()
+        self._settle(None)
         with self._lock:
             self._state.start_commit()
-        self._end(commit=True)
+        self._end(self._settings.max_block_ms / 1000, commit=True)
 
-    def abort(self) -> None:
-        """Drop what was not sent, then abort."""
+    def abort(self, timeout_s: float | None = None) -> None:
+        """Drop what was not sent, then abort; with `timeout_s`, give up waiting for either after so long."""
         with self._lock:
             self._state.start_abort()
-        self._settle()  # the sender sees that it is doomed
-        self._end(commit=False)
+        self._settle(timeout_s)  # the sender sees that it is doomed
+        self._end(self._settings.max_block_ms / 1000 if timeout_s is None else timeout_s, commit=False)
 
     @property
     def open(self) -> bool:
         """Whether there is something to abort."""
         return self._state.phase in (Phase.IN_TRANSACTION, Phase.ABORTING)
 
-    def _end(self, *, commit: bool) -> None:
-        timeout_s = self._settings.max_block_ms / 1000
+    def _end(self, timeout_s: float, *, commit: bool) -> None:
         try:
             if self._state.begun:
                 self._end_at_coordinator(commit=commit, timeout_s=timeout_s)

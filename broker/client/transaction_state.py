@@ -50,6 +50,12 @@ class TransactionState:
         """Whether the coordinator knows of the transaction, so that it has to be ended there."""
         return bool(self.partitions) or self.has_offsets
 
+    def check_uninitialized(self) -> None:
+        """Refuse to fence ourselves."""
+        if self.phase is Phase.READY:
+            raise PykafkaError("init_transactions() was called before")
+        self._require(Phase.UNINITIALIZED)
+
     def initialized(self) -> None:
         """There is a producer id."""
         self._require(Phase.UNINITIALIZED)

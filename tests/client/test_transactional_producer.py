@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -203,10 +204,27 @@ def test_calls_out_of_turn_are_refused(broker: BrokerProcess, topic: str) -> Non
         with pytest.raises(PykafkaError, match=r"has not called init_transactions\(\) yet"):
             producer.begin_transaction()
         producer.init_transactions()
+        with pytest.raises(PykafkaError, match="was called before"):
+            producer.init_transactions()
         with pytest.raises(PykafkaError, match=r"call begin_transaction\(\)"):
             producer.send("t", b"v")
         with pytest.raises(PykafkaError, match=r"call begin_transaction\(\)"):
             producer.commit_transaction()
+
+
+def test_closing_in_a_hurry_does_not_wait_for_a_broker_that_is_gone(
+    broker_factory: Callable[..., BrokerProcess],
+) -> None:
+    process = broker_factory({"transaction.state.log.num.partitions": "1"})
+    producer = transactional(process.bootstrap, "tx")
+    producer.begin_transaction()
+    producer.send("t", b"v").result(30)
+    future = producer.send("t", b"w")
+    process.kill()
+    started = time.monotonic()
+    producer.close(0.3)
+    assert time.monotonic() - started < 5
+    assert future.done()
 
 
 def test_a_time_out_longer_than_the_broker_allows_is_refused(broker: BrokerProcess, topic: str) -> None:
