@@ -63,8 +63,8 @@ class FrameReader:
             if len(self._frame) < self._taken:
                 self._frame += bytes(self._taken - len(self._frame))  # not before: asyncio held a view of it
             return memoryview(self._frame)[self._filled :]
-        head = len(self._head)
-        _SCRATCH[:head] = self._head
+        if head := len(self._head):
+            _SCRATCH[:head] = self._head
         return memoryview(_SCRATCH)[head : SCARCE_BYTES if self._memory.full else SCRATCH_BYTES]
 
     def received(self, count: int) -> Sequence[bytearray]:
