@@ -127,6 +127,26 @@ async def test_time_spent_on_replay_does_not_count_against_the_members() -> None
         assert await groups.coordinator.heartbeat("g", 1, member) is ErrorCode.none
 
 
+async def test_group_that_has_become_too_large_rebalances_when_it_is_loaded() -> None:
+    """Its members get a chance to commit; the last to come back are turned away (`GroupCoordinator.onGroupLoaded`)."""
+    groups = Groups()
+    async with running_groups(groups):
+        first = await groups.stable_member()
+        second = asyncio.ensure_future(groups.join())
+        await settle()
+        await groups.join("g", first)
+        sync = SyncRequest("g", 2, first, {first: b"work"})
+        assert (await groups.coordinator.sync(sync)).error is ErrorCode.none
+    again = Groups(groups.store, groups.clock, max_size=1)
+    async with running_groups(again):
+        assert (await again.coordinator.describe("g")).state == "PreparingRebalance"
+        back = asyncio.ensure_future(again.join("g", first))
+        await settle()
+        refused = await again.join("g", (await second).member_id)
+        assert refused.error is ErrorCode.group_max_size_reached
+        assert (await back).generation_id == 3
+
+
 async def test_nobody_is_answered_before_the_assignment_is_stored() -> None:
     async with running_groups() as groups:
         member = (await groups.join()).member_id

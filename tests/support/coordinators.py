@@ -22,11 +22,16 @@ class Groups:
     """A coordinator of all partitions and what stands around it."""
 
     def __init__(
-        self, store: GatedRecordStore | None = None, clock: ManualClock | None = None, *, initial_delay_ms: int = 0
+        self,
+        store: GatedRecordStore | None = None,
+        clock: ManualClock | None = None,
+        *,
+        initial_delay_ms: int = 0,
+        max_size: int = 1_000,
     ) -> None:
         self.store = store or GatedRecordStore()
         self.clock = clock or ManualClock()
-        self.config = GroupConfig(group_initial_rebalance_delay_ms=initial_delay_ms)
+        self.config = GroupConfig(group_initial_rebalance_delay_ms=initial_delay_ms, group_max_size=max_size)
         self.coordinator = GroupCoordinator(self.store, self.clock, self.config, PARTITIONS)
 
     async def load(self) -> None:
