@@ -63,7 +63,7 @@ async def _add_or_verify(context: ApiContext, asked: Any, partitions: Sequence[T
         return unknown
     if asked.verify_only:
         return {tp: context.transactions.verify(transactional_id, producer, tp) for tp in partitions}
-    code = context.transactions.add_partitions(transactional_id, producer, frozenset(partitions), version=2)
+    code = context.transactions.add_partitions(transactional_id, producer, frozenset(partitions))
     return dict.fromkeys(partitions, code if isinstance(code, ErrorCode) else await code)
 
 

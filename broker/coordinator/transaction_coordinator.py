@@ -175,15 +175,13 @@ class TransactionCoordinator:
         transactional_id: str,
         producer: ProducerIdAndEpoch,
         partitions: AbstractSet[TopicPartition],
-        *,
-        version: int = 0,
     ) -> ErrorCode | Awaitable[ErrorCode]:
-        """AddPartitionsToTxn: all or none of `partitions`; `version` is 2 for a client of KIP-890's second half."""
+        """AddPartitionsToTxn: all or none of `partitions`."""
         found = self._find(transactional_id)
         if isinstance(found, ErrorCode):
             return found
         shard, transaction = found
-        code = transaction.add_partitions(producer, partitions, version, self._clock.now_ms())
+        code = transaction.add_partitions(producer, partitions, self._clock.now_ms())
         if code is not ErrorCode.none or transaction.pending is None:
             return code
         return shard.store(transaction, _same)
@@ -204,7 +202,7 @@ class TransactionCoordinator:
     def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | Awaitable[ErrorCode]:
-        """EndTxn to version 4: decide an open transaction. The answer comes when the decision is stored."""
+        """EndTxn: decide an open transaction. The answer comes when the decision is stored."""
         found = self._find(transactional_id)
         if isinstance(found, ErrorCode):
             return found
@@ -213,23 +211,6 @@ class TransactionCoordinator:
         if code is not ErrorCode.none or transaction.pending is None:
             return code
         return shard.end(transaction, _same)
-
-    async def end_and_bump(self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool) -> ProducerReply:
-        """EndTxn from version 5: as `end`, and tell who the producer is in its next transaction."""
-        new_producer_id = None
-        while True:
-            found = self._find(transactional_id)
-            if isinstance(found, ErrorCode):
-                return ProducerReply(found)
-            shard, transaction = found
-            if not transaction.is_epoch_exhausted or new_producer_id is not None:
-                break
-            new_producer_id = await self._new_producer_id()
-        now_ms = self._clock.now_ms()
-        code = transaction.end_and_bump(producer, new_producer_id, commit=commit, now_ms=now_ms)
-        if code is not ErrorCode.none or transaction.pending is None:
-            return _producer_reply(code, transaction)
-        return await _ready(shard.end(transaction, lambda code: _producer_reply(code, transaction)))
 
     # --- administration --------------------------------------------------------------------------
 
@@ -275,6 +256,4 @@ def _producer_reply(code: ErrorCode, transaction: Transaction) -> ProducerReply:
     if code is not ErrorCode.none:
         return ProducerReply(code)
     current = transaction.current
-    if current.next_producer_id != NO_PRODUCER_ID:
-        return ProducerReply(code, current.next_producer_id, 0)
     return ProducerReply(code, current.producer_id, current.producer_epoch)

@@ -11,8 +11,8 @@ in memory follows the log and never runs ahead of it. Rules: Kafka's `Transactio
 
 A producer that initialises anew while a transaction is open fences the older one: the epoch grows and the
 transaction is aborted, as it is when its time is over. (Kafka's PrepareEpochFence lies between the two
-steps, which are one here.) A client of version 2 (KIP-890) gets a new epoch with the end of each
-transaction, so that no request of an earlier one can be taken for one of the next.
+steps, which are one here.) The second half of KIP-890, where the epoch grows with every transaction, is read
+from records and brought to its end, but not offered to clients.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Transaction:
     # --- AddPartitionsToTxn
 
     def add_partitions(
-        self, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition], version: int, now_ms: int
+        self, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition], now_ms: int
     ) -> ErrorCode:
         """Partitions the transaction is going to write to; the first ones begin it."""
         current = self.current
@@ -166,7 +166,7 @@ class Transaction:
             partitions=frozenset(partitions),
             start_ms=now_ms,
             last_update_ms=now_ms,
-            client_version=version,
+            client_version=0,
         )
         return ErrorCode.none
 
@@ -203,47 +203,6 @@ class Transaction:
             self.pending = current._replace(state=_DECIDED[commit][0], last_update_ms=now_ms)
             return ErrorCode.none
         return self._repeated(commit)
-
-    def end_and_bump(
-        self, producer: ProducerIdAndEpoch, new_producer_id: int | None, *, commit: bool, now_ms: int
-    ) -> ErrorCode:
-        """The decision, of a client of version 2: its epoch grows with it, or a new id follows. It may abort what it
-        never began: it cannot know whether its first write arrived."""
-        if self.pending is not None:
-            return ErrorCode.concurrent_transactions
-        current = self.current
-        if self._was_bumped_from(producer):
-            return self._repeated(commit)
-        if producer.producer_id != current.producer_id:
-            return ErrorCode.invalid_producer_id_mapping
-        if producer.epoch != current.producer_epoch:
-            return ErrorCode.producer_fenced
-        if self.is_prepared or (commit and current.state is not TransactionState.ONGOING):
-            return ErrorCode.invalid_txn_state
-        next_producer_id = NO_PRODUCER_ID
-        if self.is_epoch_exhausted:
-            assert new_producer_id is not None
-            next_producer_id = new_producer_id
-        self.pending = current._replace(
-            state=_DECIDED[commit][0],
-            last_update_ms=now_ms,
-            producer_epoch=current.producer_epoch + 1,
-            last_producer_epoch=current.producer_epoch,
-            next_producer_id=next_producer_id,
-            client_version=2,
-        )
-        return ErrorCode.none
-
-    def _was_bumped_from(self, producer: ProducerIdAndEpoch) -> bool:
-        """Whether the request is of the producer as it was before the end of its last transaction."""
-        current = self.current
-        if producer.producer_id == current.producer_id:
-            return producer.epoch + 1 == current.producer_epoch and current.state is not TransactionState.ONGOING
-        return (
-            producer.producer_id == current.previous_producer_id
-            and producer.epoch >= MAX_EPOCH - 1
-            and current.producer_epoch == 0
-        )
 
     def _repeated(self, commit: bool) -> ErrorCode:
         """The answer to a decision that is taken already."""

@@ -287,20 +287,6 @@ async def test_partitions_that_are_not_coordinated_here_say_so() -> None:
     assert await transactions.end(stranger) is ErrorCode.coordinator_not_available
 
 
-# --- EndTxn that bumps
-
-
-async def test_end_tells_the_producer_of_its_next_epoch() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
-        for _ in range(2):  # the second is sent again
-            reply = await transactions.coordinator.end_and_bump("id", producer, commit=True)
-            assert reply == (ErrorCode.none, producer.producer_id, producer.epoch + 1)
-        assert transactions.markers.of(P0) == [True]
-        assert transactions.markers.written[0][1].producer_epoch == producer.epoch + 1
-
-
 # --- time
 
 

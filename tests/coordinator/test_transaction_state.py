@@ -47,15 +47,11 @@ class Driver:
         return self.store(self.transaction.init_producer_id(TIMEOUT, claimed, NEXT_ID, self.now))
 
     def add(self, *partitions: TopicPartition, producer: ProducerIdAndEpoch | None = None) -> ErrorCode:
-        code = self.transaction.add_partitions(producer or self.producer, set(partitions), 0, self.now)
+        code = self.transaction.add_partitions(producer or self.producer, set(partitions), self.now)
         return self.store(code)
 
     def end(self, *, commit: bool = True, producer: ProducerIdAndEpoch | None = None) -> ErrorCode:
         return self.store(self.transaction.end(producer or self.producer, commit=commit, now_ms=self.now))
-
-    def end_and_bump(self, *, commit: bool = True, producer: ProducerIdAndEpoch | None = None) -> ErrorCode:
-        code = self.transaction.end_and_bump(producer or self.producer, NEXT_ID, commit=commit, now_ms=self.now)
-        return self.store(code)
 
     def complete(self) -> None:
         self.transaction.complete(self.now)
@@ -151,7 +147,7 @@ def test_more_partitions_join_and_known_ones_are_not_stored_again() -> None:
     assert driver.add(P1) is ErrorCode.none
     assert driver.current.partitions == {P0, P1}
     assert driver.current.start_ms == NOW
-    driver.transaction.add_partitions(driver.producer, {P1}, 0, NOW)
+    driver.transaction.add_partitions(driver.producer, {P1}, NOW)
     assert driver.transaction.pending is None
 
 
@@ -222,38 +218,16 @@ def test_only_the_producer_itself_may_end() -> None:
     assert driver.current.state is Ongoing
 
 
-# --- EndTxn that bumps (KIP-890)
+# --- records of KIP-890's second half
 
 
-def test_epoch_grows_with_every_transaction() -> None:
-    driver = Driver(Ongoing, epoch=4)
-    before = driver.producer
-    assert driver.end_and_bump() is ErrorCode.none
-    assert driver.producer == (ID, 5)
-    assert driver.end_and_bump(producer=before) is ErrorCode.concurrent_transactions
-    driver.complete()
-    assert driver.end_and_bump(producer=before) is ErrorCode.none
-    assert driver.end_and_bump(producer=before, commit=False) is ErrorCode.invalid_txn_state
-    assert driver.producer == (ID, 5)
-    assert driver.add(P0, producer=before) is ErrorCode.producer_fenced
-
-
-@pytest.mark.parametrize("state", [Empty, CompleteCommit, CompleteAbort])
-def test_abort_of_what_was_never_begun_bumps_too_and_a_commit_is_refused(state: TransactionState) -> None:
-    driver = Driver(state, epoch=4)
-    assert driver.end_and_bump(commit=True) is ErrorCode.invalid_txn_state
-    assert driver.end_and_bump(commit=False) is ErrorCode.none
-    assert (driver.current.state, driver.current.producer_epoch) == (PrepareAbort, 5)
-
-
-def test_new_id_follows_the_last_epoch() -> None:
-    driver = Driver(Ongoing, epoch=MAX_EPOCH - 1)
-    before = driver.producer
-    assert driver.end_and_bump() is ErrorCode.none
-    assert driver.producer == (ID, MAX_EPOCH)  # the markers' epoch
+def test_new_id_follows_the_last_epoch_of_a_transaction_that_another_broker_decided() -> None:
+    driver = Driver(PrepareCommit, epoch=MAX_EPOCH, next_producer_id=NEXT_ID, client_version=2)
     driver.complete()
     assert driver.producer == (NEXT_ID, 0)
-    assert driver.end_and_bump(producer=before) is ErrorCode.none  # sent again
+    assert driver.current.previous_producer_id == ID
+    assert driver.add(P0) is ErrorCode.none
+    assert driver.current.client_version == 0
 
 
 # --- without a client
@@ -290,11 +264,8 @@ def test_nothing_else_is_taken_while_a_record_is_being_stored() -> None:
     driver.transaction.end(driver.producer, commit=True, now_ms=NOW)
     before = driver.transaction.pending
     assert driver.transaction.end(driver.producer, commit=False, now_ms=NOW) is ErrorCode.concurrent_transactions
-    assert driver.transaction.add_partitions(driver.producer, {P1}, 0, NOW) is ErrorCode.concurrent_transactions
+    assert driver.transaction.add_partitions(driver.producer, {P1}, NOW) is ErrorCode.concurrent_transactions
     assert driver.transaction.init_producer_id(TIMEOUT, None, NEXT_ID, NOW) is ErrorCode.concurrent_transactions
-    assert driver.transaction.end_and_bump(driver.producer, 9, commit=True, now_ms=NOW) is (
-        ErrorCode.concurrent_transactions
-    )
     assert not driver.transaction.abort_for_successor(None, NOW)
     assert not driver.transaction.time_out(NOW + 10 * TIMEOUT)
     assert driver.transaction.pending is before

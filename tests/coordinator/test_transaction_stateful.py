@@ -23,14 +23,14 @@ from broker.protocol.topic_partition import TopicPartition
 
 TIMEOUT = 1_000
 FOLLOWS = {
-    TransactionState.EMPTY: "EMPTY ONGOING PREPARE_ABORT",
+    TransactionState.EMPTY: "EMPTY ONGOING",
     TransactionState.ONGOING: "ONGOING PREPARE_COMMIT PREPARE_ABORT",
     TransactionState.PREPARE_COMMIT: "COMPLETE_COMMIT",
     TransactionState.PREPARE_ABORT: "COMPLETE_ABORT",
-    TransactionState.COMPLETE_COMMIT: "EMPTY ONGOING PREPARE_ABORT",
-    TransactionState.COMPLETE_ABORT: "EMPTY ONGOING PREPARE_ABORT",
+    TransactionState.COMPLETE_COMMIT: "EMPTY ONGOING",
+    TransactionState.COMPLETE_ABORT: "EMPTY ONGOING",
 }
-"""What may stand behind a record; PREPARE_ABORT behind one at rest: a client of version 2 aborts nothing."""
+"""What may stand behind a record."""
 
 
 class TransactionHistory(RuleBasedStateMachine):
@@ -74,11 +74,7 @@ class TransactionHistory(RuleBasedStateMachine):
             self.fenced.add((before.producer_id, before.producer_epoch))
         if self.tells:
             current = self.transaction.current
-            self.told.append(
-                ProducerIdAndEpoch(current.producer_id, current.producer_epoch)
-                if current.next_producer_id < 0
-                else ProducerIdAndEpoch(current.next_producer_id, 0)
-            )
+            self.told.append(ProducerIdAndEpoch(current.producer_id, current.producer_epoch))
 
     def fresh_id(self) -> int:
         self.next_id += 1
@@ -109,27 +105,24 @@ class TransactionHistory(RuleBasedStateMachine):
             self.decide(code, tells=True)
 
     @precondition(lambda self: self.told)
-    @rule(data=st.data(), partitions=st.frozensets(st.integers(0, 4), min_size=1), version=st.sampled_from([0, 2]))
-    def producer_adds(self, data: st.DataObject, partitions: frozenset[int], version: int) -> None:
+    @rule(data=st.data(), partitions=st.frozensets(st.integers(0, 4), min_size=1))
+    def producer_adds(self, data: st.DataObject, partitions: frozenset[int]) -> None:
         producer = data.draw(st.sampled_from(self.told))
         wanted = {TopicPartition("t", number) for number in partitions}
-        code = self.transaction.add_partitions(producer, wanted, version, self.now)
+        code = self.transaction.add_partitions(producer, wanted, self.now)
         assert code is not ErrorCode.none or self.is_current(producer)
         self.decide(code)
         if code is ErrorCode.none and self.idle:
             assert wanted <= self.transaction.current.partitions
 
     @precondition(lambda self: self.told)
-    @rule(data=st.data(), commit=st.booleans(), bump=st.booleans())
-    def producer_ends(self, data: st.DataObject, commit: bool, bump: bool) -> None:
+    @rule(data=st.data(), commit=st.booleans())
+    def producer_ends(self, data: st.DataObject, commit: bool) -> None:
         producer = data.draw(st.sampled_from(self.told))
         idle = self.idle
-        if bump:
-            code = self.transaction.end_and_bump(producer, self.fresh_id(), commit=commit, now_ms=self.now)
-        else:
-            code = self.transaction.end(producer, commit=commit, now_ms=self.now)
+        code = self.transaction.end(producer, commit=commit, now_ms=self.now)
         assert not (idle and self.transaction.pending) or self.is_current(producer)
-        self.decide(code, tells=bump)
+        self.decide(code)
 
     def is_current(self, producer: ProducerIdAndEpoch) -> bool:
         current = self.transaction.current
