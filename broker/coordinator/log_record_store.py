@@ -25,6 +25,7 @@ from broker.records.record import decode_batch
 __all__ = ["LogRecordStore"]
 
 READ_BYTES = 1 << 20
+_NO_LIMIT = 2**31 - 1
 
 
 class LogRecordStore:
@@ -40,22 +41,17 @@ class LogRecordStore:
     ) -> Awaitable[None] | None:
         """Append all of `records` as one batch. Raises BrokerError."""
         if producer is None:
-            builder = BatchBuilder(max_bytes=2**31 - 1)
+            builder = BatchBuilder(max_bytes=_NO_LIMIT)
         else:
+            producer_id, epoch = producer
             builder = BatchBuilder(
-                max_bytes=2**31 - 1,
-                producer_id=producer.producer_id,
-                producer_epoch=producer.epoch,
-                transactional=True,
+                max_bytes=_NO_LIMIT, producer_id=producer_id, producer_epoch=epoch, transactional=True
             )
         now = self._clock.now_ms()
         for key, value in records:
             builder.append(now, key, value)
         held = self._topics.partition(TopicPartition(self._topic, partition))
-        if producer is None:
-            held.append(builder.build())
-        else:
-            held.append(builder.build(), from_coordinator=True)
+        held.append(builder.build(), from_coordinator=True)
         return asyncio.to_thread(held.log.flush) if held.log.flush_due() else None
 
     async def read(self, partition: int) -> AsyncIterator[RecordRun]:
