@@ -13,8 +13,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from broker.client import consumer as our_consumer
+from broker.client.cluster import Cluster
+from broker.client.fetcher import Fetcher, FetchStream
 from broker.protocol.topic_partition import TopicPartition as OurTopicPartition
 from broker.records.columns import decode_columns
+from broker.records.record import decode_records
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for
 from tests.support.waiting import eventually
@@ -177,12 +180,26 @@ def columns(broker: BrokerProcess, topic: str) -> list[Row]:
     return rows
 
 
+def stream(broker: BrokerProcess, topic: str) -> list[Row]:
+    """As the console and the replicas do."""
+    settings = {"bootstrap.servers": broker.bootstrap, "isolation.level": "read_committed"}
+    with Requests(broker.bootstrap) as ask:
+        end = ask.list_offset(topic, -1).offset
+    with Cluster(settings) as cluster, Fetcher(cluster, OurTopicPartition(topic, 0)) as fetcher:
+        return [
+            (record.offset, record.key or b"", record.value)
+            for fetched in FetchStream(fetcher, 0, end)
+            for record in decode_records(fetched.records, aborted=fetched.aborted)
+        ]
+
+
 READERS: dict[str, Callable[[BrokerProcess, str], list[Row]]] = {
     "confluent": confluent,
     "confluent, batch by batch": lambda broker, topic: confluent(broker, topic, max_bytes=70),
     "kafka-python": kafka_python,
     "aiokafka": aio,
     "our consumer": ours,
+    "our fetch stream": stream,
     "columns": columns,
 }
 
@@ -315,6 +332,15 @@ def test_append_time_is_the_brokers_and_stays_through_compaction(broker: BrokerP
     close_segments(broker, topic)
     eventually(lambda: times()[b"a"] != before[b"a"], TIMEOUT, interval=0.2)
     assert times()[b"b"] == before[b"b"]
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_a_topics_own_codec_is_read_by_all(broker: BrokerProcess, topic: str, codec: str) -> None:
+    create(broker, topic, cleanup_policy="delete", compression_type=codec, segment_bytes="100000")
+    rows = Writer(broker, topic, compression_type="zstd").put(*[(b"k%d" % n, b"value" * 50) for n in range(50)])
+    assert confluent(broker, topic) == rows
+    assert kafka_python(broker, topic) == rows
+    assert aio(broker, topic) == rows
 
 
 class TestDeleteRecords:
