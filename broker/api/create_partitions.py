@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,12 +15,15 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Bring each topic to its new count; each succeeds or fails alone."""
+    """Bring each topic to its new count; each succeeds or fails alone. What stands twice in the request is refused."""
+    times = Counter(topic.name for topic in request.body.topics)
     results = []
     for topic in request.body.topics:
         assignments = None if topic.assignments is None else [tuple(a.broker_ids) for a in topic.assignments]
         code, message = ErrorCode.none, None
         try:
+            if times[topic.name] > 1:
+                raise BrokerError(ErrorCode.invalid_request, "the topic stands in the request more than once")
             await context.topics.add_partitions(
                 topic.name, topic.count, assignments, validate_only=request.body.validate_only
             )

@@ -1,7 +1,12 @@
-"""DeleteTopics: by name, from version 6 also by topic id. The files go a little later, as retention's do."""
+"""DeleteTopics: by name, from version 6 also by topic id. The files go a little later, as retention's do.
+
+Version notes: that topics may not be deleted has an error code of its own from version 3.
+"""
 
 from __future__ import annotations
 
+import uuid
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,25 +17,48 @@ from broker.protocol.messages import Request, field
 
 __all__ = ["handle"]
 
+_NO_ID = uuid.UUID(int=0)
+_FIRST_WITH_DISABLED = 3
+
+Named = tuple[str | None, uuid.UUID]
+
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Delete each topic; each succeeds or fails alone."""
-    asked = field(request.body, "topics")
-    if asked is None:
-        return {"responses": [await _delete(context, name, None) for name in request.body.topic_names]}
-    return {"responses": [await _delete(context, topic.name, topic.topic_id) for topic in asked]}
+    """Delete each topic; each succeeds or fails alone. What stands twice in the request is refused."""
+    topics = field(request.body, "topics")
+    if topics is None:
+        asked: list[Named] = [(name, _NO_ID) for name in request.body.topic_names]
+    else:
+        asked = [(topic.name, topic.topic_id or _NO_ID) for topic in topics]
+    times = Counter(asked)
+    responses = []
+    for named in asked:
+        name, topic_id = named
+        code, message = ErrorCode.none, None
+        try:
+            if not context.config.delete_topic_enable:
+                disabled = request.version >= _FIRST_WITH_DISABLED
+                raise BrokerError(
+                    ErrorCode.topic_deletion_disabled if disabled else ErrorCode.invalid_request,
+                    "delete.topic.enable is false on this broker",
+                )
+            if times[named] > 1:
+                raise BrokerError(ErrorCode.invalid_request, "the topic stands in the request more than once")
+            name = _name_of(context, named)
+            topic_id = await context.topics.delete(name)
+        except BrokerError as error:
+            code, message = error.code, error.message or None
+        responses.append({"name": name, "topic_id": topic_id, "error_code": code, "error_message": message})
+    return {"responses": responses}
 
 
-async def _delete(context: ApiContext, name: str | None, topic_id: Any) -> Mapping[str, Any]:
-    try:
-        if not context.config.delete_topic_enable:
-            raise BrokerError(ErrorCode.topic_deletion_disabled, "delete.topic.enable is false on this broker")
-        if name is None:
-            topic = context.topics.metadata.topic_by_id(topic_id)
-            if topic is None:
-                raise BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
-            name = topic.name
-        topic_id = await context.topics.delete(name)
-    except BrokerError as error:
-        return {"name": name, "topic_id": topic_id, "error_code": error.code, "error_message": error.message or None}
-    return {"name": name, "topic_id": topic_id, "error_code": ErrorCode.none, "error_message": None}
+def _name_of(context: ApiContext, named: Named) -> str:
+    name, topic_id = named
+    if name is not None:
+        if topic_id != _NO_ID:
+            raise BrokerError(ErrorCode.invalid_request, "a topic is named by its name or by its id, not by both")
+        return name
+    topic = context.topics.metadata.topic_by_id(topic_id)
+    if topic is None:
+        raise BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")
+    return topic.name

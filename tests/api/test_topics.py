@@ -135,6 +135,14 @@ class TestDelete:
         assert unknown.error_code is ErrorCode.unknown_topic_id
         assert not exists(ask, topic)
 
+    def test_what_is_named_twice_or_by_name_and_id_is_refused(self, ask: Requests, topic: str) -> None:
+        topic_id = ask.create(topic)
+        for asked in ([(topic, NO_ID)] * 2, [(None, topic_id)] * 2, [(topic, topic_id)]):
+            body = {"topics": [{"name": name, "topic_id": i} for name, i in asked], "timeout": 10_000}
+            answers = ask.ask(ApiKey.DELETE_TOPICS, body).responses
+            assert [a.error_code for a in answers] == [ErrorCode.invalid_request] * len(asked)
+        assert exists(ask, topic)
+
     def test_what_is_not_there_or_internal_is_refused(self, ask: Requests) -> None:
         ask.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": ["g"]})
         assert ask.delete("no-such-topic") is ErrorCode.unknown_topic_or_partition
@@ -144,6 +152,8 @@ class TestDelete:
         with Requests(broker_factory({"delete.topic.enable": "false"}).bootstrap) as ask:
             ask.create(topic)
             assert ask.delete(topic) is ErrorCode.topic_deletion_disabled
+            older = ask.ask(ApiKey.DELETE_TOPICS, {"topic_names": [topic], "timeout": 10_000}, 2)
+            assert older.responses[0].error_code is ErrorCode.invalid_request
             assert exists(ask, topic)
 
 
@@ -217,6 +227,14 @@ class TestMorePartitions:
         answer = self.grow(ask, topic, count)
         assert answer.error_code is ErrorCode.invalid_partitions
         assert answer.error_message
+
+    def test_what_is_named_twice_is_refused(self, ask: Requests, topic: str) -> None:
+        ask.create(topic)
+        topics = [{"name": topic, "count": count, "assignments": None} for count in (2, 3)]
+        body = {"topics": topics, "timeout": 10_000, "validate_only": False}
+        answers = ask.ask(ApiKey.CREATE_PARTITIONS, body).results
+        assert [a.error_code for a in answers] == [ErrorCode.invalid_request] * 2
+        assert len(ask.metadata(topic).topics[0].partitions) == 1
 
     def test_validate_only_adds_nothing(self, ask: Requests, topic: str) -> None:
         ask.create(topic)
