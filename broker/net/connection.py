@@ -3,29 +3,35 @@
 Made by the listener; its frames come from a FrameReader. Requests are handled one after another, as Kafka does:
 while one waits (a long poll, a group join) later frames queue up, and past `MAX_QUEUED` of them, or so many bytes,
 or when the requests of all connections take too much memory, nothing more is read: memory is bounded.
-File ranges go out by sendfile, at once when the socket takes them, else when it is writable again.
+On a SASL listener nothing but the login is served until it has succeeded (sasl.py). TLS lies between the socket and
+this (tls.py); the way out is response_writer.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import dataclasses
 import logging
-import os
 import socket
 from collections.abc import Awaitable, Callable
 
-from broker.errors import ProtocolError, UnsupportedVersion
+from broker.errors import BrokerError, ProtocolError, UnsupportedVersion
 from broker.net.frame_reader import FrameReader, RequestTooLarge
 from broker.net.request_memory import RequestMemory
-from broker.net.response import FileRange, Part, Response
+from broker.net.response import Response
+from broker.net.response_writer import EncryptedWriter, ResponseWriter
 from broker.net.router import Client, Router
+from broker.net.sasl import SaslSession
+from broker.net.tls import TlsStream
+from broker.protocol.messages import peek
 
 __all__ = ["Connection"]
 
 logger = logging.getLogger(__name__)
 
 CLIENT, MALFORMED, TOO_LARGE, UNSUPPORTED, FAILED = "client", "malformed", "too_large", "unsupported", "failed"
+LOGIN = "login"
 MAX_QUEUED = 16
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
 SLOWEST_BYTES_PER_S = 100_000
@@ -41,10 +47,16 @@ class Connection(asyncio.BufferedProtocol):
         max_request_bytes: int,
         on_close: Callable[[Connection], None],
         memory: RequestMemory | None = None,
+        *,
+        listener: str = "PLAINTEXT",
+        sasl: SaslSession | None = None,
     ) -> None:
         self._router = router
         self._memory = memory or RequestMemory()
-        self._reader = FrameReader(max_request_bytes, self._memory, self._resume_reading)
+        self._max_request_bytes = max_request_bytes
+        largest = min(max_request_bytes, sasl.max_request_bytes) if sasl is not None else max_request_bytes
+        self._reader = FrameReader(largest, self._memory, self._resume_reading)
+        self._sasl = sasl
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._frame_since = 0.0
@@ -53,12 +65,10 @@ class Connection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self._untaken_bytes = 0
         self._task: asyncio.Task[None] | None = None
-        self._sending = False
-        self._write_paused = False
-        self._drained: asyncio.Future[None] | None = None
         self._transport: asyncio.Transport
-        self.client = Client("", 0)
-        self.last_active = self._loop.time()
+        self._writer: ResponseWriter
+        self.client = Client("", 0, listener, sasl=sasl)
+        self._last_active = self._loop.time()
         self.end_reason = CLIENT
         """Why it ended, in a word, for the metrics: the client left, or what we closed it for."""
 
@@ -67,9 +77,15 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        self._writer = (EncryptedWriter if isinstance(transport, TlsStream) else ResponseWriter)(transport, self._loop)
         peer = transport.get_extra_info("peername") or ("", 0)
-        self.client = Client(str(peer[0]), int(peer[1]))
+        self.client = dataclasses.replace(self.client, host=str(peer[0]), port=int(peer[1]))
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def secured(self, principal: str | None) -> None:
+        """Called by TLS once it is agreed, with the name of the client's certificate."""
+        if principal is not None:
+            self.client = dataclasses.replace(self.client, principal=principal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._task is not None:
@@ -84,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._reader.buffer()
 
     def buffer_updated(self, nbytes: int) -> None:
-        now = self.last_active = self._loop.time()
+        now = self._last_active = self._loop.time()
         try:
             frames = self._reader.received(nbytes)
         except ProtocolError as error:
@@ -101,17 +117,15 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_since = 0.0
 
     def pause_writing(self) -> None:
-        self._write_paused = True
+        self._writer.pause()
         self._memory.release(self._untaken_bytes)
         self._untaken_bytes = self._transport.get_write_buffer_size()
         self._memory.hold(self._untaken_bytes)
 
     def resume_writing(self) -> None:
-        self._write_paused = False
+        self._writer.resume()
         self._memory.release(self._untaken_bytes)
         self._untaken_bytes = 0
-        if self._drained is not None and not self._drained.done():
-            self._drained.set_result(None)
         self._handle_queued()
 
     def close(self, reason: str, text: str = "") -> None:
@@ -134,14 +148,19 @@ class Connection(asyncio.BufferedProtocol):
             logger.warning("closing the connection of %s:%d: %s", host, port, text, extra=fields)
 
     @property
+    def last_active(self) -> float:
+        """When the peer last sent or took something, on the loop's clock."""
+        return max(self._last_active, self._writer.last_progress)
+
+    @property
     def waiting(self) -> bool:
         """Is a request being served, so that silence is not idleness? A response that is not taken counts as such."""
-        return self._task is not None and not self._sending
+        return self._task is not None and not self._writer.sending
 
     # --- frames
 
     def _receive(self, frame: bytearray, now: float) -> None:
-        if self._task is None and not self._queue and not self._write_paused:
+        if self._task is None and not self._queue and not self._writer.paused:
             self._handle(frame, now)
             return
         self._queue.append((frame, now))
@@ -151,7 +170,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _handle_queued(self) -> None:
-        while self._queue and self._task is None and not self._write_paused:
+        while self._queue and self._task is None and not self._writer.paused:
             frame, received = self._queue.popleft()
             self._queued_bytes -= len(frame)
             self._memory.release(len(frame))
@@ -184,6 +203,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._transport.is_closing():
             return
         try:
+            if self._sasl is not None and not self._admitted(self._sasl, frame):
+                return
             response = self._router.dispatch(frame, self.client, received)
         except ProtocolError as error:
             self._refuse(error)
@@ -194,8 +215,11 @@ class Connection(asyncio.BufferedProtocol):
                 self._held_bytes = len(frame)
                 self._memory.hold(len(frame))
                 self._begin(self._finish(response))
-            elif rest := self._respond(response):
-                self._begin(self._send_rest(rest))
+            else:
+                if rest := self._writer.write(response):
+                    self._begin(self._writer.write_rest(rest))
+                if self._sasl is not None:
+                    self._look_at_login(self._sasl)
 
     def _begin(self, work: Awaitable[None]) -> None:
         self._task = asyncio.ensure_future(work, loop=self._loop)
@@ -216,101 +240,48 @@ class Connection(asyncio.BufferedProtocol):
         elif error is not None:
             self._fail(error)
         else:
-            self.last_active = self._loop.time()
+            self._last_active = self._loop.time()
+            if self._sasl is not None:
+                self._look_at_login(self._sasl)
             self._handle_queued()
 
+    # --- before a login
+
+    def _admitted(self, sasl: SaslSession, frame: bytearray) -> bool:
+        """Whether the frame is a request that may be served; if not it has been seen to. Raises ProtocolError."""
+        if sasl.raw:
+            self._begin(self._answer_token(sasl, bytes(frame)))
+            return False
+        api_key = peek(frame)[0]
+        if not sasl.admits(api_key):
+            self._drop_queued()
+            self.close(LOGIN, f"a request (API key {api_key}) without a login, or after it expired")
+            return False
+        return True
+
+    async def _answer_token(self, sasl: SaslSession, token: bytes) -> None:
+        """A message of the mechanism, as clients before KIP-152 send it: no header, and no word about a failure."""
+        try:
+            answer = sasl.step(token)
+        except BrokerError:
+            await asyncio.sleep(sasl.failure_delay_s)
+            return
+        self._transport.write(len(answer).to_bytes(4, "big") + answer)
+
+    def _look_at_login(self, sasl: SaslSession) -> None:
+        """After each answer until the login has succeeded; as long as logins expire after that, too."""
+        if sasl.failed:
+            self._drop_queued()
+            self.close(LOGIN, sasl.failure)
+        elif sasl.done and sasl.principal is not None:
+            self.client = dataclasses.replace(self.client, principal=sasl.principal)
+            self._reader.max_request_bytes = self._max_request_bytes
+            if not sasl.lifetime_ms:
+                self._sasl = None
+
     async def _finish(self, answer: Awaitable[Response]) -> None:
-        if rest := self._respond(await answer):
-            await self._send_rest(rest)
-
-    def _respond(self, response: Response) -> list[Part] | None:
-        """Write what can be written now; what needs waiting is given back."""
-        if response is None:
-            return None
-        if isinstance(response, bytes):
-            self._transport.write(response)
-            return None
-        descriptor = self._transport.get_extra_info("socket").fileno()
-        parts = list(response)
-        for index, part in enumerate(parts):
-            if isinstance(part, bytes):
-                self._transport.write(part)
-            elif sent := self._send_now(descriptor, part):
-                if sent < part.length:
-                    return [_Rest(part, sent), *parts[index + 1 :]]
-            elif part.length:
-                return parts[index:]
-        return None
-
-    def _send_now(self, descriptor: int, part: FileRange) -> int:
-        """Bytes of `part` the socket took without waiting; 0 while earlier bytes are still buffered."""
-        if self._transport.get_write_buffer_size() or self._transport.is_closing():
-            return 0
-        sent = 0
-        try:
-            while sent < part.length:
-                count = os.sendfile(descriptor, part.file.fileno(), part.position + sent, part.length - sent)
-                if count == 0:
-                    logger.error("a log file ended before the range to be sent of it did: %s", part)
-                    self.abort(FAILED)
-                    break
-                sent += count
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._transport.abort()  # a reset peer: the response is of no use to anyone
-        return sent
-
-    async def _send_rest(self, parts: list[Part]) -> None:
-        self._sending = True
-        try:
-            for part in parts:
-                if isinstance(part, bytes):
-                    self._transport.write(part)
-                else:
-                    await self._send_file(part)
-        finally:
-            self._sending = False
-
-    async def _send_file(self, part: FileRange) -> None:
-        """As `loop.sendfile`, but that one (to 3.13 at least) trips over a connection that is lost meanwhile."""
-        await self._drain()
-        descriptor = os.dup(self._transport.get_extra_info("socket").fileno())  # the transport's own is not for us
-        try:
-            sent = 0
-            while sent < part.length:
-                if self._transport.is_closing():
-                    raise ConnectionError("the connection was lost in the middle of a response")
-                if not (count := self._send_now(descriptor, _Rest(part, sent))):
-                    await self._writable(descriptor)
-                    continue
-                sent += count
-                self.last_active = self._loop.time()
-        finally:
-            os.close(descriptor)
-
-    async def _drain(self) -> None:
-        """Wait until all that was written has gone to the socket."""
-        if not self._transport.get_write_buffer_size():
-            return
-        self._drained = self._loop.create_future()
-        self._transport.set_write_buffer_limits(0)
-        try:
-            await self._drained
-        finally:
-            self._drained = None
-            self._transport.set_write_buffer_limits()
-
-    async def _writable(self, descriptor: int) -> None:
-        """Wait until the socket takes something; a lost connection cancels us."""
-        if self._transport.is_closing():
-            return
-        ready = asyncio.Event()
-        self._loop.add_writer(descriptor, ready.set)
-        try:
-            await ready.wait()
-        finally:
-            self._loop.remove_writer(descriptor)
+        if rest := self._writer.write(await answer):
+            await self._writer.write_rest(rest)
 
     # --- ends
 
@@ -327,12 +298,3 @@ class Connection(asyncio.BufferedProtocol):
         logger.error("request of %s:%d failed", self.client.host, self.client.port, exc_info=error)
         self._drop_queued()
         self.close(FAILED)
-
-
-class _Rest:
-    """What is left of a file range after a part of it was sent."""
-
-    def __init__(self, part: FileRange, sent: int) -> None:
-        self.file = part.file
-        self.position = part.position + sent
-        self.length = part.length - sent

@@ -40,7 +40,8 @@ class FrameReader:
     """
 
     def __init__(self, max_request_bytes: int, memory: RequestMemory, on_granted: Callable[[], None]) -> None:
-        self._max_request_bytes = max_request_bytes
+        self.max_request_bytes = max_request_bytes
+        """A longer frame is refused."""
         self._memory = memory
         self._on_granted = on_granted
         self._head = b""
@@ -98,9 +99,9 @@ class FrameReader:
         frames = []
         while used - position >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(_SCRATCH, position)
-            if not 0 < length <= self._max_request_bytes:
+            if not 0 < length <= self.max_request_bytes:
                 raise RequestTooLarge(
-                    f"a request of {length} bytes (socket.request.max.bytes={self._max_request_bytes})"
+                    f"a request of {length} bytes (socket.request.max.bytes={self.max_request_bytes})"
                 )
             start, end = position + _LENGTH.size, position + _LENGTH.size + length
             if end > used:

@@ -9,6 +9,8 @@ import asyncio
 import dataclasses
 import logging
 import socket
+import ssl
+from collections.abc import Callable
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener
@@ -18,6 +20,8 @@ from broker.net.connection import Connection
 from broker.net.connection_limits import ConnectionLimits, parse_overrides
 from broker.net.request_memory import RequestMemory
 from broker.net.router import Router
+from broker.net.sasl import FindCredential, SaslSession
+from broker.net.tls import TlsStream, server_context
 
 __all__ = ["ListenerSet"]
 
@@ -30,7 +34,7 @@ class ListenerSet:
     """All listeners of a broker; connections are counted, limited, and closed when nothing comes of them."""
 
     def __init__(self, config: BrokerConfig, metrics: Metrics | None = None) -> None:
-        """Raises ConfigError for limits that cannot be read."""
+        """Raises ConfigError for limits and listeners that cannot be read."""
         self._config = config
         self._metrics = metrics or Metrics()
         self._limits = ConnectionLimits()
@@ -39,10 +43,16 @@ class ListenerSet:
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
         self._connections: set[Connection] = set()
+        self._security = config.listener_security()
+        self._contexts: dict[str, ssl.SSLContext] = {}
         self.bound: list[Listener] = []
 
     def bind(self) -> list[Listener]:
-        """Bind every configured listener; gives them with the ports they got. Raises ConfigError."""
+        """Bind every configured listener; gives them with the ports they got. Raises ConfigError, also for keys and
+        certificates that cannot be used."""
+        for name, security in self._security.items():
+            if security.listener.encrypted:
+                self._contexts[name] = server_context(security)
         for wanted in self._config.parsed_listeners():
             try:
                 bound = self._bind_one(wanted)
@@ -70,17 +80,24 @@ class ListenerSet:
             raise
         return new
 
-    async def serve(self, router: Router) -> None:
-        """Start to accept."""
+    async def serve(self, router: Router, find_credential: FindCredential = lambda mechanism, user: None) -> None:
+        """Start to accept; `find_credential` knows the users of SCRAM."""
         loop = asyncio.get_running_loop()
-
         for bound, listener in zip(self._sockets, self.bound, strict=True):
-            counts = self._metrics.listeners[listener.name]
-
-            def make(counts: ListenerMetrics = counts) -> Connection:
-                return _Counted(router, self._config.socket_request_max_bytes, self, counts)
-
+            make = self._factory(listener, router, find_credential)
             self._servers.append(await loop.create_server(make, sock=bound, backlog=BACKLOG))
+
+    def _factory(self, listener: Listener, router: Router, find: FindCredential) -> Callable[[], _Counted | TlsStream]:
+        """What makes the protocol object of each connection of a listener."""
+        counts, security = self._metrics.listeners[listener.name], self._security[listener.name]
+        context = self._contexts.get(listener.name)
+
+        def make() -> _Counted | TlsStream:
+            sasl = SaslSession(security, find) if listener.sasl else None
+            connection = _Counted(router, self._config.socket_request_max_bytes, self, counts, listener.name, sasl)
+            return connection if context is None else TlsStream(connection, context)
+
+        return make
 
     def close_idle(self) -> int:
         """Close connections that are silent for too long (connections.max.idle.ms) or take too long to send a request
@@ -139,8 +156,16 @@ class ListenerSet:
 class _Counted(Connection):
     """A connection that reports to the listener set it came from."""
 
-    def __init__(self, router: Router, max_request_bytes: int, owner: ListenerSet, counts: ListenerMetrics) -> None:
-        super().__init__(router, max_request_bytes, self._ended, owner.memory)
+    def __init__(
+        self,
+        router: Router,
+        max_request_bytes: int,
+        owner: ListenerSet,
+        counts: ListenerMetrics,
+        listener: str,
+        sasl: SaslSession | None,
+    ) -> None:
+        super().__init__(router, max_request_bytes, self._ended, owner.memory, listener=listener, sasl=sasl)
         self._owner = owner
         self._counts = counts
 

@@ -16,18 +16,27 @@ from broker.errors import ProtocolError, UnsupportedVersion
 from broker.metrics import Metrics
 from broker.net.request_log import RequestLog
 from broker.net.response import Part, Response
+from broker.net.sasl import SaslSession
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, encode_response, peek
 
-__all__ = ["Client", "Handler", "Route", "Router"]
+__all__ = ["ANONYMOUS", "Client", "Handler", "Route", "Router"]
+
+ANONYMOUS = "User:ANONYMOUS"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Client:
-    """Who sent a request: the peer's address, and the address it reached us at."""
+    """Who sent a request, from which address, and through which listener."""
 
     host: str
     port: int
+    listener: str = "PLAINTEXT"
+    """By its name, so that answers tell addresses of the same one."""
+    principal: str = ANONYMOUS
+    """`User:name` as a login or a certificate says."""
+    sasl: SaslSession | None = None
+    """The login, on a listener that asks for one."""
 
 
 Answer = Mapping[str, Any] | Sequence[Part] | None

@@ -230,7 +230,7 @@ def test_a_connection_lost_in_the_middle_of_a_response_ends_quietly(
                 for _ in range(5):
                     sock = socket.create_connection((host, port))
                     sock.sendall(request(1))
-                    while not any(c._sending for c in listeners._connections):
+                    while not any(c._writer.sending for c in listeners._connections):
                         await asyncio.sleep(0.001)
                     (connection,) = listeners._connections
                     if ended_by == "peer":
@@ -259,7 +259,7 @@ def test_a_response_that_nobody_takes_counts_as_idle(tmp_path: Path) -> None:
             async with serving(handle, connections_max_idle_ms=1) as (host, port, listeners):
                 with socket.create_connection((host, port)) as sock:
                     sock.sendall(request(1))
-                    while not any(c._sending for c in listeners._connections):
+                    while not any(c._writer.sending for c in listeners._connections):
                         await asyncio.sleep(0.001)
                     await asyncio.sleep(0.005)
                     closed = listeners.close_idle()

@@ -1,0 +1,176 @@
+"""The login of one connection by SASL: which mechanism, the exchange of messages, and who it was. No I/O.
+
+Made by the connection of a SASL listener, driven by the handlers of SaslHandshake and SaslAuthenticate, or by the
+connection itself for clients that send bare tokens (SaslHandshake version 0). Until it is `done` only those two APIs
+and ApiVersions are admitted. Whoever is not let in does not learn whether the user exists. Idea: Kafka's
+`SaslServerAuthenticator`.
+"""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable, Mapping
+from enum import Enum
+from typing import Protocol
+
+from broker.config.security_settings import ListenerSecurity
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.api_keys import ApiKey
+from broker.security.scram import LoginRefused, ScramCredential, ScramMechanism, ScramServer
+
+__all__ = ["FindCredential", "SaslSession"]
+
+FindCredential = Callable[[ScramMechanism, str], ScramCredential | None]
+"""The SCRAM credential of a user, if he has one."""
+
+_LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
+_NO_USER = "\N{NULL}"  # no password holds it: it ends the field
+
+
+class _State(Enum):
+    WAITING = "for the name of a mechanism"
+    EXCHANGE = "messages of the mechanism"
+    DONE = "logged in"
+    FAILED = "never will be"
+
+
+class _Exchange(Protocol):
+    """One mechanism's side of a login."""
+
+    complete: bool
+
+    @property
+    def user(self) -> str: ...
+
+    def step(self, token: bytes) -> bytes: ...
+
+
+class SaslSession:
+    """`start`, then `step` until `done` or `failed`."""
+
+    def __init__(self, security: ListenerSecurity, find: FindCredential) -> None:
+        self._security = security
+        self._find = find
+        self._state = _State.WAITING
+        self._exchange: _Exchange
+        self._mechanism = ""
+        self._expires = float("inf")
+        self.mechanisms = security.settings.sasl_enabled_mechanisms
+        self.lifetime_ms = security.settings.connections_max_reauth_ms
+        """How long a login holds; 0 for ever."""
+        self.failure_delay_s = security.settings.connection_failed_authentication_delay_ms / 1000
+        """How long the answer to a failed login is held back."""
+        self.max_request_bytes = security.settings.sasl_server_max_receive_size
+        """What is longer is no login."""
+        self.principal: str | None = None
+        self.raw = False
+        """Whether tokens come bare, without a request around them."""
+        self.failure = ""
+        """Why it failed, for our log."""
+
+    @property
+    def done(self) -> bool:
+        return self._state is _State.DONE
+
+    @property
+    def failed(self) -> bool:
+        return self._state is _State.FAILED
+
+    def admits(self, api_key: int) -> bool:
+        """Whether a request may be served now."""
+        if api_key in _LOGIN_APIS:
+            return not self.failed
+        return self.done and time.monotonic() < self._expires
+
+    def start(self, mechanism: str, *, raw: bool) -> ErrorCode:
+        """SaslHandshake: begin a login, or another one when logins expire (KIP-368)."""
+        again = self.done and self.lifetime_ms > 0
+        if self._state is not _State.WAITING and not again:
+            return ErrorCode.illegal_sasl_state
+        if mechanism not in self.mechanisms:
+            self._fail(f"the SASL mechanism {mechanism[:40]!r} is not enabled")
+            return ErrorCode.unsupported_sasl_mechanism
+        if again and mechanism != self._mechanism:
+            return ErrorCode.illegal_sasl_state
+        self._mechanism = mechanism
+        self._exchange = self._make(mechanism)
+        self._state = _State.EXCHANGE
+        self.raw = raw
+        return ErrorCode.none
+
+    def step(self, token: bytes) -> bytes:
+        """SaslAuthenticate: our answer to a message. Raises BrokerError, after which the session has failed."""
+        if self._state is not _State.EXCHANGE:
+            raise BrokerError(ErrorCode.illegal_sasl_state, "SaslAuthenticate must follow a SaslHandshake")
+        try:
+            answer = self._exchange.step(token)
+            if self._exchange.complete:
+                self._succeed(f"User:{self._exchange.user}")
+            return answer
+        except LoginRefused as error:
+            self._fail(f"login by {self._mechanism} failed: {error}")
+            raise BrokerError(
+                ErrorCode.sasl_authentication_failed,
+                f"Authentication failed: invalid credentials with SASL mechanism {self._mechanism}",
+            ) from None
+
+    def _make(self, mechanism: str) -> _Exchange:
+        if mechanism == "PLAIN":
+            return _Plain(self._security.plain_users)
+        return _Scram(ScramMechanism(mechanism), self._find)
+
+    def _succeed(self, principal: str) -> None:
+        if self.principal not in (None, principal):
+            raise LoginRefused("a login that is renewed must be of the same user")
+        self.principal = principal
+        self.raw = False
+        self._state = _State.DONE
+        if self.lifetime_ms:
+            self._expires = time.monotonic() + self.lifetime_ms / 1000
+
+    def _fail(self, reason: str) -> None:
+        self._state = _State.FAILED
+        self.failure = reason
+
+
+class _Plain:
+    """RFC 4616: name and password in one message."""
+
+    def __init__(self, users: Mapping[str, str]) -> None:
+        self._users = users
+        self.user = ""
+        self.complete = False
+
+    def step(self, token: bytes) -> bytes:
+        try:
+            authorize_as, self.user, password = token.decode().split("\0")
+        except ValueError:
+            raise LoginRefused("the message of PLAIN cannot be read") from None
+        expected = self._users.get(self.user, _NO_USER)
+        right = hmac.compare_digest(password.encode(), expected.encode())
+        if not right or not password or authorize_as not in ("", self.user):
+            raise LoginRefused("wrong user or password")
+        self.complete = True
+        return b""
+
+
+class _Scram:
+    """Two messages each way."""
+
+    def __init__(self, mechanism: ScramMechanism, find: FindCredential) -> None:
+        self._server = ScramServer(mechanism, lambda user: find(mechanism, user))
+        self._begun = False
+        self.complete = False
+
+    @property
+    def user(self) -> str:
+        return self._server.user
+
+    def step(self, token: bytes) -> bytes:
+        if not self._begun:
+            self._begun = True
+            return self._server.first(token)
+        answer = self._server.final(token)
+        self.complete = True
+        return answer

@@ -1,0 +1,261 @@
+"""TLS on the broker's side: contexts from settings, and the encrypted stream between a socket and a connection.
+
+Made by the listener. `TlsStream` is the protocol that asyncio's transport drives and the transport that the connection
+writes to. Unlike asyncio's own it counts as a connection from the first byte on, tells the peer by an alert why the
+handshake failed, and keeps no buffer of its own: what is received is decrypted into the connection's buffer at once,
+and what is written waits in the socket's transport alone, whose marks pause the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Protocol
+
+from broker.config.security_settings import ListenerSecurity
+from broker.errors import ConfigError
+from broker.security.stores import has_key, has_trust, load_key, load_trust
+
+__all__ = ["TlsStream", "certificate_principal", "server_context"]
+
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+SLICE_BYTES: Final = 64 * 1024
+"""Encrypted at a time: OpenSSL's buffers never shrink again."""
+_SCRATCH = bytearray(64 * 1024)
+"""Shared by all streams: what asyncio reads into it is taken out in the same step."""
+_CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_SHORT_NAMES = {
+    "commonName": "CN",
+    "organizationalUnitName": "OU",
+    "organizationName": "O",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+
+
+def server_context(security: ListenerSecurity) -> ssl.SSLContext:
+    """The keys and rules of one listener. Raises ConfigError."""
+    settings, name = security.settings, security.listener.name
+    if not has_key(settings):
+        raise ConfigError(
+            f"listener {name} speaks TLS and has no key: set ssl.keystore.location to a PEM file of the private key "
+            f"and its certificates, or listener.name.{name.lower()}.ssl.keystore.location"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    wanted = [ssl.TLSVersion[one.replace(".", "_")] for one in settings.ssl_enabled_protocols]
+    context.minimum_version, context.maximum_version = min(wanted), max(wanted)
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_CIPHER_SERVER_PREFERENCE | ssl.OP_NO_COMPRESSION
+    if settings.ssl_cipher_suites:
+        try:
+            context.set_ciphers(":".join(settings.ssl_cipher_suites))
+        except ssl.SSLError:
+            raise ConfigError(
+                f"ssl.cipher.suites={','.join(settings.ssl_cipher_suites)}: OpenSSL knows none of them; its names look "
+                "like ECDHE-RSA-AES256-GCM-SHA384"
+            ) from None
+    load_key(context, settings)
+    context.verify_mode = _CLIENT_AUTH[settings.ssl_client_auth]
+    if has_trust(settings):
+        load_trust(context, settings)
+    elif context.verify_mode is not ssl.CERT_NONE:
+        raise ConfigError(
+            f"listener {name}: ssl.client.auth={settings.ssl_client_auth} needs ssl.truststore.location, "
+            "the certificates that those of clients are signed with"
+        )
+    return context
+
+
+def certificate_principal(certificate: Mapping[str, Any] | None) -> str | None:
+    """`User:CN=alice,O=…` of a client's certificate, the name as RFC 2253 and so Java writes it; None without one."""
+    if not certificate:
+        return None
+    parts: Iterable[Any] = reversed(certificate["subject"])
+    names = ("+".join(f"{_SHORT_NAMES.get(key, key)}={_escaped(value)}" for key, value in part) for part in parts)
+    return "User:" + ",".join(names)
+
+
+def _escaped(value: str) -> str:
+    text = "".join(f"\\{one}" if one in ',+"\\<>;' else one for one in value)
+    return f"\\{text}" if text.startswith(("#", " ")) else text
+
+
+class Secured(Protocol):
+    """What a stream drives: a connection."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
+    def connection_lost(self, exc: Exception | None) -> None: ...
+    def get_buffer(self, sizehint: int) -> memoryview: ...
+    def buffer_updated(self, nbytes: int) -> None: ...
+    def pause_writing(self) -> None: ...
+    def resume_writing(self) -> None: ...
+    def secured(self, principal: str | None) -> None:
+        """The handshake is done."""
+
+    def close(self, reason: str, text: str = "") -> None: ...
+
+
+class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
+    """Between a socket's transport and a connection."""
+
+    def __init__(self, connection: Secured, context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._connection = connection
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._loop = asyncio.get_running_loop()
+        self._shaken = False
+        self._reading = True
+        self._timer: asyncio.TimerHandle | None = None
+        self._transport: asyncio.Transport
+
+    # --- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._timer = self._loop.call_later(HANDSHAKE_TIMEOUT_S, self._too_slow)
+        self._connection.connection_made(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel_timer()
+        self._connection.connection_lost(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return memoryview(_SCRATCH)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._incoming.write(memoryview(_SCRATCH)[:nbytes])
+        self._advance()
+
+    def eof_received(self) -> bool | None:
+        return None  # the transport closes itself
+
+    def pause_writing(self) -> None:
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._connection.resume_writing()
+
+    # --- what the connection calls
+
+    def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
+        if self._transport.is_closing():
+            return
+        view = memoryview(data)
+        try:
+            for start in range(0, len(view), SLICE_BYTES):
+                piece = view[start : start + SLICE_BYTES]
+                while piece:
+                    piece = piece[self._tls.write(piece) :]
+                self._flush()
+        except ssl.SSLError as error:
+            self._connection.close("tls", f"TLS broke: {_reason(error)}")
+
+    def close(self) -> None:
+        if self._shaken and not self._transport.is_closing():
+            try:
+                self._tls.unwrap()
+            except ssl.SSLError:
+                pass  # our farewell is written; theirs is not waited for
+            self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def is_reading(self) -> bool:
+        return self._reading and not self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._reading = False
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._reading = True
+        self._transport.resume_reading()
+        self._loop.call_soon(self._read)
+
+    def get_write_buffer_size(self) -> int:
+        return self._transport.get_write_buffer_size()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    # --- inside
+
+    def _advance(self) -> None:
+        if self._shaken:
+            self._read()
+            return
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            return
+        except ssl.SSLError as error:
+            self._flush()  # the alert that tells the peer
+            self._connection.close("tls", f"no TLS handshake: {_reason(error)}")
+            return
+        self._flush()
+        self._shaken = True
+        self._cancel_timer()
+        self._connection.secured(certificate_principal(self._tls.getpeercert()))
+        self._read()
+
+    def _read(self) -> None:
+        """Hand over what is there, as much at a time as the connection has room for."""
+        while self._reading and self._shaken and not self._transport.is_closing():
+            view = self._connection.get_buffer(-1)
+            filled, size, ended = 0, len(view), False
+            try:
+                while filled < size:
+                    count: Any = self._tls.read(size - filled, view[filled:])
+                    ended = not count
+                    if ended:
+                        break
+                    filled += count
+            except ssl.SSLWantReadError:
+                pass
+            except ssl.SSLZeroReturnError:
+                ended = True
+            except ssl.SSLError as error:
+                self._flush()
+                self._connection.close("tls", f"TLS broke: {_reason(error)}")
+                return
+            view.release()  # the connection may grow what it is a view of
+            self._flush()  # an answer to a change of keys
+            if filled:
+                self._connection.buffer_updated(filled)
+            if ended:
+                self._transport.close()
+            if filled < size:
+                return
+
+    def _flush(self) -> None:
+        if self._outgoing.pending:
+            self._transport.write(self._outgoing.read())
+
+    def _too_slow(self) -> None:
+        self._connection.close("tls", f"no TLS handshake within {HANDSHAKE_TIMEOUT_S:g} s")
+        self._transport.abort()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _reason(error: ssl.SSLError) -> str:
+    """`WRONG_VERSION_NUMBER` → `wrong version number`; with what OpenSSL says of a certificate."""
+    detail = getattr(error, "verify_message", "")
+    text = (error.reason or str(error)).replace("_", " ").lower()
+    return f"{text}: {detail}" if detail else text
