@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +74,20 @@ class TestLogDirs:
         assert move(here, topic) is ErrorCode.none
         assert move("/no/such/directory", topic) is ErrorCode.log_dir_not_found
         assert move(here, "no-such-topic") is ErrorCode.unknown_topic_or_partition
+
+    def test_a_partition_is_not_moved_to_another_directory(
+        self, broker_factory: Callable[..., BrokerProcess], tmp_path: Path, topic: str
+    ) -> None:
+        directories = [str(tmp_path / name) for name in ("one", "two")]
+        with Requests(broker_factory({"log.dirs": ",".join(directories)}).bootstrap) as ask:
+            ask.create(topic, 2)
+            described = ask.ask(ApiKey.DESCRIBE_LOG_DIRS, {"topics": None}).results
+            assert [d.log_dir for d in described] == directories
+            at = {p.partition_index: d.log_dir for d in described for t in d.topics for p in t.partitions}
+            assert sorted(at.values()) == directories
+            dirs = [{"path": at[0], "topics": [{"name": topic, "partitions": [0, 1]}]}]
+            answer = ask.ask(ApiKey.ALTER_REPLICA_LOG_DIRS, {"dirs": dirs}).results[0].partitions
+        assert [p.error_code for p in answer] == [ErrorCode.none, ErrorCode.invalid_request]
 
 
 class TestElection:
