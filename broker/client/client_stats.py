@@ -43,7 +43,10 @@ class TopicTraffic(NamedTuple):
 
 
 class BrokerTraffic(NamedTuple):
-    """Answered produce or fetch requests of one broker; `failures`: connections that broke or could not be made."""
+    """Answered produce or fetch requests of one broker; `failures`: connections that broke or could not be made.
+
+    A fetch waits for data up to `fetch.max.wait.ms`, which its latency includes.
+    """
 
     requests: int = 0
     failures: int = 0

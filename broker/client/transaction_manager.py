@@ -135,7 +135,10 @@ class TransactionManager:
             end_transaction(self._cluster, self._current(), commit=commit, timeout_s=timeout_s)
         except TransactionError as error:
             if commit or error.code is not ErrorCode.invalid_producer_id_mapping:
-                raise  # else: the coordinator has forgotten it all, and there is nothing to abort
+                raise
+            # The coordinator has forgotten it all: there is nothing to abort, and we begin like a new producer.
+            self._handle = TransactionHandle(self._settings.transactional_id, -1, -1)
+            self._state.needs_new_epoch = True
 
     def _current(self) -> TransactionHandle:
         if self._handle is None:

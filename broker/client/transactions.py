@@ -26,7 +26,7 @@ from broker.client.group_offsets import GroupMetadata
 from broker.client.metadata import CoordinatorKind
 from broker.client.producer_id import ProducerIdentity
 from broker.client.transaction_errors import transaction_error
-from broker.errors import BrokerError
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
@@ -106,10 +106,14 @@ def add_partitions(
 
     def attempt() -> None:
         answer = coordinator.request(ApiKey.ADD_PARTITIONS_TO_TXN, body)
-        for topic in answer.results_by_topic_v3_and_below:
-            for row in topic.results_by_partition:
-                what = f"adding {topic.name}-{row.partition_index} to the transaction"
-                coordinator.check(row.partition_error_code, what)
+        rows = [
+            (row.partition_error_code, f"adding {topic.name}-{row.partition_index} to the transaction")
+            for topic in answer.results_by_topic_v3_and_below
+            for row in topic.results_by_partition
+        ]
+        # One that is refused keeps the others out too: what is wrong with it is to be said, not that.
+        for code, what in sorted(rows, key=lambda row: row[0] is ErrorCode.operation_not_attempted):
+            coordinator.check(code, what)
 
     _run(cluster, attempt, timeout_s)
 

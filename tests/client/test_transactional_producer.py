@@ -15,6 +15,7 @@ from broker.client.consumer import Consumer
 from broker.client.group_offsets import GroupMetadata, Membership
 from broker.client.producer import Producer
 from broker.client.transaction_errors import AbortableTransactionError, ProducerFenced
+from broker.client.transactions import add_partitions, init_transactional_id
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
@@ -68,6 +69,38 @@ def test_records_are_seen_when_the_transaction_commits(
         assert len(committed(broker.bootstrap, topic)) == 3 * number, "not yet"
         producer.commit_transaction()
         eventually(lambda: committed(broker.bootstrap, topic) == [b"%d" % n for n in range(number + 1)] * 3)  # noqa: B023
+
+
+def test_a_reader_of_committed_data_waits_for_the_end_of_the_transaction(
+    producer: Producer, broker: BrokerProcess, make_topic: TopicMaker
+) -> None:
+    topic = make_topic()
+    tp = TopicPartition(topic, 0)
+    with Consumer(broker.bootstrap, COMMITTED) as reader, Producer(broker.bootstrap) as plain:
+        reader.assign([tp])
+        producer.begin_transaction()
+        producer.send(topic, b"in it").result(30)
+        plain.send(topic, b"after it").result(30)
+        assert reader.poll(0.3) == []
+        assert reader.lag() == {tp: 0}, "the last stable offset is the end, for this reader"
+        producer.commit_transaction()
+        values: list[bytes | None] = []
+
+        def all_read() -> bool:
+            values.extend(record.value for record in reader.poll(0.05))
+            return len(values) == 2
+
+        eventually(all_read)
+        assert values == [b"in it", b"after it"]
+        eventually(lambda: not reader.poll(0.05) and reader.position(tp) == 3)  # behind the marker
+
+
+def test_a_partition_that_does_not_exist_is_named(cluster: Cluster, make_topic: TopicMaker) -> None:
+    topic = make_topic()
+    handle = init_transactional_id(cluster, topic)
+    wrong = [TopicPartition(topic, 0), TopicPartition(topic, 7)]
+    with pytest.raises(BrokerError, match=f"UNKNOWN_TOPIC_OR_PARTITION.*adding {topic}-7"):
+        add_partitions(cluster, handle, wrong, timeout_s=0)
 
 
 def test_records_of_an_aborted_transaction_are_never_seen(
