@@ -56,8 +56,7 @@ def test_hostile_values_are_answered_or_end_the_connection(target: BrokerProcess
     def check(seed: int, version: int) -> None:
         hostile = HostileRequests(random.Random(seed))
         with Requests(target.bootstrap, IMPATIENCE_S if api in MAY_WAIT else PATIENCE_S) as ask:
-            marker = encode_request(ApiKey.API_VERSIONS, 0, MARK, "fuzz", {})
-            ask.socket.sendall(hostile.sound(api, version, correlation_id=5) + marker)
+            ask.socket.sendall(hostile.sound(api, version, correlation_id=5) + marker())
             try:
                 read_answers(ask, api, version)
             except ConnectionError:
@@ -67,6 +66,35 @@ def test_hostile_values_are_answered_or_end_the_connection(target: BrokerProcess
 
     check()
     assert target.running, target.output[-3000:]
+
+
+@pytest.mark.parametrize("requests", [1_500, pytest.param(30_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+def test_apis_in_any_order_are_answered_or_end_the_connection(target: BrokerProcess, requests: int) -> None:
+    """What one request changed (settings, groups, transactions, topics) the next ones meet."""
+    dice = random.Random(requests)
+    hostile = HostileRequests(dice)
+    apis = list(SERVED)
+    ask = Requests(target.bootstrap, PATIENCE_S)
+    for _ in range(requests):
+        api = dice.choice(apis)
+        version = dice.randint(*SERVED[api])
+        ask.socket.settimeout(IMPATIENCE_S if api in MAY_WAIT else PATIENCE_S)
+        try:
+            ask.socket.sendall(hostile.sound(api, version, correlation_id=5) + marker())
+            read_answers(ask, api, version)
+            continue
+        except ConnectionError:
+            pass
+        except TimeoutError:
+            if api not in MAY_WAIT:
+                pytest.fail(f"{api.name} version {version} is never answered")
+        ask.close()
+        ask = Requests(target.bootstrap, PATIENCE_S)
+    ask.close()
+
+
+def marker() -> bytes:
+    return encode_request(ApiKey.API_VERSIONS, 0, MARK, "fuzz", {})
 
 
 def read_answers(ask: Requests, api: ApiKey, version: int) -> None:

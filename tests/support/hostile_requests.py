@@ -17,9 +17,11 @@ from typing import Any
 from kio.static.constants import EntityType
 
 from broker.errors import ErrorCode
+from broker.log.log_config import LogConfig
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import entity_class, unwrap_optional
 from broker.protocol.messages import encode_request
+from broker.settings import settings_of
 from tests.support.raw_requests import NO_ID, SERVED, batch
 
 TOPIC = "target"
@@ -52,7 +54,7 @@ KNOWN_STRINGS: dict[str, list[str]] = {
     "transactional": ["tx", "tx2"],
     "resource_name": [TOPIC, "0", "", "other"],
     "protocol_type": ["consumer", "connect"],
-    "value": ["1", "-1", "compact", "99999999999999999999"],
+    "value": ["0", "1", "-1", "2000", "true", "compact", "LogAppendTime", str(2**63 - 1), str(2**63), "1.5", "NaN"],
     "mechanism": ["PLAIN", "SCRAM-SHA-256", "GSSAPI"],
 }
 KNOWN_INTS: dict[str, list[int]] = {
@@ -73,6 +75,7 @@ KNOWN_INTS: dict[str, list[int]] = {
     "replica_id": [-1, 0, 1],
     "session_id": [0, 0, 1],
 }
+TOPIC_SETTINGS = list(settings_of(LogConfig))
 BITS = {"int8": 8, "int16": 16, "uint16": 16, "int32": 32, "uint32": 32, "int64": 64}
 SHORT_WAITS = [-1, 0, 0, 1, 5, 30]
 
@@ -98,10 +101,13 @@ class HostileRequests:
 
     def _struct(self, entity: Any) -> dict[str, Any]:
         hints = typing.get_type_hints(entity)
-        return {
+        made = {
             field.name: self._value(field.name, hints[field.name], field.metadata.get("kafka_type", ""))
             for field in dataclasses.fields(entity)
         }
+        if {"name", "value"} <= made.keys() and self._dice.random() < 0.7:  # a setting
+            made["name"] = self._dice.choice(TOPIC_SETTINGS)
+        return made
 
     def _value(self, name: str, hint: Any, kafka_type: str) -> Any:
         hint, optional = unwrap_optional(hint)
