@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 # Called with none, or with the reason why the records are not stored.
 Done = Callable[[ErrorCode], None]
 
+LATE_S = 0.05
+
 _TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
 
 
@@ -45,6 +47,9 @@ class RecordWriter:
         # Records stand in the partition whose `done` has not been called yet.
         self._is_untold = False
         self._events: list[Callable[[], None]] = []
+        # What waits for the next write, and whether a timer is set to write it without one.
+        self._late: list[_Write] = []
+        self._is_late_due = False
 
     def write(self, records: Sequence[KeyValue], done: Done, producer: ProducerIdAndEpoch | None = None) -> None:
         """Store `records` after everything written before them, together with what else is written meanwhile."""
@@ -59,11 +64,30 @@ class RecordWriter:
             self.write(records, done, producer)
             return
         write = _Write(records, done, producer)
-        outcome = self._append([write])
+        self._write_at_once([*self._take_late(), write] if self._late and producer is None else [write])
+
+    def _write_at_once(self, writes: list[_Write]) -> None:
+        outcome = self._append(writes)
         if isinstance(outcome, ErrorCode):
-            self._tell([write], outcome)
+            self._tell(writes, outcome)
         else:
-            self._task = asyncio.get_running_loop().create_task(self._drain((outcome, write)))
+            self._task = asyncio.get_running_loop().create_task(self._drain((outcome, writes)))
+
+    def write_late(self, records: Sequence[KeyValue], done: Done) -> None:
+        """Store `records` together with whatever is written next, or by themselves after a moment (LATE_S)."""
+        self._late.append(_Write(records, done, None))
+        if not self._is_late_due:
+            self._is_late_due = True
+            asyncio.get_running_loop().call_later(LATE_S, self._write_late)
+
+    def _write_late(self) -> None:
+        self._is_late_due = False
+        if self._late and self._task is None:
+            self._write_at_once(self._take_late())
+
+    def _take_late(self) -> list[_Write]:
+        late, self._late = self._late, []
+        return late
 
     def in_order(self, event: Callable[[], None]) -> None:
         """Something was appended to the partition past this writer. Call `event` after the `done` of all that stands
@@ -75,16 +99,17 @@ class RecordWriter:
 
     async def flush(self) -> None:
         """Wait until everything written so far has ended."""
+        self._write_late()
         while self._task is not None:
             await asyncio.wait([self._task])
 
-    async def _drain(self, first: tuple[Awaitable[None], _Write] | None = None) -> None:
+    async def _drain(self, first: tuple[Awaitable[None], list[_Write]] | None = None) -> None:
         try:
             if first is not None:
-                waiting, write = first
-                self._tell([write], await self._code_after(waiting))
-            while self._queue:
-                queue, self._queue = self._queue, []
+                waiting, together = first
+                self._tell(together, await self._code_after(waiting))
+            while self._queue or self._late:
+                queue, self._queue = self._take_late() + self._queue, []
                 for _, writes in groupby(queue, key=lambda write: write.producer):
                     await self._write_together(list(writes))
         finally:

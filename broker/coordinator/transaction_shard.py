@@ -201,12 +201,23 @@ class TransactionShard:
             self._complete(transaction)
 
     def _complete(self, transaction: Transaction) -> None:
+        """All markers are written. That alone counts from here on: the record that tells it goes out with the next
+        one, as without it the markers would only be written again, before anything else can begin."""
         transaction.complete(self.now_ms())
-        self.store(transaction, partial(self._completed, transaction))
+        transaction.stored(ErrorCode.none)
+        self._store_completion(transaction, transaction.current)
 
-    def _completed(self, transaction: Transaction, code: ErrorCode) -> None:
-        if code is not ErrorCode.none:
-            self._finish_again(transaction, BrokerError(code))
+    def _store_completion(self, transaction: Transaction, complete: TransactionMetadata) -> None:
+        if self._unloaded or transaction.current is not complete:
+            return  # a later record tells it too
+
+        def done(code: ErrorCode) -> None:
+            if code is not ErrorCode.none:
+                retry_at = self._clock.monotonic() + MARKER_RETRY_S
+                self._timer.at(retry_at, partial(self._store_completion, transaction, complete))
+
+        key = encode_transaction_key(transaction.transactional_id)
+        self._writer.write_late([(key, encode_transaction(complete))], done)
 
     def _finish_again(self, transaction: Transaction, error: Exception) -> None:
         """Whatever it was: what is decided must be carried out."""

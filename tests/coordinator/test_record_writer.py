@@ -114,6 +114,29 @@ async def test_write_now_is_told_at_once_when_nothing_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
+async def test_what_may_be_late_goes_before_the_next_write_and_with_it(at_once: bool) -> None:
+    store = MemoryRecordStore()
+    writer = RecordWriter(store, 0)
+    ended: list[int] = []
+    writer.write_late([record(1)], lambda _: ended.append(1))
+    assert not store.appends
+    write = writer.write_now if at_once else writer.write
+    write([record(2)], lambda _: ended.append(2))
+    await writer.flush()
+    assert store.runs[0] == [RecordRun((record(1), record(2)))]
+    assert ended == [1, 2]
+
+
+async def test_what_may_be_late_is_written_after_a_moment_though_nothing_else_is() -> None:
+    store = MemoryRecordStore()
+    writer = RecordWriter(store, 0)
+    written = asyncio.Event()
+    writer.write_late([record(1)], lambda _: written.set())
+    await asyncio.wait_for(written.wait(), 10)
+    assert store.records[0] == [record(1)]
+
+
+@pytest.mark.parametrize("at_once", [True, False])
 async def test_event_comes_between_what_stands_before_it_and_what_comes_after(at_once: bool) -> None:
     store = SyncingRecordStore()
     writer = RecordWriter(store, 0)
