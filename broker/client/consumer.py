@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from broker.client.client_stats import ClientStats, Statistics
 from broker.client.cluster import Cluster
-from broker.client.consumer_fetch import ConsumerFetch
+from broker.client.consumer_fetch import CompletedFetch, ConsumerFetch
 from broker.client.consumer_positions import Positions
 from broker.client.group_offsets import NO_MEMBER, GroupMetadata, GroupOffsets
 from broker.client.group_subscription import GroupSubscription
@@ -276,10 +276,13 @@ class Consumer:
         """Up to `limit` records out of what was fetched, and the positions moved behind them."""
         out: list[ConsumerRecord] = []
         completed, fetchable = self._fetch.completed, self._positions.fetchable()
+        kept: list[CompletedFetch] = []
         while completed and len(out) < limit:
             fetch = completed[0]
             if fetchable.get(fetch.tp) != fetch.position:  # revoked, paused, or sought elsewhere meanwhile
                 completed.popleft()
+                if self._positions.paused_at(fetch.tp, fetch.position):
+                    kept.append(fetch)  # for when it is resumed
                 continue
             topic, partition = fetch.tp
             try:
@@ -295,6 +298,7 @@ class Consumer:
             self._positions.seek(fetch.tp, fetch.position)
             if fetch.exhausted:
                 completed.popleft()
+        completed.extend(kept)
         return out
 
     def _note_failures(self, failures: Mapping[TopicPartition, BrokerError]) -> None:

@@ -84,6 +84,10 @@ class Positions:
     def paused(self) -> set[TopicPartition]:
         return set(self._paused)
 
+    def paused_at(self, tp: TopicPartition, offset: int) -> bool:
+        """Whether it is paused, and would go on there."""
+        return tp in self._paused and self._offsets.get(tp) == offset
+
     def resolved(self) -> dict[TopicPartition, int]:
         """Every position that is known."""
         return {tp: offset for tp, offset in self._offsets.items() if offset is not None}

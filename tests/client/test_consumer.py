@@ -138,6 +138,21 @@ def test_a_paused_partition_is_silent_until_it_is_resumed(
     assert len(poll_until(consumer, 10)) == 10
 
 
+def test_what_was_fetched_of_a_paused_partition_is_kept(broker: BrokerProcess, tp: TopicPartition) -> None:
+    with Consumer(broker.bootstrap, {**EARLIEST, "max.poll.records": 3}) as consumer:
+        consumer.assign([tp])
+        assert offsets(poll_until(consumer, 3)) == [0, 1, 2]
+        consumer.pause([tp])
+        assert consumer.poll(0.1) == []
+        consumer.resume([tp])
+        assert offsets(poll_until(consumer, 7)) == [3, 4, 5, 6, 7, 8, 9]
+        assert consumer.stats().total.batches == 5, "fetched once"
+        consumer.pause([tp])
+        consumer.seek(tp, 8)
+        consumer.resume([tp])
+        assert offsets(poll_until(consumer, 2)) == [8, 9]
+
+
 def test_a_busy_partition_is_not_held_up_by_a_quiet_one(broker: BrokerProcess, tp: TopicPartition) -> None:
     slow = {**EARLIEST, "fetch.max.wait.ms": 20_000, "max.poll.records": 2, "max.partition.fetch.bytes": 1}
     with Consumer(broker.bootstrap, slow) as consumer:
