@@ -27,6 +27,7 @@ from broker.records.batch import HEADER_SIZE, BatchHeader, parse_header, verify_
 __all__ = ["compact", "group_segments"]
 
 _CHUNK: Final = 4 << 20
+_LONGEST_SLEEP_S: Final = 0.5
 
 
 def compact(plan: CompactionPlan, check: Callable[[], None] = lambda: None) -> Iterator[Compacted | CompactionResult]:
@@ -64,8 +65,7 @@ def group_segments(plan: CompactionPlan, ends: list[int], clean_offset: int) -> 
 class _Compaction:
     def __init__(self, plan: CompactionPlan, check: Callable[[], None]) -> None:
         self._plan = plan
-        self._pace = _Pace(plan.bytes_per_second)
-        self._check = check
+        self._pace = _Pace(plan.bytes_per_second, check)
         self._read = self._written = 0
 
     def run(self) -> Iterator[Compacted | CompactionResult]:
@@ -131,7 +131,6 @@ class _Compaction:
         """All batches of a segment, some megabytes at a time, and whether they are the last."""
         position = 0
         while position < segment.size:
-            self._check()
             length = min(_CHUNK, segment.size - position)
             chunk = file.pread(length, position)
             first = parse_header(chunk)
@@ -184,13 +183,16 @@ def _end_of(batches: list[tuple[int, BatchHeader]]) -> int:
 class _Pace:
     """Sleeps so that on average no more than so many bytes a second are spent. Idea: Kafka's `Throttler`."""
 
-    def __init__(self, bytes_per_second: float) -> None:
+    def __init__(self, bytes_per_second: float, check: Callable[[], None]) -> None:
         self._bytes_per_second = bytes_per_second
+        self._check = check
         self._started = time.monotonic()
         self._spent = 0
 
     def spend(self, count: int) -> None:
         self._spent += count
-        ahead = self._spent / self._bytes_per_second - (time.monotonic() - self._started)
-        if ahead > 0:
-            time.sleep(ahead)
+        until = self._started + self._spent / self._bytes_per_second
+        self._check()
+        while (ahead := until - time.monotonic()) > 0:
+            time.sleep(min(ahead, _LONGEST_SLEEP_S))
+            self._check()

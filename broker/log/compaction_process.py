@@ -96,8 +96,13 @@ class CompactionProcess:
                 _end(self._process)
                 self._process = None
             if self._process is None:
+                # Of its own process group: a Ctrl-C in the terminal is the broker's, which then ends it.
                 self._process = subprocess.Popen(
-                    [sys.executable, "-m", _WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=_ROOT
+                    [sys.executable, "-m", _WORKER],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    cwd=_ROOT,
+                    process_group=0,
                 )
             return self._process
 

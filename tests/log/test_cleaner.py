@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -28,6 +31,14 @@ from tests.support.waiting import eventually
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 HOUR = 3_600_000
+
+BROKER = """
+import pathlib, pickle, sys
+from broker.log.compaction_process import CompactionProcess
+process = CompactionProcess()
+print(process._running().pid, flush=True)
+list(process.compact(pickle.loads(pathlib.Path(sys.argv[1]).read_bytes())))
+"""
 
 
 @pytest.fixture
@@ -300,6 +311,17 @@ class TestProcess:
         assert len(errors) == 1
         with pytest.raises(OSError, match="closed"):
             list(process.compact(plan))
+
+    def test_it_does_not_outlive_a_broker_that_is_killed(self, tmp_path: Path) -> None:
+        plan = replace(self.plan(tmp_path / "t-0"), bytes_per_second=0.01)
+        (tmp_path / "plan").write_bytes(pickle.dumps(plan))
+        with subprocess.Popen([sys.executable, "-c", BROKER, str(tmp_path / "plan")], stdout=subprocess.PIPE) as broker:
+            assert broker.stdout is not None
+            worker = int(broker.stdout.readline())
+            eventually(plan.cleaned_directory.exists)
+            broker.kill()
+        eventually(lambda: not Path(f"/proc/{worker}").exists())
+        assert not plan.cleaned_directory.exists()
 
     def test_with_the_whole_machinery(self, tmp_path: Path, clock: ManualClock) -> None:
         manager = LogManager([tmp_path], clock, cleaner=AT_ONCE)
