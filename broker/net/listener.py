@@ -174,6 +174,14 @@ class _Counted(Connection):
         self._counts.accepted += 1
         self._owner.admit(self)
 
+    def _look_at_login(self, sasl: SaslSession) -> None:
+        before = self.client.principal
+        super()._look_at_login(sasl)
+        if sasl.failed:
+            self._counts.failed_authentications += 1
+        elif self.client.principal != before:
+            self._counts.successful_authentications += 1
+
     def _ended(self, _: Connection) -> None:
         self._counts.closed[self.end_reason] += 1
         self._owner.forget(self)
