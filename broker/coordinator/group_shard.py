@@ -229,7 +229,10 @@ class GroupShard:
                 if not future.done():
                     future.set_result(code)
 
-        self._writer.write(records, done, producer)
+        if producer is None:
+            self._writer.write(records, done)
+        else:
+            self._writer.write_now(records, done, producer)  # no other write may join it
         return future
 
     def delete_offsets(self, group: ClassicGroup, partitions: Sequence[TopicPartition]) -> asyncio.Future[ErrorCode]:
