@@ -28,7 +28,8 @@ from broker.errors import PykafkaError
 __all__ = ["EmbeddedBroker"]
 
 _READY = re.compile(
-    r"^pykafka broker \d+ listening on (\S+:\d+)(?: \(its own ZooKeeper on (\S+)\))?(?:, metrics on (\S+))?$",
+    r"^pykafka broker \d+ listening on (\S+:\d+(?:, \S+:\d+)*)"
+    r"(?: \(its own ZooKeeper on (\S+)\))?(?:, metrics on (\S+))?$",
     re.MULTILINE,
 )
 _LOOK_EVERY_S = 0.02
@@ -38,7 +39,7 @@ class EmbeddedBroker:
     """One broker over `data_dir`; without one, over a temporary directory that `stop` removes.
 
     `settings` are broker settings in Kafka's names; it listens on a free loopback port unless they say
-    otherwise, and on the same port when it is started again.
+    otherwise, and on the same ports when it is started again.
     """
 
     def __init__(self, data_dir: Path | str | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -51,7 +52,9 @@ class EmbeddedBroker:
         }
         self._process: subprocess.Popen[bytes] | None = None
         self.bootstrap = ""
-        """`host:port` for `kafka.bootstrap.servers`."""
+        """`host:port` for `kafka.bootstrap.servers`: the first listener's."""
+        self.listeners: dict[str, str] = {}
+        """`host:port` of each listener by its name."""
         self.zookeeper = self._settings.get("zookeeper.connect", "")
         """`host:port` of its ZooKeeper."""
         self.metrics_url = ""
@@ -94,9 +97,11 @@ class EmbeddedBroker:
                 log = self.log_file.read_text(errors="replace")[-2000:]
                 raise PykafkaError(f"the broker did not come up within {timeout_s:g} s:\n{log}")
             time.sleep(_LOOK_EVERY_S)
-        self.bootstrap, self.zookeeper = ready.group(1), ready.group(2) or self.zookeeper
+        bound = [one if "://" in one else f"PLAINTEXT://{one}" for one in ready.group(1).split(", ")]
+        self.listeners = dict(one.split("://") for one in bound)
+        self.bootstrap, self.zookeeper = next(iter(self.listeners.values())), ready.group(2) or self.zookeeper
         self.metrics_url = ready.group(3) or ""
-        self._settings["listeners"] = f"PLAINTEXT://{self.bootstrap}"
+        self._settings["listeners"] = ",".join(bound)
         return self
 
     def stop(self) -> None:

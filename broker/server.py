@@ -26,6 +26,7 @@ from broker.cluster.membership import Membership
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.registry import Registry
 from broker.cluster.topics import Topics
+from broker.cluster.users import Users
 from broker.cluster.zk import ZooKeeper
 from broker.cluster.zk_calls import ZooKeeperCalls
 from broker.cluster.znodes import BrokerInfo, Endpoint
@@ -112,6 +113,8 @@ class BrokerServer:
         self._coordinators = Coordinators(self.config, self._topics, ids, self._clock)
         await self._coordinators.start()
         configs = self._broker_configs(registry, changes)
+        users = Users(registry, self._calls, tell_changed=changes.notify_config_change)
+        await users.refresh()
         context = ApiContext(
             configs,
             self._clock,
@@ -122,11 +125,15 @@ class BrokerServer:
             self._coordinators.transactions,
             self._coordinators.markers,
             ids,
+            users,
             self._metrics,
         )
-        self._watch(ClusterWatch(registry, changes, self._topics, configs))
+        watch = ClusterWatch(registry, changes, self._topics, configs)
+        watch.tell_configs("users", users.refresh)
+        self._watch(watch)
         await self._listeners.serve(
-            Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms))
+            Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms)),
+            users.credential,
         )
         self._begin(self._tick_forever())
         if self._http is not None:

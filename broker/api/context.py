@@ -12,6 +12,7 @@ from broker.clock import Clock
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
+from broker.cluster.users import Users
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
@@ -35,6 +36,7 @@ class ApiContext:
     transactions: TransactionCoordinator
     markers: MarkerWriter
     producer_ids: ProducerIds
+    users: Users
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
 
     @property

@@ -40,6 +40,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
         "endpoint_type": BROKERS,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
         "brokers": [
-            {"broker_id": b.broker_id, "host": b.host, "port": b.port, "rack": None} for b in metadata.brokers.values()
+            {"broker_id": broker_id, "host": at.host, "port": at.port, "rack": None}
+            for broker_id, at in metadata.endpoints(client.listener).items()
         ],
     }

@@ -12,6 +12,7 @@ from typing import Any
 
 from broker.api.context import ApiContext
 from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.cluster.znodes import BrokerInfo
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.errors import BrokerError, ErrorCode
@@ -34,27 +35,32 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
     kind = field(request.body, "key_type", GROUP)
     keys = field(request.body, "coordinator_keys")
     if keys is None:
-        return await _find(context, kind, request.body.key)
-    return {"coordinators": [await _find(context, kind, key) for key in keys]}
+        return await _find(context, kind, request.body.key, client.listener)
+    return {"coordinators": [await _find(context, kind, key, client.listener) for key in keys]}
 
 
-async def _find(context: ApiContext, kind: int, key: str) -> Mapping[str, Any]:
+async def _find(context: ApiContext, kind: int, key: str, listener: str) -> Mapping[str, Any]:
     answer = {"key": key, "node_id": -1, "host": "", "port": -1}
     try:
         broker = await _coordinator(context, kind, key)
+        at = broker.endpoint(listener)
+        if at is None:
+            raise BrokerError(
+                ErrorCode.coordinator_not_available, f"broker {broker.broker_id} has no listener {listener}"
+            )
     except BrokerError as error:
         return {**answer, "error_code": error.code, "error_message": error.message}
     return {
         **answer,
         "node_id": broker.broker_id,
-        "host": broker.host,
-        "port": broker.port,
+        "host": at.host,
+        "port": at.port,
         "error_code": ErrorCode.none,
         "error_message": None,
     }
 
 
-async def _coordinator(context: ApiContext, kind: int, key: str) -> Any:
+async def _coordinator(context: ApiContext, kind: int, key: str) -> BrokerInfo:
     coordinator: GroupCoordinator | TransactionCoordinator
     if kind == GROUP:
         topic, coordinator = GROUP_OFFSETS_TOPIC, context.groups

@@ -4,12 +4,13 @@ A topic is encoded once per version and kept with the topic, so that answers abo
 Version notes: 0 — no names means all topics; from 1 null means all and none means none; from 4 the client says whether
 it wants a topic created; from 8 it may ask what it is allowed to do; from 10 topics have ids, from 12 they may be asked
 for by id.
+Addresses are those of the listener that the client came through; a leader that has none there is LISTENER_NOT_FOUND.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Container, Mapping, Sequence
 from typing import Any
 
 from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
@@ -32,19 +33,19 @@ def handle(context: ApiContext, request: Request, client: Client) -> Response | 
     """Answer from the metadata cache, or after the missing topics were created."""
     wanted = request.body.topics
     if wanted is None or (request.version == 0 and not wanted):
-        return _answer(context, request, None, {})
+        return _answer(context, request, client, None, {})
     if request.version < _FIRST_BY_ID and any(item.name is None for item in wanted):
         refused = [_absent(item.name or "", _NO_ID, ErrorCode.invalid_request) for item in wanted]
-        return _around(context, request, [_encode_refused(context, request, topic) for topic in refused])
+        return _around(context, request, client, [_encode_refused(context, request, topic) for topic in refused])
     if context.config.auto_create_topics_enable and field(request.body, "allow_auto_topic_creation", True):
         missing = [t.name for t in wanted if t.name is not None and t.name not in context.topics.metadata.topics]
         if missing:
-            return _create_and_answer(context, request, wanted, missing)
-    return _answer(context, request, wanted, {})
+            return _create_and_answer(context, request, client, wanted, missing)
+    return _answer(context, request, client, wanted, {})
 
 
 async def _create_and_answer(
-    context: ApiContext, request: Request, wanted: Sequence[Any], missing: Sequence[str]
+    context: ApiContext, request: Request, client: Client, wanted: Sequence[Any], missing: Sequence[str]
 ) -> Response:
     failed: dict[str, BrokerError] = {}
     for name in missing:
@@ -53,15 +54,20 @@ async def _create_and_answer(
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:
                 failed[name] = error
-    return _answer(context, request, wanted, failed)
+    return _answer(context, request, client, wanted, failed)
 
 
 def _answer(
-    context: ApiContext, request: Request, wanted: Sequence[Any] | None, failed: Mapping[str, BrokerError]
+    context: ApiContext,
+    request: Request,
+    client: Client,
+    wanted: Sequence[Any] | None,
+    failed: Mapping[str, BrokerError],
 ) -> Response:
     metadata = context.topics.metadata
     operations = TOPIC_OPERATIONS if field(request.body, "include_topic_authorized_operations", False) else NOT_ASKED
-    key = (request.version, operations, tuple(metadata.brokers))
+    reached = metadata.endpoints(client.listener)
+    key = (request.version, operations, tuple(metadata.brokers), tuple(reached))
     topics = []
     for found in metadata.topics.values() if wanted is None else [_wanted(metadata, one, failed) for one in wanted]:
         if not isinstance(found, Topic):
@@ -69,9 +75,9 @@ def _answer(
             continue
         encoded = found.encoded.get(key)
         if encoded is None:
-            encoded = found.encoded[key] = encode_topic(request.version, _topic(metadata, found, operations))
+            encoded = found.encoded[key] = encode_topic(request.version, _topic(metadata, reached, found, operations))
         topics.append(encoded)
-    return _around(context, request, topics)
+    return _around(context, request, client, topics)
 
 
 def _encode_refused(context: ApiContext, request: Request, topic: Mapping[str, Any]) -> bytes:
@@ -79,12 +85,13 @@ def _encode_refused(context: ApiContext, request: Request, topic: Mapping[str, A
     return encode_topic(request.version, topic)
 
 
-def _around(context: ApiContext, request: Request, topics: Sequence[bytes]) -> Response:
+def _around(context: ApiContext, request: Request, client: Client, topics: Sequence[bytes]) -> Response:
     metadata = context.topics.metadata
     asked = field(request.body, "include_cluster_authorized_operations", False)
     body = {
         "brokers": [
-            {"node_id": b.broker_id, "host": b.host, "port": b.port, "rack": None} for b in metadata.brokers.values()
+            {"node_id": broker_id, "host": at.host, "port": at.port, "rack": None}
+            for broker_id, at in metadata.endpoints(client.listener).items()
         ],
         "cluster_id": metadata.cluster_id,
         "controller_id": metadata.controller_id,
@@ -115,7 +122,7 @@ def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Mapping[s
     }
 
 
-def _topic(metadata: ClusterMetadata, topic: Topic, operations: int) -> Mapping[str, Any]:
+def _topic(metadata: ClusterMetadata, reached: Container[int], topic: Topic, operations: int) -> Mapping[str, Any]:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
@@ -124,9 +131,9 @@ def _topic(metadata: ClusterMetadata, topic: Topic, operations: int) -> Mapping[
         "topic_authorized_operations": operations,
         "partitions": [
             {
-                "error_code": (ErrorCode.none if info.leader in metadata.brokers else ErrorCode.leader_not_available),
+                "error_code": _leader_error(metadata, reached, info.leader),
                 "partition_index": index,
-                "leader_id": info.leader if info.leader in metadata.brokers else -1,
+                "leader_id": info.leader if info.leader in reached else -1,
                 "leader_epoch": info.leader_epoch,
                 "replica_nodes": info.replicas,
                 "isr_nodes": info.isr,
@@ -135,3 +142,9 @@ def _topic(metadata: ClusterMetadata, topic: Topic, operations: int) -> Mapping[
             for index, info in sorted(topic.partitions.items())
         ],
     }
+
+
+def _leader_error(metadata: ClusterMetadata, reached: Container[int], leader: int) -> ErrorCode:
+    if leader in reached:
+        return ErrorCode.none
+    return ErrorCode.listener_not_found if leader in metadata.brokers else ErrorCode.leader_not_available

@@ -37,7 +37,6 @@ class ClusterWatch:
         self._registry = registry
         self._notifications = changes
         self._topics = topics
-        self._configs = configs
         self._on_config: dict[str, OnConfig] = {"brokers": lambda _: configs.refresh()}
         self._due = asyncio.Event()
         self._everything = False
@@ -48,7 +47,8 @@ class ClusterWatch:
         self._watches: list[Watch] = []
 
     def tell_configs(self, kind: str, told: OnConfig) -> None:
-        """Await `told(name)` when the settings of an entity were written: `kind` is `users`, `clients`, …"""
+        """Await `told(name)` when the settings of an entity were written: `kind` is `users`, `clients`, …; `told("")`
+        when those of any may have been."""
         self._on_config[kind] = told
 
     def start(self) -> None:
@@ -99,7 +99,8 @@ class ClusterWatch:
         self._everything = self._controller = self._listing = False
         if everything:
             await self._topics.refresh()
-            await self._configs.refresh()
+            for told in self._on_config.values():
+                await told("")
         else:
             if controller:
                 await self._topics.refresh(())

@@ -14,7 +14,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from broker.cluster.topic_names import INTERNAL_TOPICS
-from broker.cluster.znodes import BrokerInfo, PartitionState, TopicRecord
+from broker.cluster.znodes import BrokerInfo, Endpoint, PartitionState, TopicRecord
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["NO_LEADER", "ClusterMetadata", "PartitionInfo", "Topic"]
@@ -85,6 +85,12 @@ class ClusterMetadata:
     def partition(self, tp: TopicPartition) -> PartitionInfo | None:
         topic = self.topics.get(tp.topic)
         return topic.partitions.get(tp.partition) if topic else None
+
+    def endpoints(self, listener: str) -> Mapping[int, Endpoint]:
+        """Where the brokers are reached by those who came through the listener of that name; without the brokers that
+        have none."""
+        found = ((broker_id, broker.endpoint(listener)) for broker_id, broker in self.brokers.items())
+        return {broker_id: endpoint for broker_id, endpoint in found if endpoint is not None}
 
     def with_topics(self, topics: Iterable[Topic]) -> ClusterMetadata:
         """This picture with topics added or replaced."""

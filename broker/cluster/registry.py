@@ -123,6 +123,23 @@ class Registry(TopicRegistry):
         """Set some settings of a broker (its id) or of all (ALL_BROKERS), take away those whose new value is None."""
         return self._alter_config(znodes.broker_config_path(entity), changes)
 
+    # -- users
+
+    def user_configs(self) -> dict[str, dict[str, str]]:
+        """What is kept of each user, SCRAM credentials and quotas alike, by his own name."""
+        nodes = self._children(znodes.USER_CONFIGS)
+        paths = [znodes.user_config_path(node) for node in nodes]
+        found = zip(nodes, paths, self._zk.get_many(paths), strict=True)
+        return {
+            znodes.desanitized(node): _secret_config(path, read[0])
+            for node, path, read in found
+            if read is not None and node != znodes.ALL_BROKERS
+        }
+
+    def alter_user_config(self, user: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Set some of what is kept of a user, take away what is None; what he has then."""
+        return self._alter_config(znodes.user_config_path(znodes.sanitized(user)), changes)
+
     # -- the controller
 
     def elect_controller(self, broker_id: int) -> int | None:
@@ -231,3 +248,11 @@ class Registry(TopicRegistry):
             brokers=self.brokers(),
             topics={name: topics[name] for name in names if name in topics},
         )
+
+
+def _secret_config(path: str, data: bytes) -> dict[str, str]:
+    """The config of a user, which no error may show."""
+    try:
+        return znodes.decode_config(path, data)
+    except znodes.MalformedNode:
+        raise znodes.MalformedNode(path, b"(hidden)", "it is not Kafka's JSON for a config") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import urllib.parse
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,7 @@ TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 ALL_BROKERS = "<default>"
 """In place of a broker's id: settings for every broker."""
+USER_CONFIGS = "/config/users"
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
@@ -49,7 +51,7 @@ CONSUMERS = "/consumers"
 
 PERSISTENT_PATHS = (
     *("/cluster", BROKER_IDS, TOPICS, BROKER_SEQUENCE_ID, CONSUMERS, DELETE_TOPICS, ISR_CHANGES, PRODUCER_ID_BLOCK),
-    *(TOPIC_CONFIGS, BROKER_CONFIGS, "/config/clients", "/config/users", CONFIG_CHANGES),
+    *(TOPIC_CONFIGS, BROKER_CONFIGS, "/config/clients", USER_CONFIGS, CONFIG_CHANGES),
 )
 """What a broker creates when it first sees a ZooKeeper (KafkaZkClient.createTopLevelPaths)."""
 
@@ -94,6 +96,20 @@ def topic_config_path(topic: str) -> str:
 def broker_config_path(entity: int | str) -> str:
     """`entity` is a broker's id or ALL_BROKERS."""
     return f"{BROKER_CONFIGS}/{entity}"
+
+
+def user_config_path(user: str) -> str:
+    """`user` as `sanitized` gives it."""
+    return f"{USER_CONFIGS}/{user}"
+
+
+def sanitized(name: str) -> str:
+    """A user's name as the name of a node (org.apache.kafka.common.utils.Sanitizer)."""
+    return urllib.parse.quote(name, safe="-_.")
+
+
+def desanitized(name: str) -> str:
+    return urllib.parse.unquote(name)
 
 
 def delete_topic_path(topic: str) -> str:

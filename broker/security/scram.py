@@ -2,7 +2,7 @@
 
 Used by the broker's and the client's `sasl.py`, by the users in ZooKeeper and by `pykafka users`. As in Kafka, names
 and passwords are taken in UTF-8 as they are, without SASLprep. An unknown user is answered as a known one is, and
-fails at the end like a wrong password. `ScramError` says too little to help an attacker, and never holds a secret.
+fails at the end like a wrong password. `LoginRefused` says too little to help an attacker, and never holds a secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,15 @@ from enum import Enum
 
 from broker.errors import PykafkaError
 
-__all__ = ["MAX_ITERATIONS", "ScramClient", "ScramCredential", "ScramError", "ScramMechanism", "ScramServer"]
+__all__ = [
+    "MAX_ITERATIONS",
+    "MIN_ITERATIONS",
+    "LoginRefused",
+    "ScramClient",
+    "ScramCredential",
+    "ScramMechanism",
+    "ScramServer",
+]
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
@@ -30,7 +38,7 @@ _DECOYS = secrets.token_bytes(32)
 """Salts of users there are not come from this, so that they stay the same as those of real ones do."""
 
 
-class ScramError(PykafkaError):
+class LoginRefused(PykafkaError):
     """The other side's message cannot be read, or it does not know the password."""
 
 
@@ -120,18 +128,18 @@ class ScramServer:
         self.user = ""
 
     def first(self, message: bytes) -> bytes:
-        """client-first → server-first. Raises ScramError."""
+        """client-first → server-first. Raises LoginRefused."""
         text = _text(message)
         header, _, bare = (text.partition(",")[2]).partition(",")
         if text[:2] not in ("n,", "y,"):
-            raise ScramError("channel binding is not offered")
+            raise LoginRefused("channel binding is not offered")
         fields = _fields(bare)
         name = fields.get("n", "")
         self.user = _unescape(name)
         if not self.user or not fields.get("r") or "m" in fields or fields.get("tokenauth", "false") != "false":
-            raise ScramError("the first SCRAM message cannot be read")
+            raise LoginRefused("the first SCRAM message cannot be read")
         if header and _unescape(header.removeprefix("a=")) != self.user:
-            raise ScramError("a user may authorize as nobody but himself")
+            raise LoginRefused("a user may authorize as nobody but himself")
         credential = self._find(self.user)
         self._known = credential is not None
         self._credential = credential = credential or self._decoy()
@@ -142,19 +150,19 @@ class ScramServer:
         return answer.encode()
 
     def final(self, message: bytes) -> bytes:
-        """client-final → server-final. Raises ScramError when the client does not know the password."""
+        """client-final → server-final. Raises LoginRefused when the client does not know the password."""
         text = _text(message)
         without_proof, _, proof = text.rpartition(",p=")
         fields, credential, mechanism = _fields(without_proof), self._credential, self._mechanism
         if credential is None or fields.get("r") != self._nonce or fields.get("c") != _base64(self._header.encode()):
-            raise ScramError("the last SCRAM message does not fit the first")
+            raise LoginRefused("the last SCRAM message does not fit the first")
         signed = f"{self._so_far},{without_proof}".encode()
         signature = mechanism.hmac(credential.stored_key, signed)
         given = _decode(proof)
         client_key = bytes(a ^ b for a, b in zip(given, signature, strict=False))
         right = hmac.compare_digest(hashlib.new(mechanism.hash_name, client_key).digest(), credential.stored_key)
         if not (right and self._known and len(given) == len(signature)):
-            raise ScramError("wrong user or password")
+            raise LoginRefused("wrong user or password")
         return b"v=" + _base64(mechanism.hmac(credential.server_key, signed)).encode()
 
     def _decoy(self) -> ScramCredential:
@@ -176,16 +184,16 @@ class ScramClient:
         return f"n,,{self._bare}".encode()
 
     def final(self, server_first: bytes) -> bytes:
-        """server-first → client-final. Raises ScramError."""
+        """server-first → client-final. Raises LoginRefused."""
         text = _text(server_first)
         fields, mechanism = _fields(text), self._mechanism
         if "e" in fields:
-            raise ScramError(f"the broker says {fields['e']}")
+            raise LoginRefused(f"the broker says {fields['e']}")
         nonce, iterations = fields.get("r", ""), fields.get("i", "")
         if not nonce.startswith(self._nonce) or not iterations.isdecimal():
-            raise ScramError("the broker's SCRAM message cannot be read")
+            raise LoginRefused("the broker's SCRAM message cannot be read")
         if not MIN_ITERATIONS <= int(iterations) <= _CLIENT_MAX_ITERATIONS:
-            raise ScramError(f"the broker asks for {iterations} iterations, which is not safe")
+            raise LoginRefused(f"the broker asks for {iterations} iterations, which is not safe")
         salted = mechanism.salted_password(self._password, _decode(fields.get("s", "")), int(iterations))
         without_proof = f"c={_base64(b'n,,')},r={nonce}"
         signed = f"{self._bare},{text},{without_proof}".encode()
@@ -195,12 +203,12 @@ class ScramClient:
         return f"{without_proof},p={_base64(proof)}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """Raises ScramError unless whoever answers knows the password's keys."""
+        """Raises LoginRefused unless whoever answers knows the password's keys."""
         fields = _fields(_text(server_final))
         if "e" in fields:
-            raise ScramError(f"the broker says {fields['e']}")
+            raise LoginRefused(f"the broker says {fields['e']}")
         if not hmac.compare_digest(_decode(fields.get("v", "")), self._expected):
-            raise ScramError("the broker does not know this password either: it is not who it claims to be")
+            raise LoginRefused("the broker does not know this password either: it is not who it claims to be")
 
 
 def _base64(data: bytes) -> str:
@@ -211,14 +219,14 @@ def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise ScramError("a SCRAM message holds no base64 where it must") from None
+        raise LoginRefused("a SCRAM message holds no base64 where it must") from None
 
 
 def _text(message: bytes) -> str:
     try:
         return bytes(message).decode()
     except UnicodeDecodeError:
-        raise ScramError("a SCRAM message is no text") from None
+        raise LoginRefused("a SCRAM message is no text") from None
 
 
 def _fields(text: str) -> dict[str, str]:

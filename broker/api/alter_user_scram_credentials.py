@@ -1,0 +1,80 @@
+"""AlterUserScramCredentials: set and take away the SCRAM credentials of users (KIP-554).
+
+The client sends the salted password, from which the two keys that are kept are made here. What is wrong about one
+change of a user refuses all of his; other users' changes are made (kafka.server.ZkAdminManager).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.errors import BrokerError, ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request
+from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
+
+__all__ = ["handle"]
+
+_MECHANISMS = {one.number: one for one in ScramMechanism}
+
+Changes = dict[ScramMechanism, ScramCredential | None]
+
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """Each user succeeds or fails alone."""
+    changes: dict[str, Changes] = {}
+    failed: dict[str, BrokerError] = {}
+    for deletion in request.body.deletions:
+        _note(context, deletion, None, changes, failed)
+    for upsertion in request.body.upsertions:
+        _note(context, upsertion, upsertion, changes, failed)
+    results = []
+    for user in sorted(changes.keys() | failed.keys()):
+        error = failed.get(user)
+        if error is None:
+            try:
+                await context.users.alter(user, changes[user])
+            except BrokerError as caught:
+                error = caught
+        code, message = (error.code, error.message) if error else (ErrorCode.none, None)
+        results.append({"user": user, "error_code": code, "error_message": message})
+    return {"results": results}
+
+
+def _note(
+    context: ApiContext, change: Any, upsertion: Any | None, changes: dict[str, Changes], failed: dict[str, BrokerError]
+) -> None:
+    """Check one change and note it, or why it cannot be made; the first reason stays."""
+    try:
+        mechanism, made = _checked(context, change, upsertion)
+        of_user = changes.setdefault(change.name, {})
+        if mechanism in of_user:
+            raise BrokerError(
+                ErrorCode.duplicate_resource, "A user credential cannot be altered twice in the same request"
+            )
+        of_user[mechanism] = made
+    except BrokerError as error:
+        failed.setdefault(change.name, error)
+
+
+def _checked(context: ApiContext, change: Any, upsertion: Any | None) -> tuple[ScramMechanism, ScramCredential | None]:
+    if not change.name:
+        raise BrokerError(ErrorCode.unacceptable_credential, "Username must not be empty")
+    mechanism = _MECHANISMS.get(change.mechanism)
+    if mechanism is None:
+        raise BrokerError(ErrorCode.unsupported_sasl_mechanism, "Unknown SCRAM mechanism")
+    if upsertion is None:
+        if context.users.credential(mechanism, change.name) is None:
+            raise BrokerError(ErrorCode.resource_not_found, "Attempt to delete a user credential that does not exist")
+        return mechanism, None
+    if upsertion.iterations < MIN_ITERATIONS:
+        raise BrokerError(ErrorCode.unacceptable_credential, "Too few iterations")
+    if upsertion.iterations > MAX_ITERATIONS:
+        raise BrokerError(ErrorCode.unacceptable_credential, "Too many iterations")
+    if not upsertion.salt or len(upsertion.salted_password) != mechanism.hash_bytes:
+        raise BrokerError(ErrorCode.unacceptable_credential, "Salt or salted password has the wrong length")
+    return mechanism, ScramCredential.of_salted(
+        mechanism, upsertion.salted_password, upsertion.salt, upsertion.iterations
+    )

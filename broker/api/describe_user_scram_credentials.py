@@ -1,0 +1,38 @@
+"""DescribeUserScramCredentials: who may log in by SCRAM, by which mechanisms (KIP-554). Never the credentials."""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Mapping
+from typing import Any
+
+from broker.api.context import ApiContext
+from broker.errors import ErrorCode
+from broker.net.router import Client
+from broker.protocol.messages import Request
+
+__all__ = ["handle"]
+
+
+def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+    """The users named, or all."""
+    known = context.users.credentials()
+    asked = collections.Counter(user.name for user in request.body.users or ()) or collections.Counter(list(known))
+    return {
+        "error_code": ErrorCode.none,
+        "error_message": None,
+        "results": [_result(known, user, times) for user, times in sorted(asked.items())],
+    }
+
+
+def _result(known: Mapping[str, Any], user: str, times: int) -> Mapping[str, Any]:
+    code, message = ErrorCode.none, None
+    if times > 1:
+        code = ErrorCode.duplicate_resource
+        message = f"Cannot describe SCRAM credentials for the same user twice in a single request: {user}"
+    elif user not in known:
+        code = ErrorCode.resource_not_found
+        message = f"Attempt to describe a user credential that does not exist: {user}"
+    credentials = known[user] if code is ErrorCode.none else {}
+    infos = [{"mechanism": one.number, "iterations": made.iterations} for one, made in credentials.items()]
+    return {"user": user, "error_code": code, "error_message": message, "credential_infos": infos}
