@@ -20,6 +20,9 @@ from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
 
+FEW = 16
+"""Answers about so many partitions are worth keeping."""
+
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
@@ -39,7 +42,9 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
         def body() -> Mapping[str, Any]:
             return {"results_by_topic_v3_and_below": _results(dict.fromkeys(partitions, shown))}
 
-        return encoded_once(request, tuple(partitions), body) if code is ErrorCode.none else body()
+        if code is not ErrorCode.none or len(partitions) > FEW:
+            return body()
+        return encoded_once(request, tuple(partitions), body)
 
     producer = ProducerIdAndEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
     added = context.transactions.add_partitions(body.v3_and_below_transactional_id, producer, frozenset(partitions))

@@ -143,6 +143,29 @@ def test_producer_id_that_is_not_its_own_is_refused(ask: Requests, producer: Raw
     assert RawProducer(ask, "nobody", 1, 0).end() is ErrorCode.invalid_producer_id_mapping
 
 
+def test_topic_that_is_deleted_meanwhile_holds_nobody_up(producer: RawProducer, topic: str) -> None:
+    gone = topic + "-gone"
+    producer.ask.create(gone)
+    assert producer.add((topic, 0), (gone, 0)) == [OK, OK]
+    assert producer.send(topic, b"a") is OK
+    assert producer.send(gone, b"b") is OK
+    assert producer.ask.delete(gone) is OK
+    assert producer.end() is OK
+    assert producer.end() is OK
+    assert committed_values(producer.ask, topic) == [b"a"]
+
+
+def test_transaction_over_many_partitions(ask: Requests, topic: str) -> None:
+    ask.create(topic, 40)
+    producer = RawProducer(ask, topic).begin()
+    everywhere = [(topic, number) for number in range(40)]
+    for _ in range(2):
+        assert producer.add(*everywhere) == [OK] * 40
+        assert producer.send_to_all(everywhere, b"a") == [OK] * 40
+        assert producer.end() is OK
+    assert all(committed_values(ask, topic, number) == [b"a", b"a"] for number in range(40))
+
+
 # --- verification
 
 
