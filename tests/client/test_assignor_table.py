@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyAssignorUserDataV1
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +28,16 @@ def test_bytes_are_kafkas() -> None:
     )
     assert sticky.user_data([], 7) is None
     assert cooperative.user_data([Tp("t", 1)], 7) == b"\0\0\0\7"
+
+
+@given(partitions, st.integers(-1, 2**31 - 1))
+def test_aiokafka_reads_and_writes_the_same(had: list[Tp], generation: int) -> None:
+    written = sticky.user_data(had, generation)
+    if written is not None:
+        theirs = StickyAssignorUserDataV1.decode(written)
+        read = [Tp(topic, index) for topic, indexes in theirs.previous_assignment for index in indexes]
+        assert (read, theirs.generation) == (sorted(had), generation)
+        assert theirs.encode() == written
 
 
 def test_the_first_version_of_sticky_had_no_generation() -> None:
