@@ -24,10 +24,6 @@ NO_QUOTAS = "quotas are not built"
 BETWEEN_BROKERS = "between brokers of a KRaft cluster"
 
 NOT_SERVED = {
-    "sasl_handshake": "SASL is not built",
-    "sasl_authenticate": "SASL is not built",
-    "describe_user_scram_credentials": "SASL is not built",
-    "alter_user_scram_credentials": "SASL is not built",
     "create_delegation_token": NO_TOKENS,
     "renew_delegation_token": NO_TOKENS,
     "expire_delegation_token": NO_TOKENS,
