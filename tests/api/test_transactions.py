@@ -197,10 +197,10 @@ def test_records_of_a_transaction_need_a_transactional_id(ask: Requests, topic: 
 @pytest.mark.parametrize("version", [4, 5])
 def test_brokers_may_ask_whether_partitions_were_added(producer: RawProducer, topic: str, version: int) -> None:
     missing = ErrorCode.transaction_abortable if version >= 5 else ErrorCode.invalid_txn_state
-    verify = {"version": version, "verify_only": True}
-    assert producer.add((topic, 0), (topic, 1), **verify) == [missing, missing]
+    both = (topic, 0), (topic, 1)
+    assert producer.add(*both, version=version, verify_only=True) == [missing, missing]
     assert producer.add((topic, 0), version=version) == [OK]
-    assert producer.add((topic, 0), (topic, 1), **verify) == [OK, missing]
+    assert producer.add(*both, version=version, verify_only=True) == [OK, missing]
     assert producer.end() is OK
 
 

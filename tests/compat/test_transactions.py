@@ -54,9 +54,9 @@ def read_to_end(broker: BrokerProcess, topic: str, *, committed: bool = True, pa
             message = consumer.poll(TIMEOUT)
             assert message is not None, f"nothing came; so far {values}"
             if message.error():
-                ended.add(message.partition())
+                ended.add(message.partition() or 0)
             else:
-                values.append(message.value())
+                values.append(message.value() or b"")
     finally:
         consumer.close()
     return sorted(values)
@@ -91,7 +91,9 @@ def test_confluent_reader_of_committed_data_sees_a_transaction_at_once_when_it_e
     assert read_to_end(broker, made.name) == []
     consumer = Consumer(consumer_settings(broker, f"group-of-{made.name}"))
     consumer.assign([TopicPartition(made.name, 0, 0)])
-    assert consumer.poll(5).error()  # at the end of what is committed
+    end_of_committed = consumer.poll(5)
+    assert end_of_committed is not None
+    assert end_of_committed.error()
     producer.commit_transaction(TIMEOUT)
     message = consumer.poll(TIMEOUT)
     assert message is not None

@@ -1,19 +1,19 @@
-"""The transaction coordinator at work: storing, markers, restarts, time-outs, expiry, lost callers."""
+"""The transaction coordinator at work: storing, markers, time-outs, expiry, lost callers."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from itertools import chain
 
 import pytest
 
+from broker.config.transaction_settings import TransactionSettings
+from broker.coordinator.transaction_coordinator import ListedTransaction
 from broker.coordinator.transaction_records import TransactionState, decode_transaction
 from broker.coordinator.transaction_shard import MARKER_RETRY_S
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from tests.support.coordinators import settle
-from tests.support.crashing import Crash, CrashPoint
 from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
 from tests.support.transactions import P0, P1, P2, TIMEOUT, Transactions, running_transactions
 
@@ -166,80 +166,14 @@ async def test_markers_that_must_be_synced_are_waited_for() -> None:
     async with running_transactions() as transactions:
         producer = await transactions.begin()
         await transactions.add(producer, P0)
-        synced = asyncio.Event()
-        transactions.markers.flush = asyncio.ensure_future(synced.wait())  # type: ignore[assignment]
+        synced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        transactions.markers.flush = synced
         assert await transactions.end(producer) is ErrorCode.none
         await settle()
         assert transactions.stored().state is TransactionState.PREPARE_COMMIT
-        synced.set()
+        synced.set_result(None)
         await settle()
         assert transactions.stored().state is TransactionState.COMPLETE_COMMIT
-
-
-# --- restarts
-
-
-async def test_open_transaction_goes_on_after_a_restart() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0)
-        await transactions.restart()
-        assert await transactions.add(producer, P1) is ErrorCode.none
-        assert await transactions.end(producer) is ErrorCode.none
-        assert transactions.markers.of(P0) == transactions.markers.of(P1) == [True]
-
-
-@pytest.mark.parametrize("commit", [True, False])
-async def test_what_was_decided_is_carried_out_after_a_restart(commit: bool) -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        await transactions.add(producer, P0, P1)
-        transactions.markers.failing[P1] = ErrorCode.kafka_storage_error
-        await transactions.end(producer, commit=commit)
-        transactions.markers.failing.clear()
-        await transactions.restart()
-        assert transactions.markers.of(P1) == [commit]
-        assert await transactions.end(producer, commit=commit) is ErrorCode.none
-        assert await transactions.end(producer, commit=not commit) is ErrorCode.invalid_txn_state
-
-
-async def test_any_prefix_of_the_log_leads_to_all_or_nothing() -> None:
-    async with running_transactions() as transactions:
-        producer = await transactions.begin()
-        for commit in (True, False, True):
-            await transactions.add(producer, P0)
-            await transactions.add(producer, P1)
-            await transactions.end(producer, commit=commit)
-    partition = transactions.coordinator.partition_for("id")
-    whole = transactions.store.records[partition]
-    for length in range(len(whole) + 1):
-        again = Transactions()
-        if length:
-            again.store.append(partition, whole[:length])
-        async with running_transactions(again):
-            wrote_before = again.markers.written[:]
-            assert {tp for tp, _ in wrote_before} in (set(), {P0, P1})
-            if length == 0:
-                assert again.coordinator.describe("id").error is ErrorCode.transactional_id_not_found
-                continue
-            current = again.stored()
-            if current.state is TransactionState.ONGOING:
-                again.advance(TIMEOUT + 20_000)
-                assert {tp for tp, _ in again.markers.written} == current.partitions
-                assert not any(marker.commit for _, marker in again.markers.written)
-            assert await again.begin()
-
-
-async def test_a_record_that_cannot_be_read_does_not_take_the_others_away(caplog: pytest.LogCaptureFixture) -> None:
-    async with running_transactions() as transactions:
-        await transactions.begin()
-        partition = transactions.coordinator.partition_for("id")
-        transactions.store.append(
-            partition, [(b"\x00\x00\x00\x01x", b"\x00\x07"), (b"\x00", b"?"), (b"\x00\x09", b"?")]
-        )
-        await transactions.restart()
-        assert transactions.stored().state is TransactionState.EMPTY
-    assert "cannot be read" in caplog.text
 
 
 # --- producers
@@ -335,11 +269,10 @@ async def test_time_goes_on_while_the_broker_is_down() -> None:
 
 
 async def test_ids_that_nobody_uses_are_forgotten() -> None:
-    settings = {
-        "transactional_id_expiration_ms": 100_000,
-        "transaction_remove_expired_transaction_cleanup_interval_ms": 10_000,
-    }
-    async with running_transactions(Transactions(**settings)) as transactions:
+    settings = TransactionSettings(
+        transactional_id_expiration_ms=100_000, transaction_remove_expired_transaction_cleanup_interval_ms=10_000
+    )
+    async with running_transactions(Transactions(settings=settings)) as transactions:
         first = await transactions.begin()
         busy = await transactions.begin("busy")
         transactions.advance(60_000)
@@ -368,54 +301,12 @@ async def test_list_filters_by_state_producer_and_duration() -> None:
         transactions.advance(5_000)
         listed = transactions.coordinator.list
 
-        def names(found: object) -> set[str]:
-            error, transactional_ids = found  # type: ignore[misc]
-            assert error is ErrorCode.none
-            return {one.transactional_id for one in transactional_ids}
+        def names(found: tuple[ErrorCode, list[ListedTransaction]]) -> set[str]:
+            assert found[0] is ErrorCode.none
+            return {one.transactional_id for one in found[1]}
 
         assert names(listed()) == {"open", "empty", "done"}
         assert names(listed({TransactionState.ONGOING})) == {"open"}
         assert names(listed((), {producers["done"].producer_id})) == {"done"}
         assert names(listed({TransactionState.ONGOING}, (), 4_000)) == {"open"}
         assert names(listed({TransactionState.ONGOING}, (), 5_000)) == set()
-
-
-# --- death at every step
-
-
-async def commit_two_partitions(transactions: Transactions, *, commit: bool) -> ErrorCode:
-    producer = await transactions.begin()
-    await transactions.add(producer, P0, P1)
-    return await transactions.end(producer, commit=commit)
-
-
-@pytest.mark.parametrize("commit", [True, False])
-@pytest.mark.parametrize("before", [True, False])
-async def test_death_at_any_step_leaves_all_or_nothing(commit: bool, before: bool) -> None:
-    step, died = 1, True
-    while died:
-        transactions = Transactions()
-        crash = CrashPoint(step, before=before)
-        store, markers = transactions.store, transactions.markers
-        transactions.use(crash.guard(store, {"append"}), crash.guard(markers, {"write"}))
-        await transactions.load()
-        answer, died = None, True
-        with contextlib.suppress(Crash):
-            answer = await commit_two_partitions(transactions, commit=commit)
-            await transactions.coordinator.close()
-            died = False
-        transactions.use(store, markers)
-        await transactions.load()
-        decided = transactions.coordinator.describe("id").metadata
-        if decided is not None and decided.state is TransactionState.ONGOING:
-            assert not markers.written
-            transactions.advance(TIMEOUT + 20_000)
-            assert markers.of(P0) == markers.of(P1) == [False]
-        else:
-            assert set(markers.of(P0)) == set(markers.of(P1))
-            assert set(markers.of(P0)) <= {commit}
-        assert answer is None or set(markers.of(P0)) == {commit}
-        assert died or markers.of(P0) == [commit]
-        await transactions.coordinator.close()
-        step += 1
-    assert step > 6

@@ -60,12 +60,12 @@ class CountedIds:
 class Transactions:
     """A coordinator of all partitions and what stands around it."""
 
-    def __init__(self, store: MemoryRecordStore | None = None, **settings: int) -> None:
+    def __init__(self, store: MemoryRecordStore | None = None, settings: TransactionSettings | None = None) -> None:
         self.store = store or MemoryRecordStore()
         self.clock = ManualClock()
         self.markers = MemoryMarkers()
         self.ids = CountedIds()
-        self.settings = TransactionSettings(**settings)  # type: ignore[arg-type]
+        self.settings = settings or TransactionSettings()
         self.coordinator = self._make()
 
     def use(self, store: MemoryRecordStore, markers: MemoryMarkers) -> None:
