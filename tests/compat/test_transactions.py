@@ -312,3 +312,29 @@ async def test_aiokafka_zombie_is_fenced(broker: BrokerProcess, made: Topic) -> 
             await successor.send(made.name, b"successor", partition=0)
     await zombie.stop()
     assert await asyncio.to_thread(read_to_end, broker, made.name) == [b"successor"]
+
+
+def test_kafka_python_admin_sees_transactions_and_ends_one(
+    broker: BrokerProcess, made: Topic, python_producer: Callable[[], kafka.KafkaProducer]
+) -> None:
+    producer = python_producer()
+    producer.begin_transaction()
+    sent = producer.send(made.name, b"open", partition=0)
+    producer.flush()
+    assert sent.succeeded()
+    admin = kafka.KafkaAdminClient(bootstrap_servers=broker.bootstrap)
+    tp = kafka.TopicPartition(made.name, 0)
+    try:
+        described = admin.describe_transactions([made.name])[made.name]
+        assert described.state == "Ongoing"
+        listed = admin.list_transactions(producer_id_filters=[described.producer_id], state_filters=["Ongoing"])
+        assert [one.transactional_id for found in listed.values() for one in found] == [made.name]
+        (state,) = admin.describe_producers([tp])[tp].active_producers
+        assert (state.producer_id, state.current_transaction_start_offset) == (described.producer_id, 0)
+        admin.abort_transaction(
+            kafka.admin.AbortTransactionSpec(tp, state.producer_id, state.producer_epoch, state.coordinator_epoch)
+        )
+        assert read_to_end(broker, made.name) == []
+        assert read_to_end(broker, made.name, committed=False) == [b"open"]
+    finally:
+        admin.close()
