@@ -9,6 +9,7 @@ generated table (`ErrorCode.name`, `.value`, `.retriable`); callers ask the flag
     │   └── CorruptBatch       a record batch failed its length, magic or CRC check
     ├── ConnectionFailed       no connection to a broker, or it broke; retriable
     ├── RequestTimedOut        a reply did not come in time; retriable
+    ├── AuthenticationFailed   TLS or SASL: one side does not trust the other, or speaks otherwise
     └── ProtocolError          bytes that are no Kafka request or response
         └── UnsupportedVersion the API or its version is not known to this side
 """
@@ -18,6 +19,7 @@ from __future__ import annotations
 from kio.schema.errors import ErrorCode
 
 __all__ = [
+    "AuthenticationFailed",
     "BrokerError",
     "ConfigError",
     "ConnectionFailed",
@@ -78,6 +80,10 @@ class RequestTimedOut(PykafkaError, TimeoutError):
     """The broker did not answer within the time the caller gave."""
 
     retriable = True
+
+
+class AuthenticationFailed(PykafkaError):
+    """A certificate that is not trusted, a login that was refused, TLS where there is none. Trying again is no use."""
 
 
 class ProtocolError(PykafkaError):

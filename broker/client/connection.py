@@ -1,15 +1,15 @@
 """One TCP connection to one broker: connect, agree on versions, ask and be answered. Blocking.
 
-Called by everything in this package. The constructor connects and performs the ApiVersions handshake,
-so a `Connection` that exists is ready. Brokers answer the requests of a connection in the order they
-were sent, which is what pipelining leans on:
+Called by everything in this package. The constructor connects, speaks TLS where it is to (tls.py), performs the
+ApiVersions handshake and logs in (sasl.py), so a `Connection` that exists is ready. Brokers answer the
+requests of a connection in the order they were sent, which is what pipelining leans on:
 
 - `request()` sends and waits for the reply; it takes a lock, so threads may share a connection for it.
 - `send()` … `receive()` pipeline, for one owner: nobody else may use the connection meanwhile.
 
 Anything that leaves the stream at an unknown place (a time-out, a reply to something else, a broken
 socket) closes the connection; make a new one. Errors: ConnectionFailed, RequestTimedOut (both name
-host:port and are retriable), ProtocolError, UnsupportedVersion.
+host:port and are retriable), AuthenticationFailed, ProtocolError, UnsupportedVersion.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import contextlib
 import math
 import select
 import socket
+import ssl
 import struct
 import threading
 import time
@@ -26,8 +27,19 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
+from broker.client.sasl import log_in
+from broker.client.security_settings import Login
+from broker.client.tls import start_tls, tls_failure, wait_for
 from broker.client.versions import choose_version, usable_versions
-from broker.errors import ConnectionFailed, ErrorCode, ProtocolError, RequestTimedOut, UnsupportedVersion, raise_for
+from broker.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ErrorCode,
+    ProtocolError,
+    RequestTimedOut,
+    UnsupportedVersion,
+    raise_for,
+)
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_response, encode_request
 
@@ -39,6 +51,13 @@ DEFAULT_MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 _SOFTWARE_VERSION = "1"
 """Brokers only show it in their metrics (KIP-511)."""
 
+_RENEW_AT = 0.85
+"""Of the lifetime of a login; Kafka's clients renew between 85 and 95 %."""
+_TLS_ALERT = b"\x15\x03"
+_WRONG_LISTENER = (
+    "; if its listener asks for a login or speaks TLS, set security.protocol, sasl.mechanism, sasl.username and "
+    "sasl.password to what it wants"
+)
 _LENGTH = struct.Struct(">i")
 _CORRELATION_AND_ERROR = struct.Struct(">ih")
 
@@ -70,11 +89,13 @@ class Connection:
         timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
         max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES,
+        tls: ssl.SSLContext | None = None,
+        login: Login | None = None,
     ) -> None:
         """Connect and shake hands.
 
         `timeout_s`: how long a reply may take (`request.timeout.ms`); `connect_timeout_s`: how long the
-        connection itself may take (`socket.connection.setup.timeout.ms`).
+        connection itself may take (`socket.connection.setup.timeout.ms`), TLS included.
         """
         self.host = host
         self.port = port
@@ -86,9 +107,16 @@ class Connection:
         self._sent: deque[_Sent] = deque()
         self._served: dict[int, tuple[int, int]] = {}
         self._chosen: dict[ApiKey, int] = {}
+        self._answered = False
+        self._login_expires = math.inf
         self._socket: socket.socket | None = _open_socket(host, port, connect_timeout_s)
         try:
+            if tls is not None:
+                self._socket = start_tls(self._socket, tls, host, self.address, connect_timeout_s)
             self._served = self._shake_hands()
+            if login is not None:
+                lifetime_ms = log_in(login, self.request, self.address)
+                self._login_expires = time.monotonic() + lifetime_ms * _RENEW_AT / 1000 if lifetime_ms else math.inf
         except BaseException:
             self.close()
             raise
@@ -126,7 +154,9 @@ class Connection:
             return False
         if self._sent or self._lock.locked():
             return True
-        return not _poll(sock, select.POLLIN, 0)  # an idle broker says nothing: bytes now mean end of stream
+        if time.monotonic() > self._login_expires:
+            return False  # a new connection logs in anew (KIP-368 would do it on this one)
+        return not _poll(sock, select.POLLIN, 0) or _only_tls(sock)
 
     def fileno(self) -> int:
         """For selectors. Raises ConnectionFailed when closed."""
@@ -187,7 +217,13 @@ class Connection:
 
     def wait_readable(self, timeout_s: float) -> bool:
         """Whether (part of) a reply is there, waiting up to `timeout_s` for it."""
-        return _poll(self._open_socket(), select.POLLIN, timeout_s)
+        return self.has_buffered or _poll(self._open_socket(), select.POLLIN, timeout_s)
+
+    @property
+    def has_buffered(self) -> bool:
+        """Whether something has come already that no selector tells of: TLS decrypts a record at a time."""
+        sock = self._socket
+        return isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
 
     def close(self) -> None:
         """Hang up. What was in flight is never answered. May be called again, and from another thread."""
@@ -240,11 +276,16 @@ class Connection:
             while rest:
                 try:
                     rest = rest[sock.send(rest) :]
-                except BlockingIOError:
-                    self._wait(sock, select.POLLOUT, deadline)
+                except (BlockingIOError, ssl.SSLWantWriteError):
+                    wait_for(sock, select.POLLOUT, deadline)
+                except ssl.SSLWantReadError:
+                    wait_for(sock, select.POLLIN, deadline)
         except TimeoutError:
             self.close()
             raise RequestTimedOut(f"{self.address} took no more bytes for {self.timeout_s:g} s") from None
+        except ssl.SSLError as error:
+            self.close()
+            raise tls_failure(self.address, error) from None
         except OSError as error:
             self.close()
             raise ConnectionFailed(f"the connection to {self.address} broke: {error}") from error
@@ -256,17 +297,23 @@ class Connection:
             self._fill(head, deadline)
             length = _LENGTH.unpack(head)[0]
             if not _LENGTH.size <= length <= self._max_response_bytes:
-                raise ProtocolError(
-                    f"{self.address} announced a reply of {length} bytes: is this a Kafka broker's PLAINTEXT listener?"
-                )
+                if head[:2] == _TLS_ALERT and not self._answered:
+                    raise AuthenticationFailed(
+                        f"{self.address} speaks TLS: set security.protocol=SSL, or SASL_SSL where it asks for a login"
+                    )
+                raise ProtocolError(f"{self.address} announced a reply of {length} bytes: is this a Kafka broker?")
             payload = memoryview(bytearray(length))
             self._fill(payload, deadline)
+            self._answered = self._answered or api is not ApiKey.API_VERSIONS
         except ConnectionFailed:
             self.close()
             raise
         except TimeoutError:
             self.close()
             raise RequestTimedOut(f"{self.address} did not answer {api.name} in time") from None
+        except ssl.SSLError as error:
+            self.close()
+            raise tls_failure(self.address, error) from None
         except OSError as error:
             self.close()
             raise ConnectionFailed(f"the connection to {self.address} broke: {error}") from error
@@ -282,17 +329,16 @@ class Connection:
         while filled < size:
             try:
                 count = sock.recv_into(view[filled:] if filled else view)
-            except BlockingIOError:
-                self._wait(sock, select.POLLIN, deadline)
+            except (BlockingIOError, ssl.SSLWantReadError):
+                wait_for(sock, select.POLLIN, deadline)
+                continue
+            except ssl.SSLWantWriteError:
+                wait_for(sock, select.POLLOUT, deadline)
                 continue
             if not count:
-                raise ConnectionFailed(f"{self.address} closed the connection before it answered")
+                hint = "" if self._answered else _WRONG_LISTENER
+                raise ConnectionFailed(f"{self.address} closed the connection before it answered{hint}")
             filled += count
-
-    def _wait(self, sock: socket.socket, event: int, deadline: float) -> None:
-        left = deadline - time.monotonic()
-        if left <= 0 or not _poll(sock, event, left):
-            raise TimeoutError
 
 
 def _open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
@@ -314,3 +360,17 @@ def _poll(sock: socket.socket, event: int, timeout_s: float) -> bool:
     except (OSError, ValueError):
         return True  # closed under our feet: the next read or write says so
     return bool(poller.poll(math.ceil(timeout_s * 1000)))
+
+
+def _only_tls(sock: socket.socket) -> bool:
+    """Whether what has come is nothing but TLS itself, such as a session ticket; an idle broker says nothing else, and
+    other bytes, or an end, mean that it is gone."""
+    if not isinstance(sock, ssl.SSLSocket):
+        return False
+    try:
+        sock.recv(1)
+    except ssl.SSLWantReadError:
+        return True
+    except OSError:
+        pass
+    return False

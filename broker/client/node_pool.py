@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from broker.client.connection import Connection
 from broker.client.metadata import Node
 from broker.client.settings import ClientSettings
+from broker.client.tls import client_context
 from broker.errors import ConnectionFailed, ProtocolError, PykafkaError, RequestTimedOut
 
 __all__ = ["NodePool"]
@@ -26,6 +27,8 @@ class NodePool:
     def __init__(self, addresses: Sequence[tuple[str, int]], settings: ClientSettings) -> None:
         self._addresses = addresses
         self._settings = settings
+        self._context = client_context(settings)
+        self._login = settings.login()
         self._lock = threading.Lock()
         self._connections: dict[int, Connection] = {}
         self._closed = False
@@ -43,6 +46,8 @@ class NodePool:
             client_id=settings.client_id,
             timeout_s=settings.request_timeout_ms / 1000,
             connect_timeout_s=settings.socket_connection_setup_timeout_ms / 1000,
+            tls=self._context,
+            login=self._login,
         )
 
     def get(self, node: Node) -> Connection:

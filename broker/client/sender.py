@@ -129,7 +129,7 @@ class Sender(threading.Thread):
             if key.data is None:
                 self._waker.clear()
             else:
-                self._take_reply(key.data)
+                self._take_replies(key.data)
 
     # --- sending -------------------------------------------------------------------------------
 
@@ -207,10 +207,18 @@ class Sender(threading.Thread):
 
     # --- replies -------------------------------------------------------------------------------
 
+    def _take_replies(self, link: BrokerLink) -> None:
+        """The one that is there, and those that TLS decrypted with it: no selector tells of them."""
+        self._take_reply(link)
+        while link.requests and link.connection.has_buffered:
+            self._take_reply(link)
+
     def _take_reply(self, link: BrokerLink) -> None:
         now = time.monotonic()
         try:
             if not link.requests:
+                if link.connection.usable:
+                    return  # TLS had something to say, not the broker
                 raise ConnectionFailed(f"{link.node} closed the connection")
             answer = link.receive()
         except PykafkaError as error:

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from broker.client.security_settings import ClientSecuritySettings
 from broker.errors import ConfigError
 from broker.settings import at_least, between, one_of, parse_properties, setting
 
@@ -23,25 +24,14 @@ ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 _INT_MAX: Final = 2**31 - 1
 
 
-def _plaintext(value: str) -> str | None:
-    if value.upper() == "PLAINTEXT":
-        return None
-    if value.upper() in ("SSL", "SASL_SSL", "SASL_PLAINTEXT"):
-        return "encryption and authentication come with a later version; use PLAINTEXT"
-    return "must be PLAINTEXT"
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientSettings:
+class ClientSettings(ClientSecuritySettings):
     """Every key of a producer, consumer or admin client; `settings_of(ClientSettings)` lists them."""
 
     bootstrap_servers: tuple[str, ...] = setting(
         "bootstrap.servers", (), "host:port,…: brokers that are asked for all the others.", group=CLIENT
     )
     client_id: str = setting("client.id", "pykafka", "Name that brokers log for this client.", group=CLIENT)
-    security_protocol: str = setting(
-        "security.protocol", "PLAINTEXT", "How to talk to brokers.", group=CLIENT, check=_plaintext
-    )
     request_timeout_ms: int = setting(
         "request.timeout.ms", 30000, "How long a broker may take to answer.", group=CLIENT, check=at_least(1)
     )
@@ -217,6 +207,7 @@ class ClientSettings:
     )
 
     def __post_init__(self) -> None:
+        self.check_security()
         if self.enable_idempotence and self.max_in_flight_requests_per_connection > 5:
             raise ConfigError(
                 f"max.in.flight.requests.per.connection={self.max_in_flight_requests_per_connection}: "
@@ -237,6 +228,8 @@ class ClientSettings:
         `acks` below all without a word about `enable.idempotence` turns idempotence off, as in Kafka.
         """
         texts = {name: _as_text(value) for name, value in properties.items()}
+        if "sasl.mechanisms" in texts:  # librdkafka's name
+            texts.setdefault("sasl.mechanism", texts.pop("sasl.mechanisms"))
         strategies = texts.get("partition.assignment.strategy")
         if strategies is not None:
             texts["partition.assignment.strategy"] = ",".join(_short_assignor(name) for name in strategies.split(","))

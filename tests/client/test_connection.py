@@ -10,7 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from broker.client.connection import Connection
-from broker.errors import ConnectionFailed, ErrorCode, ProtocolError, RequestTimedOut, UnsupportedVersion
+from broker.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ErrorCode,
+    ProtocolError,
+    RequestTimedOut,
+    UnsupportedVersion,
+)
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, encode_response
 from tests.support.broker_process import BrokerProcess
@@ -145,15 +152,22 @@ def test_a_connection_cut_before_the_reply_has_failed(sent: bytes) -> None:
         assert connection.closed
 
 
-@pytest.mark.parametrize(
-    "greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x15\x03\x03\x00\x02\x02\x46", b"\0\0\0\1x"]
-)
+@pytest.mark.parametrize("greeting", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\0\0\0\1x"])
 def test_a_port_that_speaks_something_else_is_guessed_to_be_no_broker(greeting: bytes) -> None:
     def other(sock: socket.socket) -> None:
         read_frame(sock)
         sock.sendall(greeting)
 
-    with TcpPeer(other) as peer, pytest.raises(ProtocolError, match="is this a Kafka broker's PLAINTEXT listener"):
+    with TcpPeer(other) as peer, pytest.raises(ProtocolError, match="is this a Kafka broker"):
+        connect(peer)
+
+
+def test_a_port_that_answers_with_a_tls_alert_is_told_apart() -> None:
+    def tls(sock: socket.socket) -> None:
+        read_frame(sock)
+        sock.sendall(b"\x15\x03\x03\x00\x02\x02\x46")
+
+    with TcpPeer(tls) as peer, pytest.raises(AuthenticationFailed, match=r"speaks TLS: set security\.protocol=SSL"):
         connect(peer)
 
 

@@ -6,6 +6,7 @@ import pickle
 
 import pytest
 
+from broker.client.security_settings import Login
 from broker.client.settings import ClientSettings, isolation_id, parse_bootstrap
 from broker.errors import ConfigError
 from broker.settings import settings_of
@@ -22,7 +23,7 @@ def test_defaults_are_kafkas() -> None:
 def test_every_key_has_a_doc_and_a_group_and_is_its_field_in_kafkas_spelling() -> None:
     for name, declared in settings_of(ClientSettings).items():
         assert declared.doc
-        assert declared.group in ("client", "consumer", "producer")
+        assert declared.group in ("client", "consumer", "producer", "security")
         assert declared.attribute == name.replace(".", "_")
 
 
@@ -42,8 +43,13 @@ def test_values_may_be_text_numbers_booleans_or_lists() -> None:
         ({"acks": "2"}, "'2' is not one of 0, 1, -1, all"),
         ({"linger.ms": "soon"}, "linger.ms=soon: expected a value of type int"),
         ({"linger.ms": -1}, "linger.ms=-1: must be at least 0"),
-        ({"security.protocol": "SASL_SSL"}, "come with a later version; use PLAINTEXT"),
-        ({"security.protocol": "TLS"}, "must be PLAINTEXT"),
+        ({"security.protocol": "TLS"}, "'TLS' is not one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
+        ({"security.protocol": "SASL_SSL"}, r"set sasl\.mechanism to one of PLAIN, SCRAM-SHA-256, SCRAM-SHA-512"),
+        ({"sasl.mechanism": "GSSAPI"}, "GSSAPI, Kafka's default, and OAUTHBEARER are not built in"),
+        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}, r"set sasl\.username and sasl\.password"),
+        ({"security.protocol": "SASL_SSL", "sasl.jaas.config": "secret"}, r"^sasl\.jaas\.config: expected"),
+        ({"ssl.key.location": "k.pem"}, r"ssl\.certificate\.location and ssl\.key\.location go together"),
+        ({"ssl.keystore.type": "BKS"}, "'BKS' is not one of PEM, PKCS12, JKS"),
         ({"bootstrap.servers": "localhost"}, "'localhost' is not host:port"),
         ({"bootstrap.servers": "localhost:x"}, "'localhost:x' is not host:port"),
         ({"bootstrap.servers": "h:1,h:99999"}, "'h:99999' is not host:port"),
@@ -59,6 +65,24 @@ def test_values_may_be_text_numbers_booleans_or_lists() -> None:
 def test_what_is_wrong_is_said(properties: dict[str, object], complaint: str) -> None:
     with pytest.raises(ConfigError, match=complaint):
         ClientSettings.from_properties(properties)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        {"sasl.mechanism": "PLAIN", "sasl.username": "alice", "sasl.password": 'pa"ss'},
+        {"sasl.mechanisms": "PLAIN", "sasl.username": "alice", "sasl.password": 'pa"ss'},
+        {"sasl.jaas.config": r'a.b.PlainLoginModule required username="alice" password="pa\"ss";'},
+    ],
+)
+def test_a_login_is_taken_in_every_spelling_and_its_password_never_shown(names: dict[str, str]) -> None:
+    settings = ClientSettings.from_properties({"security.protocol": "SASL_PLAINTEXT", **names})
+    login = settings.login()
+    assert login == Login("PLAIN", "alice", 'pa"ss')
+    for shown in (repr(settings), str(settings), repr(login)):
+        assert 'pa"ss' not in shown
+        assert r"pa\"ss" not in shown
+    assert pickle.loads(pickle.dumps(settings)).login() == login
 
 
 def test_less_than_all_acks_turns_idempotence_off_as_in_kafka() -> None:
