@@ -1,15 +1,12 @@
-"""What compaction leaves of a log: the rules record by record, and a model over random histories."""
+"""What compaction leaves of a log: the rules record by record."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from broker.clock import ManualClock
 from broker.config.cleaner_settings import CleanerSettings
@@ -20,7 +17,7 @@ from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader, build_batch, walk_batches
-from broker.records.record import Record, decode_batch
+from broker.records.record import Record
 from tests.support.batches import NOW, read_all
 from tests.support.compaction import (
     AT_ONCE,
@@ -263,7 +260,7 @@ class TestSegments:
     def test_a_log_with_more_keys_than_memory_is_done_in_several_goes(self, start: Start) -> None:
         manager = start(EAGER, replace(AT_ONCE, log_cleaner_dedupe_buffer_size=1 << 20))
         log = manager.create(TP, EAGER)
-        model = {}
+        model: dict[bytes | None, bytes] = {}
         for round_number in range(3):
             for first in range(0, 20_000, 500):
                 pairs = [(b"key-%06d" % number, b"%d" % round_number) for number in range(first, first + 500)]
@@ -355,63 +352,6 @@ def test_a_record_that_is_alone_in_its_batch_by_now_is_found_by_its_own_time(man
     log.roll()
     clean(manager)
     assert log.offset_for_timestamp(NOW) == (2, NOW + 2)
-
-
-KEYS = st.sampled_from([b"", b"a", b"b", b"c", b"d", b"e"])
-PAIRS = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=20)), min_size=1, max_size=6)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("put"), PAIRS, st.integers(0, 4)),
-        st.tuples(st.just("put"), PAIRS, st.integers(0, 4)),
-        st.sampled_from([("roll",), ("clean",), ("restart",), ("crash",), ("later",)]),
-    ),
-    max_size=30,
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(steps=STEPS)
-def test_any_history_reads_as_a_dictionary(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple]) -> None:  # type: ignore[type-arg]
-    directory = tmp_path_factory.mktemp("log")
-    clock = ManualClock(NOW)
-    config = replace(EAGER, segment_bytes=800)
-    model: dict[bytes | None, bytes] = {}
-    appended: dict[int, Record] = {}
-
-    manager = eager_manager(directory, clock, config)
-    log = manager.create(TP, config)
-    for step in steps:
-        match step:
-            case ("put", pairs, codec):
-                data = keyed(*pairs, timestamp=clock.now_ms(), codec=codec)
-                base = log.append(data, leader_epoch=0).base_offset
-                header = next(walk_batches(data))[1]
-                appended |= {base + r.offset: r._replace(offset=base + r.offset) for r in decode_batch(data, 0, header)}
-                model = latest([appended[offset] for offset in sorted(appended)])
-            case ("roll",):
-                log.roll()
-            case ("clean",):
-                clean(manager, ticks=3)
-            case ("later",):
-                clock.advance(700)
-            case ("restart",) | ("crash",):
-                if step == ("restart",):
-                    manager.close()
-                for held in manager._directories:
-                    held.unlock()
-                manager = eager_manager(directory, clock, config)
-                log = manager.logs()[TP]
-        found = records_of(log)
-        assert all(appended[record.offset] == record for record in found)
-        assert latest(found) == model
-    log.roll()
-    clean(manager, ticks=4)
-    dirty_free = [record.key for record in records_of(log)]
-    assert len(dirty_free) == len(set(dirty_free)), "one record per key"
-    assert latest(records_of(log)) == model
-    manager.close()
-    assert check_partition(directory / "t-0") == []
-    shutil.rmtree(directory)
 
 
 def test_read_all_agrees(manager: LogManager, log: Log) -> None:
