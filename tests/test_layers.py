@@ -82,6 +82,8 @@ IMPORT_IN_FUNCTION = {
         "starlette, uvicorn and prometheus-client behind it: 23 MB and 0.15 s, only for metrics.listener"
     ),
     ("broker/records/compression.py", "pyarrow"): "heavy: 40 MB and 0.15 s that a broker has no use for",
+    ("broker/api/list_transactions.py", "pyarrow"): "the same, for the few who filter by a pattern",
+    ("broker/api/list_transactions.py", "pyarrow.compute"): "the same",
     ("spark_connector/cli.py", "pyspark.sql.SparkSession"): "half a second that --help and --recover need not pay",
     ("spark_connector/cli.py", "spark_connector.load.run_load"): "the same",
     ("spark_connector/load_planner.py", "spark_connector.load_log_zookeeper.ZooKeeperLoadLog"): (

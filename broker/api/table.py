@@ -115,7 +115,7 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
     (ApiKey.DESCRIBE_PRODUCERS, 0, 0, describe_producers.handle),
     (ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, describe_transactions.handle),
-    (ApiKey.LIST_TRANSACTIONS, 0, 1, list_transactions.handle),
+    (ApiKey.LIST_TRANSACTIONS, 0, 2, list_transactions.handle),
     (ApiKey.LIST_CONFIG_RESOURCES, 0, 1, list_config_resources.handle),
     (ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, describe_topic_partitions.handle),
 )

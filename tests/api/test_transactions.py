@@ -287,6 +287,18 @@ def test_transactions_are_listed(producer: RawProducer, topic: str, version: int
     assert listed(("NoSuchState",)) == ([], ("NoSuchState",))
 
 
+def test_transactions_are_listed_by_pattern(producer: RawProducer, topic: str) -> None:
+    def matching(pattern: str) -> Any:
+        body = {"state_filters": (), "producer_id_filters": (producer.producer_id,), "duration_filter": -1}
+        return producer.ask.ask(ApiKey.LIST_TRANSACTIONS, {**body, "transactional_id_pattern": pattern})
+
+    for pattern, found in ((topic[:5] + ".*", 1), (topic, 1), (topic[:5], 0), ("x|.*", 1), ("(a+)+b", 0), ("", 1)):
+        answer = matching(pattern)
+        assert (answer.error_code, len(answer.transaction_states)) == (OK, found), pattern
+    for pattern in ("(", "a)|(b", "*"):
+        assert matching(pattern).error_code is ErrorCode.invalid_regular_expression
+
+
 # --- time
 
 
