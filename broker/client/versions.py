@@ -30,7 +30,7 @@ HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.ADD_OFFSETS_TO_TXN: 3,
     ApiKey.TXN_OFFSET_COMMIT: 4,  # 5 begins transactions by itself (KIP-890)
     ApiKey.END_TXN: 4,  # 5 bumps the epoch with every transaction (KIP-890)
-    ApiKey.LIST_GROUPS: 4,
+    ApiKey.LIST_GROUPS: 5,
     ApiKey.DESCRIBE_GROUPS: 5,
 }
 """APIs that are not here are used up to the highest version kio has."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.client.admin import Admin, NewTopic, ResourceType
+from broker.client.admin_configs import ALL_BROKERS, ConfigSource
 from broker.client.cluster import Cluster
 from broker.client.metadata import UnknownTopic
 from broker.errors import BrokerError, ErrorCode
@@ -118,3 +119,15 @@ def test_internal_topics_are_listed_on_demand(admin: Admin, cluster: Cluster, gr
     cluster.coordinator(group)  # creates __consumer_offsets
     assert "__consumer_offsets" not in admin.list_topics()
     assert "__consumer_offsets" in admin.list_topics(internal=True)
+
+
+def test_settings_of_all_brokers_come_with_source_and_synonyms(admin: Admin, topic: str) -> None:
+    admin.create_topic(topic, configs={"retention.ms": "1000"})
+    entry = admin.describe_configs(ResourceType.TOPIC, topic, ["retention.ms"])["retention.ms"]
+    assert entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+    assert entry.synonyms[0].source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+    admin.alter_configs(ResourceType.BROKER, ALL_BROKERS, {"log.retention.ms": "86400001"})
+    changed = admin.describe_configs(ResourceType.BROKER, ALL_BROKERS)["log.retention.ms"]
+    assert (changed.value, changed.source) == ("86400001", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
+    admin.alter_configs(ResourceType.BROKER, ALL_BROKERS, {}, delete=["log.retention.ms"])
+    assert "log.retention.ms" not in admin.describe_configs(ResourceType.BROKER, ALL_BROKERS)
