@@ -33,7 +33,7 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
-def test_any_history_reads_as_a_dictionary(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple]) -> None:  # type: ignore[type-arg]
+def test_any_history_reads_as_a_dictionary(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple]) -> None:
     directory = tmp_path_factory.mktemp("log")
     clock = ManualClock(NOW)
     config = replace(EAGER, segment_bytes=800)

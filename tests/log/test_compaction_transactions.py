@@ -166,7 +166,7 @@ STEPS = st.lists(
 @given(steps=STEPS)
 def test_any_history_of_transactions_reads_as_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory,
-    steps: list[tuple],  # type: ignore[type-arg]
+    steps: list[tuple],
 ) -> None:
     directory, clock = tmp_path_factory.mktemp("log"), ManualClock(NOW)
     manager = eager_manager(directory, clock)

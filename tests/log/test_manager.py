@@ -9,6 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -37,7 +38,7 @@ def start(tmp_path: Path, clock: ManualClock) -> Iterator[Start]:
     """`start()` loads a manager on the same directory each time; one that still runs is crashed first."""
     running: list[LogManager] = []
 
-    def start(*directories: Path, config: LogConfig = SMALL, **settings: int) -> LogManager:
+    def start(*directories: Path, config: LogConfig = SMALL, **settings: Any) -> LogManager:
         crash(running)
         manager = LogManager(directories or [tmp_path / "data"], clock, **settings)
         manager.load(lambda topic: config)
