@@ -51,7 +51,7 @@ def test_unknown_partitions(ask: Requests, topic: str) -> None:
 
 
 def test_not_where_records_are_only_compacted(ask: Requests, topic: str) -> None:
-    ask.create(topic, **{"cleanup.policy": "compact"})
+    ask.create(topic, cleanup_policy="compact")
     assert delete(ask, topic, 0) == (ErrorCode.policy_violation, -1)
 
 

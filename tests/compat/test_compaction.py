@@ -109,7 +109,7 @@ def confluent(broker: BrokerProcess, topic: str, *, max_bytes: int = 1 << 20) ->
             assert message is not None, f"nothing came after {rows[-1:]}"
             if message.error():
                 return rows
-            rows.append((message.offset(), message.key(), message.value()))
+            rows.append((message.offset() or 0, message.key() or b"", message.value()))
     finally:
         reader.close()
 
@@ -258,6 +258,7 @@ def test_offsets_that_are_gone_are_read_from_the_next_that_is_there(
         reader = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "unused"})
         reader.assign([TopicPartition(topic, 0, offset)])
         message = reader.poll(TIMEOUT)
+        assert message is not None
         assert message.offset() == next(row[0] for row in expected if row[0] >= offset)
         reader.close()
 
@@ -319,7 +320,7 @@ def test_append_time_is_the_brokers_and_stays_through_compaction(broker: BrokerP
         reader.assign([TopicPartition(topic, 0, 0)])
         found: dict[bytes, tuple[int, int]] = {}
         while (message := reader.poll(TIMEOUT)) is not None and not message.error():
-            found.setdefault(message.key(), message.timestamp())
+            found.setdefault(message.key() or b"", message.timestamp())
         reader.close()
         return found
 
