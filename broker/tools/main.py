@@ -5,7 +5,7 @@ command line, so that `pykafka --help` starts at once and a missing library brea
 it. Commands of other packages are found by the entry point group `pykafka.commands`; the broker's side never
 imports them by name.
 
-Exit status: 0 done, 1 a PykafkaError (one line on standard error; `--debug` shows the traceback), 2 wrong usage.
+Exit status: 0 done, 1 failed (one line on standard error; `--debug` shows the traceback), 2 wrong usage.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ __all__ = ["main"]
 
 BUILT_IN = {
     "broker": "broker.tools.broker:app",
+    "users": "broker.tools.users:app",
     "zookeeper": "broker.tools.zookeeper:app",
     "topics": "broker.tools.topics:app",
     "produce": "broker.tools.produce:produce",
@@ -32,6 +34,8 @@ BUILT_IN = {
     "log": "broker.tools.log:app",
 }
 PLUGIN_GROUP = "pykafka.commands"
+COMPLETED_LINE = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
+"""Where the shells' completion scripts leave what is typed so far: zsh, fish and PowerShell, and bash."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -43,15 +47,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # Only here, so that a start without an error does not pay for it.
         from broker.errors import PykafkaError
 
-        if "--debug" in given or not isinstance(error, PykafkaError):
+        if "--debug" in given or not isinstance(error, (PykafkaError, OSError)):
             raise
-        fail(str(error))
+        fail(str(error), getattr(error, "exit_status", 1))
 
 
-def fail(message: str) -> NoReturn:
-    """One red line on standard error, then exit status 1."""
+def fail(message: str, status: int = 1) -> NoReturn:
+    """One red line on standard error, then the exit status: 2 for a UsageError."""
     typer.secho(f"pykafka: {message}", fg=typer.colors.RED, err=True)
-    raise SystemExit(1)
+    raise SystemExit(status)
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
@@ -59,19 +63,25 @@ def build(arguments: Sequence[str]) -> typer.Typer:
     app = typer.Typer(
         help="A log broker that speaks Apache Kafka's protocol, and its tools.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_global_options)
     known = commands()
-    named = next((argument for argument in arguments if not argument.startswith("-")), None)
+    named = next((word for word in [*arguments, *_line_to_complete()] if not word.startswith("-")), None)
     if named in known:
         _attach(app, named, _load(named, known[named]))
     else:
         for name, target in known.items():
             app.command(name, help=summary(target))(_placeholder)
     return app
+
+
+def _line_to_complete() -> list[str]:
+    """The words behind `pykafka` on the line that a shell asks to complete, when this is what we were started for."""
+    if "_PYKAFKA_COMPLETE" not in os.environ:
+        return []
+    return next((os.environ[name].split()[1:] for name in COMPLETED_LINE if os.environ.get(name)), [])
 
 
 def commands() -> dict[str, str]:

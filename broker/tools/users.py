@@ -1,0 +1,199 @@
+"""Users who log in by SCRAM (the `users` entities of kafka-configs.sh).
+
+Reached as `pykafka users …`. Asks a broker, or with `--zookeeper` writes to ZooKeeper itself: that is how the first
+user comes to be where every listener asks for a login, and it needs no broker. Passwords come from a prompt or from
+standard input, never from the command line, which others could see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Protocol
+
+import typer
+
+from broker.client.admin_users import UserAdmin
+from broker.client.cluster import Cluster
+from broker.cluster import znodes
+from broker.cluster.changes import ChangeNotifications
+from broker.cluster.registry import Registry
+from broker.cluster.users import decode_credentials, encode_changes
+from broker.cluster.zk import ZooKeeper
+from broker.errors import ConfigError
+from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
+from broker.tools.client_options import BootstrapServer, CommandConfig, JsonOutput, client_settings
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Users who log in by SCRAM: create, list, delete, new passwords.", no_args_is_help=True)
+
+_ZOOKEEPER_TIMEOUT_MS = 10_000
+
+UserName = Annotated[str, typer.Option("--user", help="Name of the user.", metavar="NAME")]
+Mechanisms = Annotated[
+    list[str] | None,
+    typer.Option("--mechanism", help="SCRAM-SHA-256 or SCRAM-SHA-512, by default both; may be repeated."),
+]
+Iterations = Annotated[
+    int, typer.Option(min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="How slow a password is to be tried.")
+]
+PasswordStdin = Annotated[
+    bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
+]
+ZooKeeperOption = Annotated[
+    str | None,
+    typer.Option("--zookeeper", help="Write to this ZooKeeper, without a broker.", metavar="HOST:PORT[/CHROOT]"),
+]
+
+Users = dict[str, dict[ScramMechanism, int]]
+
+
+class _Store(Protocol):
+    """Where users are kept, as these commands see it."""
+
+    def describe_users(self) -> Users: ...
+    def set_password(self, user: str, password: str, mechanisms: list[ScramMechanism], iterations: int) -> None: ...
+    def delete_user(self, user: str, mechanisms: list[ScramMechanism]) -> None: ...
+
+
+@app.command()
+def create(
+    user: UserName,
+    mechanism: Mechanisms = None,
+    iterations: Iterations = MIN_ITERATIONS,
+    password_stdin: PasswordStdin = False,
+    zookeeper: ZooKeeperOption = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Create a user; asks for the password."""
+    mechanisms = _mechanisms(mechanism) or list(ScramMechanism)
+    with _store(zookeeper, bootstrap_server, command_config) as store:
+        if user in store.describe_users():
+            raise ConfigError(f"there is a user {user} already; `pykafka users password` gives a new password")
+        store.set_password(user, _ask_password(user, password_stdin), mechanisms, iterations)
+    typer.echo(f"Created user {user} ({', '.join(one.value for one in mechanisms)}).")
+
+
+@app.command()
+def password(
+    user: UserName,
+    mechanism: Mechanisms = None,
+    iterations: Iterations = MIN_ITERATIONS,
+    password_stdin: PasswordStdin = False,
+    zookeeper: ZooKeeperOption = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Give a user a new password, for the mechanisms he has or those that are named."""
+    with _store(zookeeper, bootstrap_server, command_config) as store:
+        mechanisms = _mechanisms(mechanism) or list(_known(store, user))
+        store.set_password(user, _ask_password(user, password_stdin), mechanisms, iterations)
+    typer.echo(f"Changed the password of user {user}.")
+
+
+@app.command("list")
+def list_users(
+    as_json: JsonOutput = False,
+    zookeeper: ZooKeeperOption = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """List the users and the mechanisms they log in by."""
+    with _store(zookeeper, bootstrap_server, command_config) as store:
+        users = store.describe_users()
+    if as_json:
+        shown = {user: {one.value: {"iterations": n} for one, n in has.items()} for user, has in sorted(users.items())}
+        typer.echo(json.dumps(shown, indent=2))
+        return
+    for user, has in sorted(users.items()):
+        typer.echo(f"{user}\t{','.join(f'{one.value}=[iterations={count}]' for one, count in has.items())}")
+
+
+@app.command()
+def delete(
+    user: UserName,
+    mechanism: Mechanisms = None,
+    zookeeper: ZooKeeperOption = None,
+    bootstrap_server: BootstrapServer = None,
+    command_config: CommandConfig = None,
+) -> None:
+    """Take a user's credentials away; connections that are open stay."""
+    with _store(zookeeper, bootstrap_server, command_config) as store:
+        has = _known(store, user)
+        mechanisms = _mechanisms(mechanism) or list(has)
+        missing = [one.value for one in mechanisms if one not in has]
+        if missing:
+            raise ConfigError(f"user {user} has no credential for {', '.join(missing)}")
+        store.delete_user(user, mechanisms)
+    typer.echo(f"Deleted user {user} ({', '.join(one.value for one in mechanisms)}).")
+
+
+def _known(store: _Store, user: str) -> dict[ScramMechanism, int]:
+    has = store.describe_users().get(user)
+    if not has:
+        raise ConfigError(f"there is no user {user}; `pykafka users list` shows them")
+    return has
+
+
+def _mechanisms(names: list[str] | None) -> list[ScramMechanism]:
+    try:
+        return [ScramMechanism(name.upper()) for name in names or ()]
+    except ValueError as error:
+        raise ConfigError(f"--mechanism: {error}; use {' or '.join(one.value for one in ScramMechanism)}") from None
+
+
+def _ask_password(user: str, from_stdin: bool) -> str:
+    if from_stdin:
+        given = sys.stdin.readline().rstrip("\r\n")
+    else:
+        given = getpass.getpass(f"Password of {user}: ")
+        if given != getpass.getpass("Again: "):
+            raise ConfigError("the two passwords differ")
+    if not given:
+        raise ConfigError("the password is empty")
+    return given
+
+
+@contextlib.contextmanager
+def _store(zookeeper: str | None, bootstrap: str | None, file: Path | None) -> Iterator[_Store]:
+    if zookeeper is None:
+        with Cluster(client_settings(bootstrap, file)) as cluster:
+            yield UserAdmin(cluster)
+        return
+    if bootstrap or file:
+        raise ConfigError("--zookeeper goes without a broker: leave --bootstrap-server and --command-config out")
+    client = ZooKeeper(zookeeper, _ZOOKEEPER_TIMEOUT_MS)
+    try:
+        client.start()
+        yield _InZooKeeper(client)
+    finally:
+        client.close()
+
+
+class _InZooKeeper:
+    """Kafka's nodes themselves; running brokers are told."""
+
+    def __init__(self, client: ZooKeeper) -> None:
+        self._registry = Registry(client)
+        self._registry.ensure_paths()
+        self._changes = ChangeNotifications(client)
+
+    def describe_users(self) -> Users:
+        users = {user: decode_credentials(user, config) for user, config in self._registry.user_configs().items()}
+        return {user: {one: made.iterations for one, made in has.items()} for user, has in users.items() if has}
+
+    def set_password(self, user: str, password: str, mechanisms: list[ScramMechanism], iterations: int) -> None:
+        self._alter(user, {one: ScramCredential.make(one, password, iterations) for one in mechanisms})
+
+    def delete_user(self, user: str, mechanisms: list[ScramMechanism]) -> None:
+        self._alter(user, dict.fromkeys(mechanisms))
+
+    def _alter(self, user: str, changes: dict[ScramMechanism, ScramCredential | None]) -> None:
+        self._registry.alter_user_config(user, encode_changes(changes))
+        self._changes.notify_config_change(f"users/{znodes.sanitized(user)}")
