@@ -1,35 +1,38 @@
-"""Create, list, describe, alter and delete topics (kafka-topics.sh).
+"""Create, list, describe, alter, empty and delete topics (kafka-topics.sh, kafka-delete-records.sh).
 
 Reached as `pykafka topics …`; the options mean what they mean there. `--json` prints one JSON document for
-programs. Raises BrokerError for what the broker refuses, ConfigError for a malformed option.
+programs. Raises BrokerError for what the broker refuses, UsageError for a malformed option.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 
 from broker.client.admin import Admin, NewTopic, ResourceType
-from broker.client.cluster import Cluster
+from broker.client.admin_topics import HIGH_WATERMARK
 from broker.client.metadata import TopicMetadata, UnknownTopic
-from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
+    AnyTopic,
     BootstrapServer,
     CommandConfig,
+    ConfigFile,
     JsonOutput,
-    client_settings,
+    OneTopic,
+    administration,
     parse_pairs,
 )
+from broker.tools.output import print_json, print_lines, print_table, report
+from broker.tools.usage import UsageError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter, empty and delete topics.", no_args_is_help=True)
 
-TopicName = Annotated[str, typer.Option("--topic", help="Name of the topic.", metavar="NAME")]
-AnyTopicName = Annotated[str | None, typer.Option("--topic", help="Only this topic.", metavar="NAME")]
 Configs = Annotated[
     list[str] | None, typer.Option("--config", help="Topic setting; may be repeated.", metavar="KEY=VALUE")
 ]
@@ -38,53 +41,53 @@ IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing when the
 
 @app.command()
 def create(
-    topic: TopicName,
+    topic: OneTopic,
     partitions: Annotated[int | None, typer.Option(min=1, help="Default: num.partitions of the broker.")] = None,
     replication_factor: Annotated[int | None, typer.Option(min=1, help="Default: as the broker has it.")] = None,
     config: Configs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing when it is there.")] = False,
+    as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
 ) -> None:
     """Create a topic."""
     new = NewTopic(topic, partitions or -1, replication_factor or -1, parse_pairs(config, "--config"))
-    with Cluster(client_settings(bootstrap_server, command_config)) as cluster:
+    with administration(bootstrap_server, command_config) as admin:
         try:
-            Admin(cluster).create_topics([new])
+            admin.create_topics([new])
         except BrokerError as error:
             if not (if_not_exists and error.code is ErrorCode.topic_already_exists):
                 raise
-            typer.echo(f"Topic {topic} exists already.")
+            report(as_json, f"Topic {topic} exists already.", {"topic": topic, "created": False})
             return
-    typer.echo(f"Created topic {topic}.")
+    report(as_json, f"Created topic {topic}.", {"topic": topic, "created": True})
 
 
 @app.command("list")
 def list_topics(
-    topic: AnyTopicName = None,
+    topic: AnyTopic = None,
     exclude_internal: Annotated[bool, typer.Option("--exclude-internal", help="Leave __topics out.")] = False,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
+    command_config: ConfigFile = None,
 ) -> None:
     """List the names of topics."""
-    with Cluster(client_settings(bootstrap_server, command_config)) as cluster:
-        names = [name for name in Admin(cluster).list_topics(internal=not exclude_internal) if topic in (None, name)]
-    typer.echo(json.dumps(names)) if as_json else _print_lines(names)
+    with administration(bootstrap_server, command_config) as admin:
+        names = [name for name in admin.list_topics(internal=not exclude_internal) if topic in (None, name)]
+    print_json(names) if as_json else print_lines(names)
 
 
 @app.command()
 def describe(
-    topic: AnyTopicName = None,
+    topic: AnyTopic = None,
     exclude_internal: Annotated[bool, typer.Option("--exclude-internal", help="Leave __topics out.")] = False,
     if_exists: IfExists = False,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
+    command_config: ConfigFile = None,
 ) -> None:
     """Show partitions, leaders, replicas and the settings of topics."""
-    with Cluster(client_settings(bootstrap_server, command_config)) as cluster:
-        admin = Admin(cluster)
+    with administration(bootstrap_server, command_config) as admin:
         try:
             found = admin.describe_topics([topic] if topic else None)
         except UnknownTopic:
@@ -93,58 +96,84 @@ def describe(
             found = {}
         wanted = [one for _, one in sorted(found.items()) if not (exclude_internal and one.internal)]
         described = [_describe(one, _own_configs(admin, one.name)) for one in wanted]
-    typer.echo(json.dumps(described, indent=2)) if as_json else _print_lines(map(_as_text, described))
+    print_json(described) if as_json else print_lines(map(_as_text, described))
 
 
 @app.command()
 def alter(
-    topic: TopicName,
+    topic: OneTopic,
     partitions: Annotated[int | None, typer.Option(min=1, help="New number of partitions, a larger one.")] = None,
     config: Configs = None,
     delete_config: Annotated[
         list[str] | None, typer.Option("--delete-config", help="Back to the default; may be repeated.", metavar="KEY")
     ] = None,
     if_exists: IfExists = False,
+    as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
 ) -> None:
     """Add partitions, change settings."""
     settings = parse_pairs(config, "--config")
     if partitions is None and not settings and not delete_config:
-        raise ConfigError("nothing to alter: give --partitions, --config or --delete-config")
-    with Cluster(client_settings(bootstrap_server, command_config)) as cluster:
-        admin = Admin(cluster)
+        raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
+    with administration(bootstrap_server, command_config) as admin:
         try:
             admin.describe_topics([topic])
         except UnknownTopic:
             if not if_exists:
                 raise
-            typer.echo(f"There is no topic {topic}.")
+            report(as_json, f"There is no topic {topic}.", {"topic": topic, "altered": False})
             return
         if settings or delete_config:
             admin.alter_configs(ResourceType.TOPIC, topic, settings, delete=delete_config or ())
         if partitions is not None:
             admin.create_partitions(topic, partitions)
-    typer.echo(f"Altered topic {topic}.")
+    report(as_json, f"Altered topic {topic}.", {"topic": topic, "altered": True})
 
 
 @app.command()
 def delete(
-    topic: TopicName,
+    topic: OneTopic,
     if_exists: IfExists = False,
+    as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
+    command_config: ConfigFile = None,
 ) -> None:
     """Delete a topic with all its records."""
-    with Cluster(client_settings(bootstrap_server, command_config)) as cluster:
+    with administration(bootstrap_server, command_config) as admin:
         try:
-            Admin(cluster).delete_topics([topic])
+            admin.delete_topics([topic])
         except BrokerError as error:
             if not (if_exists and error.code is ErrorCode.unknown_topic_or_partition):
                 raise
-            typer.echo(f"There is no topic {topic}.")
+            report(as_json, f"There is no topic {topic}.", {"topic": topic, "deleted": False})
             return
-    typer.echo(f"Deleted topic {topic}.")
+    report(as_json, f"Deleted topic {topic}.", {"topic": topic, "deleted": True})
+
+
+@app.command("delete-records")
+def delete_records(
+    topic: OneTopic,
+    before: Annotated[str, typer.Option("--before", help="An offset, or latest for all.", metavar="OFFSET")],
+    partition: Annotated[
+        list[int] | None, typer.Option("--partition", "-p", min=0, help="Default: all; may be repeated.")
+    ] = None,
+    as_json: JsonOutput = False,
+    bootstrap_server: BootstrapServer = None,
+    command_config: ConfigFile = None,
+) -> None:
+    """Delete the oldest records of a topic's partitions, those before an offset."""
+    if before != "latest" and not before.isdecimal():
+        raise UsageError(f"--before {before}: expected an offset, or latest")
+    offset = HIGH_WATERMARK if before == "latest" else int(before)
+    with administration(bootstrap_server, command_config) as admin:
+        partitions = partition or list(admin.describe_topics([topic])[topic].partitions)
+        starts = admin.delete_records({TopicPartition(topic, index): offset for index in partitions})
+    rows = [{"topic": tp.topic, "partition": tp.partition, "logStartOffset": start} for tp, start in starts.items()]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(["topic", "partition", "begins at"], [list(row.values()) for row in rows])
 
 
 def _own_configs(admin: Admin, topic: str) -> dict[str, str | None]:
@@ -185,8 +214,3 @@ def _as_text(topic: dict[str, Any]) -> str:
 
 def _ids(ids: Iterable[int]) -> str:
     return ",".join(map(str, ids))
-
-
-def _print_lines(lines: Iterable[str]) -> None:
-    for line in lines:
-        typer.echo(line)

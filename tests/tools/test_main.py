@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
 from broker.errors import ConfigError
 from broker.tools import main as console
+from tests.support.broker_process import BrokerProcess
 from tests.support.source_tree import ROOT
 
 
@@ -40,9 +43,10 @@ def test_help_imports_no_command(tmp_path: Path) -> None:
 
 
 def test_an_error_is_one_line_and_status_1() -> None:
-    done = run("topics", "create", "--topic", "t", "--config", "nonsense")
+    done = run("topics", "list", "--config", "no-such-file")
     assert done.returncode == 1
-    assert done.stderr == "pykafka: --config nonsense: expected KEY=VALUE\n"
+    assert done.stderr.startswith("pykafka: cannot read no-such-file")
+    assert len(done.stderr.splitlines()) == 1
     assert done.stdout == ""
 
 
@@ -50,13 +54,16 @@ def test_debug_shows_the_traceback() -> None:
     done = run("--debug", "topics", "create", "--topic", "t", "--config", "nonsense")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
-    assert "ConfigError" in done.stderr
+    assert "UsageError" in done.stderr
 
 
 def test_wrong_usage_is_status_2() -> None:
     done = run("topics", "create")
     assert done.returncode == 2
     assert "--topic" in done.stderr
+    done = run("topics", "create", "--topic", "t", "--config", "nonsense")
+    assert done.returncode == 2
+    assert done.stderr == "pykafka: --config nonsense: expected KEY=VALUE\n"
 
 
 def test_an_unknown_command_is_wrong_usage() -> None:
@@ -83,3 +90,27 @@ def test_a_command_whose_library_is_missing_breaks_only_itself(
         "the command 'broken' cannot be loaded: No module named 'tests.tools.no_such_module'" in capsys.readouterr().err
     )
     assert console.summary("tests.tools.no_such_module:run").startswith("(not available")
+
+
+def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What bash is told when Tab is pressed at the end of `line`."""
+    words = line.split(" ")
+    monkeypatch.setenv("_PYKAFKA_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", line)
+    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
+    return subprocess.run(
+        [sys.executable, "-m", "broker.tools.main"], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.split()
+
+
+def test_the_shell_completes_commands_options_and_names(
+    broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert completions("pykafka top", monkeypatch) == ["topics"]
+    assert completions("pykafka topics desc", monkeypatch) == ["describe"]
+    assert completions("pykafka topics describe --bootst", monkeypatch) == ["--bootstrap-server"]
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic(topic)
+    line = f"pykafka topics describe -b {broker.bootstrap} --topic {topic[:-1]}"
+    assert topic in completions(line, monkeypatch)
+    assert completions("pykafka topics describe -b 127.0.0.1:1 --topic x", monkeypatch) == []

@@ -68,7 +68,6 @@ def test_without_them_it_is_an_error(at: tuple[str, str], topic: str) -> None:
         (["create", "--topic", "t-bad-config", "--config", "retention.mss=1"], "did you mean 'retention.ms'"),
         (["create", "--topic", "t-bad-value", "--config", "retention.ms=soon"], "retention.ms=soon"),
         (["create", "--topic", "t-replicas", "--replication-factor", "3"], "INVALID_REPLICATION_FACTOR"),
-        (["alter", "--topic", "t"], "nothing to alter"),
         (["list", "--command-config", "no-such-file"], "cannot read no-such-file"),
     ],
 )
@@ -76,6 +75,37 @@ def test_what_cannot_be_is_refused_in_one_line(at: tuple[str, str], arguments: l
     error = error_of("topics", *arguments, *at)
     assert complaint in error
     assert len(error.splitlines()) == 1
+
+
+def test_an_alteration_of_nothing_is_wrong_usage(at: tuple[str, str]) -> None:
+    assert "nothing to alter" in error_of("topics", "alter", "--topic", "t", *at, status=2)
+
+
+def test_changes_are_told_as_json(at: tuple[str, str], topic: str) -> None:
+    assert json.loads(output_of("topics", "create", "--topic", topic, "--json", *at)) == {
+        "topic": topic,
+        "created": True,
+    }
+    again = output_of("topics", "create", "--topic", topic, "--if-not-exists", "--json", *at)
+    assert json.loads(again) == {"topic": topic, "created": False}
+
+
+def test_the_oldest_records_are_deleted(at: tuple[str, str], topic: str) -> None:
+    output_of("topics", "create", "--topic", topic, "--partitions", "2", *at)
+    output_of("produce", "--topic", topic, "--partition", "1", *at, stdin=b"a\nb\nc\n")
+    one = json.loads(output_of("topics", "delete-records", "--topic", topic, "-p", "1", "--before", "2", "--json", *at))
+    assert one == [{"topic": topic, "partition": 1, "logStartOffset": 2}]
+    table = output_of("topics", "delete-records", "--topic", topic, "--before", "latest", *at).splitlines()
+    assert [line.split()[1:] for line in table[1:]] == [["0", "0"], ["1", "3"]]
+    assert "OFFSET_OUT_OF_RANGE" in error_of("topics", "delete-records", "--topic", topic, "--before", "9", *at)
+    assert "an offset, or latest" in error_of(
+        "topics", "delete-records", "--topic", topic, "--before", "x", *at, status=2
+    )
+
+
+def test_the_environment_names_the_broker(broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYKAFKA_BOOTSTRAP_SERVER", broker.bootstrap)
+    assert output_of("topics", "create", "--topic", topic) == f"Created topic {topic}.\n"
 
 
 def test_an_unreachable_broker_is_named() -> None:
