@@ -261,7 +261,7 @@ def test_group_goes_on_after_the_broker_is_killed(
         def enough() -> bool:
             message = one.consumer.poll(0.05)
             if message is not None and message.error() is None:
-                seen.append(message.value())
+                seen.append(message.value() or b"")
             return len(seen) >= count
 
         eventually(enough, timeout=TIMEOUT)
