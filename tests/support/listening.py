@@ -24,7 +24,7 @@ async def serving(
     handler: Body, metrics: Metrics | None = None, **settings: Any
 ) -> AsyncIterator[tuple[str, int, ListenerSet]]:
     """Metadata and ApiVersions are answered by `handler`; gives (host, port, listeners)."""
-    config = BrokerConfig(listeners=("PLAINTEXT://127.0.0.1:0",), **settings)
+    config = BrokerConfig(**{"listeners": ("PLAINTEXT://127.0.0.1:0",), **settings})
     metrics = metrics or Metrics()
     listeners = ListenerSet(config, metrics)
     (bound,) = listeners.bind()
