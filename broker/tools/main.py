@@ -31,6 +31,7 @@ BUILT_IN = {
     "topics": "broker.tools.topics:app",
     "produce": "broker.tools.produce:produce",
     "consume": "broker.tools.consume:consume",
+    "groups": "broker.tools.groups:app",
     "log": "broker.tools.log:app",
 }
 PLUGIN_GROUP = "pykafka.commands"

@@ -1,0 +1,141 @@
+"""`pykafka groups` and `pykafka offsets` against a broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.client.consumer import Consumer
+from broker.client.producer import Producer
+from broker.protocol.topic_partition import TopicPartition
+from tests.support.broker_process import BrokerProcess
+from tests.support.console import answer_of, error_of, output_of
+from tests.support.waiting import eventually
+
+RECORDS = 10
+
+
+@pytest.fixture
+def at(broker: BrokerProcess) -> tuple[str, str]:
+    return ("--bootstrap-server", broker.bootstrap)
+
+
+@pytest.fixture
+def filled(broker: BrokerProcess, topic: str, group: str) -> str:
+    """A topic of two partitions with RECORDS each, of ms 1000, 2000, …; `group` has read 4 of the first."""
+    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
+        Admin(cluster).create_topic(topic, 2)
+        for index in range(RECORDS):
+            for partition in (0, 1):
+                producer.send(topic, b"%d" % index, partition=partition, timestamp=(index + 1) * 1000)
+        producer.flush()
+        Admin(cluster).alter_group_offsets(group, {TopicPartition(topic, 0): 4})
+    return topic
+
+
+@pytest.fixture
+def member(broker: BrokerProcess, filled: str, group: str) -> Iterator[Consumer]:
+    """A member of the group, with both partitions."""
+    with Consumer(broker.bootstrap, {"group.id": group, "client.id": "reader"}) as consumer:
+        consumer.subscribe([filled])
+        eventually(lambda: consumer.poll(0.05) == [] and len(consumer.assignment()) == 2)
+        yield consumer
+
+
+def document(*arguments: str) -> Any:
+    return json.loads(answer_of(*arguments, "--json"))
+
+
+def reset(at: tuple[str, str], group: str, *arguments: str) -> dict[int, int]:
+    """Where the partitions would go."""
+    rows = document("groups", "reset-offsets", "--group", group, *arguments, *at)
+    return {row["partition"]: row["newOffset"] for row in rows}
+
+
+def test_a_group_is_listed_and_described(at: tuple[str, str], filled: str, group: str) -> None:
+    listed = [line.split() for line in output_of("groups", "list", *at).splitlines()]
+    assert listed[0] == ["GROUP", "STATE", "TYPE", "PROTOCOL"]
+    assert [group, "Empty", "classic"] in [line[:3] for line in listed]
+    head, *rows = [line.split() for line in output_of("groups", "describe", "--group", group, *at).splitlines()]
+    assert head[:6] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
+    assert rows == [[group, filled, "0", "4", "10", "6", "-", "-", "-"]]
+    assert group not in [one["group"] for one in document("groups", "list", "--state", "Stable", *at)]
+
+
+def test_members_are_shown_with_what_they_were_given(
+    at: tuple[str, str], filled: str, member: Consumer, group: str
+) -> None:
+    (described,) = document("groups", "describe", "--group", group, *at)
+    assert (described["state"], described["assignor"]) == ("Stable", "range")
+    assert [(row["partition"], row["clientId"]) for row in described["partitions"]] == [(0, "reader"), (1, "reader")]
+    (shown,) = described["members"]
+    assert [tp["partition"] for tp in shown["partitions"]] == [0, 1]
+    assert f"{filled}(0,1)" in answer_of("groups", "describe", "--group", group, "--members", *at)
+    assert "Stable" in answer_of("groups", "describe", "--group", group, "--state", *at)
+    assert "stop its consumers first" in error_of(
+        "groups", "reset-offsets", "--group", group, "--topic", filled, "--to-earliest", *at
+    )
+    assert "NON_EMPTY_GROUP" in error_of("groups", "delete", "--group", group, *at)
+    error = error_of("groups", "delete-offsets", "--group", group, "--topic", f"{filled}:0", *at)
+    assert "GROUP_SUBSCRIBED_TO_TOPIC" in error
+
+
+def test_offsets_are_reset_only_when_told_to(at: tuple[str, str], filled: str, group: str) -> None:
+    assert reset(at, group, "--topic", filled, "--to-earliest") == {0: 0, 1: 0}
+    assert document("groups", "describe", "--group", group, *at)[0]["partitions"][0]["currentOffset"] == 4
+    text = output_of("groups", "reset-offsets", "--group", group, "--topic", filled, "--to-latest", "--execute", *at)
+    assert [line.split()[3:] for line in text.splitlines()] == [
+        ["CURRENT-OFFSET", "NEW-OFFSET"],
+        ["4", "10"],
+        ["-", "10"],
+    ]
+    partitions = document("groups", "describe", "--group", group, *at)[0]["partitions"]
+    assert [(row["currentOffset"], row["lag"]) for row in partitions] == [(10, 0), (10, 0)]
+
+
+def test_the_targets_of_a_reset(at: tuple[str, str], filled: str, group: str) -> None:
+    first = ("--topic", f"{filled}:0")
+    assert reset(at, group, *first, "--to-offset", "7") == {0: 7}
+    assert reset(at, group, *first, "--to-offset", "99") == {0: 10}, "no further than the log goes"
+    assert reset(at, group, *first, "--shift-by", "-3") == {0: 1}
+    assert reset(at, group, "--all-topics", "--shift-by", "2") == {0: 6}
+    assert reset(at, group, *first, "--to-datetime", "1970-01-01T00:00:05.500") == {0: 5}
+    assert reset(at, group, *first, "--to-datetime", "1970-01-01T01:00:02+01:00") == {0: 1}
+    assert reset(at, group, *first, "--by-duration", "PT1H") == {0: 10}
+    assert reset(at, group, "--topic", filled, "--to-current") == {0: 4, 1: 10}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint", "status"),
+    [
+        (["--to-earliest"], "give one of --topic, --all-topics", 2),
+        (["--all-topics"], "give one of --to-earliest", 2),
+        (["--all-topics", "--to-earliest", "--shift-by", "0"], "not 2 of them", 2),
+        (["--all-topics", "--to-datetime", "soon"], "a time such as", 2),
+        (["--all-topics", "--by-duration", "1h"], "a duration such as PT1H30M", 2),
+        (["--topic", "no-such-topic", "--to-earliest"], "there is no topic 'no-such-topic'", 1),
+        (["--topic", "{topic}:x", "--to-earliest"], "expected TOPIC or TOPIC:PARTITION,…", 2),
+        (["--topic", "{topic}:7", "--to-earliest"], "2 partitions, but no 7", 1),
+        (["--topic", "{topic}:1", "--shift-by", "1"], "has no offset of", 2),
+    ],
+)
+def test_what_cannot_be_reset_is_told(
+    at: tuple[str, str], filled: str, group: str, arguments: list[str], complaint: str, status: int
+) -> None:
+    given = [argument.replace("{topic}", filled) for argument in arguments]
+    assert complaint in error_of("groups", "reset-offsets", "--group", group, *given, *at, status=status)
+
+
+def test_groups_and_offsets_are_deleted(at: tuple[str, str], filled: str, group: str) -> None:
+    answer_of("groups", "reset-offsets", "--group", group, "--topic", filled, "--to-earliest", "--execute", *at)
+    said = answer_of("groups", "delete-offsets", "--group", group, "--topic", f"{filled}:1", *at)
+    assert said == f"Deleted the offset of {filled}-1.\n"
+    assert len(document("groups", "describe", "--group", group, *at)[0]["partitions"]) == 1
+    assert document("groups", "delete", "--group", group, *at) == [{"group": group, "deleted": True}]
+    assert f"there is no group '{group}'" in error_of("groups", "describe", "--group", group, *at)
+    assert "GROUP_ID_NOT_FOUND" in error_of("groups", "delete", "--group", group, *at)
