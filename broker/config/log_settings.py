@@ -93,7 +93,7 @@ class LogSettings:
     )
     log_message_timestamp_after_max_ms: int = setting(
         "log.message.timestamp.after.max.ms",
-        UNLIMITED,
+        3_600_000,
         "With CreateTime, a record may be this much newer than the broker's clock.",
         group=LOG,
         check=at_least(0),

@@ -158,7 +158,7 @@ class LogConfig:
     )
     message_timestamp_after_max_ms: int = setting(
         "message.timestamp.after.max.ms",
-        UNLIMITED,
+        3_600_000,
         "With CreateTime, a record may be this much newer than the broker's clock.",
         group=MESSAGES,
         check=at_least(0),

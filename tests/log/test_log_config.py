@@ -31,7 +31,7 @@ def test_the_defaults_are_kafkas() -> None:
         "compression.type": "producer",
         "message.timestamp.type": "CreateTime",
         "message.timestamp.before.max.ms": "9223372036854775807",
-        "message.timestamp.after.max.ms": "9223372036854775807",
+        "message.timestamp.after.max.ms": "3600000",
         "min.insync.replicas": "1",
         "unclean.leader.election.enable": "false",
     }
