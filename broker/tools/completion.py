@@ -15,7 +15,7 @@ from broker.client.cluster import Cluster
 from broker.errors import PykafkaError
 from broker.tools.bootstrap import base_properties
 
-__all__ = ["complete_groups", "complete_topics"]
+__all__ = ["complete_entities", "complete_groups", "complete_topics", "complete_transactional_ids"]
 
 PATIENCE_MS = "1500"
 
@@ -28,6 +28,18 @@ def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
 def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
     """Groups that begin with what is typed."""
     return _names(context, incomplete, lambda admin: [group.group_id for group in admin.list_groups()])
+
+
+def complete_transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Transactional ids that begin with what is typed."""
+    return _names(context, incomplete, lambda admin: [one.transactional_id for one in admin.list_transactions()])
+
+
+def complete_entities(context: typer.Context, incomplete: str) -> list[str]:
+    """Topics, or the ids of brokers, as `--entity-type` says."""
+    if str(context.params.get("entity_type", "topics")).startswith("broker"):
+        return _names(context, incomplete, lambda admin: [str(node.id) for node in admin.cluster.brokers()])
+    return complete_topics(context, incomplete)
 
 
 def _names(context: typer.Context, incomplete: str, ask: Callable[[Admin], Iterable[str]]) -> list[str]:

@@ -32,6 +32,9 @@ BUILT_IN = {
     "produce": "broker.tools.produce:produce",
     "consume": "broker.tools.consume:consume",
     "groups": "broker.tools.groups:app",
+    "offsets": "broker.tools.offsets:app",
+    "configs": "broker.tools.configs:app",
+    "transactions": "broker.tools.transactions:app",
     "log": "broker.tools.log:app",
 }
 PLUGIN_GROUP = "pykafka.commands"
