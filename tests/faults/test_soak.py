@@ -1,0 +1,194 @@
+"""Half an hour at 80 % of the peak, with retention and compaction on: nothing may grow, lag, leak or be logged.
+
+What the load is stands in tests/support/soak_load.py, what is looked at in soak_samples.py. The fast variant runs the
+same for some twenty seconds, with bounds that so short a time allows. The slow one's minutes are set by
+PYKAFKA_SOAK_MINUTES, and PYKAFKA_SOAK_SAMPLES names the file for the samples (CSV, written as it goes on).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.scrape import Scrape
+from tests.support.soak_load import COMPACTED, COPIES, PLAIN, TRANSACTIONAL, SoakLoad
+from tests.support.soak_samples import Handles, Probe, Sample, growth_per_half_hour, lag_of_those_who_stay, quantile
+from tests.support.waiting import eventually
+
+MINUTES = float(os.environ.get("PYKAFKA_SOAK_MINUTES", "30"))
+SHARE_OF_PEAK = 0.8
+MB = 1_000_000
+SEGMENT, RETENTION = 8 * MB, 64 * MB
+
+SETTINGS = {
+    "metrics.listener": "HTTP://127.0.0.1:0",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.retention.check.interval.ms": "1000",
+    "log.segment.delete.delay.ms": "1000",
+    "log.cleaner.backoff.ms": "1000",
+    # What visitors leave behind expires within the run.
+    "offsets.retention.minutes": "1",
+    "offsets.retention.check.interval.ms": "5000",
+    "producer.id.expiration.ms": "60000",
+    "transactional.id.expiration.ms": "60000",
+    "transaction.remove.expired.transaction.cleanup.interval.ms": "5000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.segment.bytes": str(MB),
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.segment.bytes": str(MB),
+}
+DELETED = {"segment.bytes": str(SEGMENT), "retention.bytes": str(RETENTION), "retention.ms": "60000"}
+CLEANED = {
+    "segment.bytes": str(SEGMENT),
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.3",
+    "delete.retention.ms": "5000",
+}
+TOPICS = {
+    PLAIN: (4, DELETED),
+    TRANSACTIONAL: (2, DELETED),
+    COPIES: (2, {**DELETED, "cleanup.policy": "compact,delete"}),
+    COMPACTED: (2, CLEANED),
+    "probe": (1, {**DELETED, "segment.bytes": str(MB)}),
+}
+DISK_MB = 1000
+"""8 partitions of 64 MB, a segment above that and what a second adds to each, and what compaction leaves of two
+topics and of the broker's own two."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """How long a run is, and what it allows."""
+
+    peak_s: float
+    steady_s: float
+    every_s: float
+    rss_growth_mb: float
+    """By the straight line through the second half, for the length of the whole run."""
+    produce_p99_ms: float
+
+
+FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=30, produce_p99_ms=250)
+FULL = Plan(peak_s=10, steady_s=MINUTES * 60 - 10, every_s=5, rss_growth_mb=10, produce_p99_ms=100)
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What came of a run."""
+
+    samples: list[Sample]
+    latencies: list[float]
+    before: Handles
+    after: Handles
+    load: dict[str, dict[str, int]]
+    log: str
+
+
+@pytest.fixture
+def broker(tmp_path: Path, zookeeper: str) -> Iterator[BrokerProcess]:
+    with BrokerProcess(tmp_path / "broker", SETTINGS, zookeeper=f"{zookeeper}/{tmp_path.name}") as process:
+        yield process
+
+
+@pytest.mark.timeout(180)
+def test_some_seconds_near_the_peak_leave_nothing_behind(broker: BrokerProcess, tmp_path: Path) -> None:
+    _judge(FAST, _run(broker, FAST, tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(MINUTES * 60 + 300)
+def test_half_an_hour_near_the_peak_leaves_nothing_behind(broker: BrokerProcess, tmp_path: Path) -> None:
+    _judge(FULL, _run(broker, FULL, tmp_path))
+
+
+def _run(broker: BrokerProcess, plan: Plan, directory: Path) -> Run:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    wanted = [NewTopic(name, count, 1, config=config) for name, (count, config) in TOPICS.items()]
+    for made in admin.create_topics(wanted).values():
+        made.result(30)
+    del admin
+    eventually(lambda: _connections(broker) == 0)
+    before = Handles.of(broker.pid)
+    load = SoakLoad(broker.bootstrap, plan.peak_s, SHARE_OF_PEAK, directory / "load.log")
+    table = Path(os.environ.get("PYKAFKA_SOAK_SAMPLES") or directory / "soak.csv")
+    probe = Probe(broker, load.process, "probe", table)
+    try:
+        _watch(plan, load, probe)
+        load.tell("drain")
+        eventually(lambda: load.phase == "drained", timeout=60)
+        eventually(lambda: lag_of_those_who_stay(Scrape(broker.metrics_url)) == 0, timeout=30, interval=0.5)
+        load.tell("end")
+        load.wait()
+    finally:
+        load.close()
+        probe.close()
+    eventually(lambda: _connections(broker) == 0)
+    eventually(lambda: Handles.of(broker.pid).deleted == 0)
+    after = Handles.of(broker.pid)
+    assert not load.state["failures"]
+    return Run(probe.samples, probe.latencies, before, after, load.state, broker.output)
+
+
+def _watch(plan: Plan, load: SoakLoad, probe: Probe) -> None:
+    """Sample from the end of the peak on."""
+    eventually(lambda: load.phase == "steady", timeout=60 + plan.peak_s)
+    probe.sample()
+    probe.samples.clear()
+    probe.latencies.clear()
+    deadline = due = time.monotonic()
+    deadline += plan.steady_s
+    while due < deadline:
+        due += plan.every_s
+        time.sleep(max(due - time.monotonic(), 0))
+        assert load.phase == "steady"
+        probe.sample()
+
+
+def _judge(plan: Plan, run: Run) -> None:
+    late = run.samples[len(run.samples) // 2 :]
+    length = (plan.steady_s + plan.peak_s) / 1800
+    growth = growth_per_half_hour([(s.seconds, s.rss_mb) for s in late]) * length
+    print(_summary(run, growth))
+    assert growth < plan.rss_growth_mb
+    assert run.after.sockets <= run.before.sockets
+    assert run.after.deleted == 0
+    assert max(s.threads for s in late) <= max(s.threads for s in run.samples[: len(run.samples) // 2]) + 1
+    assert max(s.disk_mb for s in late) < DISK_MB
+    assert late[-1].cleanings > 0
+    assert late[-1].uncollected == 0
+    seconds_behind = max(s.lag for s in late) / (sum(s.mb_in_s for s in late) / len(late) * 1e6 / 1100)
+    assert seconds_behind < 10
+    sent, read = run.load["sent"], run.load["read"]
+    assert read["reader-1"] + read["reader-2"] >= sent["plain"] + sent["idempotent"]
+    assert read["committed-1"] >= sent["in-transactions"] * 0.3  # visitors join its group, and take their part
+    assert read["copier"] >= sent["in-transactions"]
+    assert all(visits > 0 for visits in run.load["visits"].values())
+    assert quantile(run.latencies, 0.99) * 1e3 < plan.produce_p99_ms
+    complaints = [line for line in run.log.splitlines() if " ERROR " in line or "Traceback" in line]
+    assert complaints == []
+
+
+def _summary(run: Run, growth: float) -> str:
+    first, last = run.samples[0], run.samples[-1]
+    count = len(run.samples)
+    return (
+        f"{count} samples, {sum(s.mb_in_s for s in run.samples) / count:.1f} MB/s in (target"
+        f" {run.load['target_mb_s']}), broker {sum(s.broker_cores for s in run.samples) / count:.2f} cores,"
+        f" load {sum(s.load_cores for s in run.samples) / count:.2f} cores\n"
+        f"memory {first.rss_mb} -> {last.rss_mb} MB, growth {growth:.1f} MB; disk at most"
+        f" {max(s.disk_mb for s in run.samples)} MB; handles {run.before} -> {run.after}; threads {last.threads}\n"
+        f"produce p50 {quantile(run.latencies, 0.5) * 1e3:.2f} ms, p99 {quantile(run.latencies, 0.99) * 1e3:.2f} ms,"
+        f" at most {max(run.latencies) * 1e3:.1f} ms; {last.cleanings} compactions; {run.load}"
+    )
+
+
+def _connections(broker: BrokerProcess) -> float:
+    return Scrape(broker.metrics_url).total("kafka_server_socketservermetrics_connection_count")
