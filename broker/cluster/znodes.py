@@ -105,7 +105,7 @@ def user_config_path(user: str) -> str:
 
 def sanitized(name: str) -> str:
     """A user's name as the name of a node (org.apache.kafka.common.utils.Sanitizer)."""
-    return urllib.parse.quote(name, safe="-_.")
+    return urllib.parse.quote(name, safe="-_.").replace("~", "%7E")
 
 
 def desanitized(name: str) -> str:

@@ -24,6 +24,10 @@ SLICE_BYTES: Final = 64 * 1024
 """Encrypted at a time: OpenSSL's buffers never shrink again."""
 _SCRATCH = bytearray(64 * 1024)
 """Shared by all streams: what asyncio reads into it is taken out in the same step."""
+_NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE"})
+_ALERT = b"\x15\x03\x01\x00\x02\x02\x46"
+"""TLS's word for "protocol version", which OpenSSL keeps to itself when what came is no TLS. Clients in plaintext know
+it and say what is wrong (librdkafka, and ours)."""
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _SHORT_NAMES = {
     "commonName": "CN",
@@ -202,7 +206,10 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             self._flush()
             return
         except ssl.SSLError as error:
-            self._flush()  # the alert that tells the peer
+            if self._outgoing.pending:
+                self._flush()  # the alert that tells the peer
+            elif error.reason in _NO_TLS:
+                self._transport.write(_ALERT)
             self._connection.close("tls", f"no TLS handshake: {_reason(error)}")
             return
         self._flush()

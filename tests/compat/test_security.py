@@ -38,8 +38,7 @@ each_way = pytest.mark.parametrize(("listener", "mechanism"), WAYS, ids=lambda p
 def secured(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[SecuredBroker]:
     directory = tmp_path_factory.mktemp("secured")
     certificates = Certificates.make(directory)
-    settings = {key.replace(".", "_"): value for key, value in SESSION_SETTINGS.items()}
-    with SecuredBroker(directory / "data", certificates, f"{zookeeper}/secured", **settings) as process:
+    with SecuredBroker(directory / "data", certificates, f"{zookeeper}/secured", SESSION_SETTINGS) as process:
         yield process
     assert "Traceback" not in process.output
     for secret in (*SECRETS, "PRIVATE KEY", "wrong-s3cret"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -72,9 +73,17 @@ def secured_settings(certificates: Certificates) -> dict[str, str]:
 class SecuredBroker(BrokerProcess):
     """A running broker; `bob` logs in by SCRAM."""
 
-    def __init__(self, data_dir: Path, certificates: Certificates, zookeeper: str, **settings: str) -> None:
-        extra = {key.replace("_", "."): value for key, value in settings.items()}
-        super().__init__(data_dir, {**secured_settings(certificates), **extra}, zookeeper=zookeeper)
+    def __init__(
+        self, data_dir: Path, certificates: Certificates, zookeeper: str, settings: Mapping[str, str] | None = None
+    ) -> None:
+        wanted = {**secured_settings(certificates), **(settings or {})}
+        names = [text.partition("://")[0].lower() for text in wanted["listeners"].split(",")]
+        ours = {
+            key: value
+            for key, value in wanted.items()
+            if not key.startswith("listener.name.") or key.split(".")[2] in names
+        }
+        super().__init__(data_dir, ours, zookeeper=zookeeper)
         self.certificates = certificates
 
     def start(self, timeout_s: float = 60.0) -> Self:

@@ -1,0 +1,72 @@
+"""`pykafka users` through a broker and in ZooKeeper itself."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+
+import pytest
+
+from broker.tools.main import main
+from tests.support.broker_process import BrokerProcess
+from tests.support.console import error_of
+
+
+@pytest.fixture(params=["broker", "zookeeper"])
+def at(request: pytest.FixtureRequest, broker: BrokerProcess) -> tuple[str, str]:
+    if request.param == "broker":
+        return ("--bootstrap-server", broker.bootstrap)
+    return ("--zookeeper", broker.zookeeper)
+
+
+def output_of(*arguments: str, stdin: bytes = b"") -> str:
+    """In this process, which is quicker; must succeed."""
+    given, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin))
+    shown = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(shown), pytest.raises(SystemExit) as ended:
+            main(arguments)
+    finally:
+        sys.stdin = given
+    assert not ended.value.code
+    return shown.getvalue()
+
+
+def users(at: tuple[str, str]) -> dict[str, dict[str, dict[str, int]]]:
+    found: dict[str, dict[str, dict[str, int]]] = json.loads(output_of("users", "list", "--json", *at))
+    return found
+
+
+def test_a_user_is_created_listed_changed_and_deleted(at: tuple[str, str], group: str) -> None:
+    named = ("--user", group)
+    created = output_of("users", "create", *named, "--password-stdin", *at, stdin=b"s3cret\n")
+    assert created == f"Created user {group} (SCRAM-SHA-256, SCRAM-SHA-512).\n"
+    assert users(at)[group] == {"SCRAM-SHA-256": {"iterations": 4096}, "SCRAM-SHA-512": {"iterations": 4096}}
+    again = error_of("users", "create", *named, "--password-stdin", *at, stdin=b"s3cret\n")
+    assert f"there is a user {group} already" in again
+
+    change = ("--mechanism", "scram-sha-512", "--iterations", "8192")
+    output_of("users", "password", *named, *change, "--password-stdin", *at, stdin=b"s3cret\n")
+    line = f"{group}\tSCRAM-SHA-256=[iterations=4096],SCRAM-SHA-512=[iterations=8192]"
+    assert line in output_of("users", "list", *at).splitlines()
+
+    output_of("users", "delete", *named, "--mechanism", "SCRAM-SHA-256", *at)
+    assert list(users(at)[group]) == ["SCRAM-SHA-512"]
+    assert "no credential for SCRAM-SHA-256" in error_of("users", "delete", *named, "--mechanism", "SCRAM-SHA-256", *at)
+    assert output_of("users", "delete", *named, *at) == f"Deleted user {group} (SCRAM-SHA-512).\n"
+    assert group not in users(at)
+
+
+def test_what_is_wrong_is_said(at: tuple[str, str]) -> None:
+    assert "there is no user nobody" in error_of("users", "delete", "--user", "nobody", *at)
+    assert "there is no user nobody" in error_of("users", "password", "--user", "nobody", "--password-stdin", *at)
+    assert "the password is empty" in error_of("users", "create", "--user", "x", "--password-stdin", *at, stdin=b"\n")
+    wrong = error_of("users", "create", "--user", "x", "--mechanism", "PLAIN", *at)
+    assert "use SCRAM-SHA-256 or SCRAM-SHA-512" in wrong
+
+
+def test_broker_and_zookeeper_are_one_or_the_other(broker: BrokerProcess) -> None:
+    both = ("--zookeeper", broker.zookeeper, "--bootstrap-server", broker.bootstrap)
+    assert "--zookeeper goes without a broker" in error_of("users", "list", *both)
