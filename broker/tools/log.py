@@ -1,14 +1,14 @@
-"""`pykafka log`: look into the files of a partition, offline (kafka-dump-log.sh).
+"""`pykafka log`: look into the files of a partition, offline, and at the directories of brokers.
 
-Reads only; a broker may be running on the same directory. `dump` prints one line per batch, `check` every
-inconsistency, with exit status 1 if there is one. Both take a partition's directory or a whole data directory;
-`--json` prints one JSON object per line. Raises ConfigError for a directory without segments.
+`dump` (kafka-dump-log.sh) prints one line per batch and `check` every inconsistency, with exit status 1 if any;
+both read only, and a broker may be running on the same directory. They take a partition's directory or a whole data
+directory, `dump` also one file. `dirs` (kafka-log-dirs.sh) asks brokers. With `--json`, `dump` and `check` print one
+JSON object per line. Raises ConfigError for a directory without segments.
 """
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,51 +16,58 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from broker.errors import CorruptBatch
+from broker.client.admin_log_dirs import LogDir
+from broker.errors import PykafkaError
 from broker.log.consistency import Problem, check_partition
-from broker.log.inspection import InspectedBatch, inspect_segment, partition_directories, segment_files
-from broker.records.batch import BatchHeader
-from broker.records.compression import Codec
-from broker.records.record import Record, decode_batch
+from broker.log.inspection import partition_directories, segment_files
+from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration
+from broker.tools.completion import complete_topics
+from broker.tools.log_dump import print_segment, segment_documents
+from broker.tools.log_side_files import SIDE_FILES, side_file_rows, side_files
+from broker.tools.output import print_json, print_rows, print_table, progress_bar
+from broker.tools.usage import UsageError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Dump and check the files of a partition, offline.", no_args_is_help=True)
+app = typer.Typer(
+    help="Dump and check the files of a partition, offline; show what lies in brokers' directories.",
+    no_args_is_help=True,
+)
 
 Directory = Annotated[Path, typer.Argument(help="A partition's directory, or a data directory for all in it.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
-_COLUMNS = (
-    "offsets",
-    "position",
-    "bytes",
-    "records",
-    "first timestamp",
-    "newest timestamp",
-    "codec",
-    "producer",
-    "epoch",
-    "flags",
-    "crc",
-)
-_LINE = "{:<18} {:>10} {:>9} {:>7}  {:<23}  {:<23}  {:<6}  {:<14} {:>5} {:<14}{}"
+TRANSACTION_FILES = frozenset({".txnindex", ".snapshot"})
 
 
 @app.command()
 def dump(
-    directory: Directory,
-    records: Annotated[bool, typer.Option("--records", help="Print the records of every batch, too.")] = False,
+    path: Annotated[Path, typer.Argument(help="A partition's directory, a data directory for all in it, or one file.")],
+    records: Annotated[
+        bool,
+        typer.Option("--records", help="Print the records of every batch, those of the internal topics decoded."),
+    ] = False,
+    transactions: Annotated[
+        bool, typer.Option("--transactions", help="Also the indexes of aborted transactions and producer snapshots.")
+    ] = False,
+    indexes: Annotated[bool, typer.Option("--indexes", help="Also all other files beside a segment.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print every batch: offsets, timestamps, size, producer, and whether it is sound."""
+    """Print every batch: offsets, timestamps, size, producer, how a transaction ended, and whether it is sound."""
+    only = None if indexes else TRANSACTION_FILES if transactions else frozenset[str]()
     console = Console()
-    for partition in partition_directories(directory):
-        for path in segment_files(partition):
+    for file in _files(path, only):
+        if file.suffix in SIDE_FILES:
+            rows = side_file_rows(file)
             if as_json:
-                for batch in inspect_segment(path):
-                    typer.echo(json.dumps(_as_json(path, batch, records)))
+                print_rows({"file": str(file), **row} for row in rows)
             else:
-                _print_segment(console, path, records)
+                console.print(Text(f"{file} ({_count(len(rows), 'entry', 'entries')})", style="bold"), soft_wrap=True)
+                print_table(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
+        elif as_json:
+            print_rows(segment_documents(file, records))
+        else:
+            print_segment(console, file, records)
 
 
 @app.command()
@@ -71,98 +78,57 @@ def check(
 ) -> None:
     """Verify every batch and index; exit status 1 if anything is wrong."""
     partitions = partition_directories(directory)
-    problems = [problem for partition in partitions for problem in check_partition(partition, compacted=compacted)]
+    problems: list[Problem] = []
+    with progress_bar("checking", len(partitions)) as advance:
+        for number, partition in enumerate(partitions):
+            advance(number, partition.name)
+            problems += check_partition(partition, compacted=compacted)
     if as_json:
-        for path, position, text in problems:
-            typer.echo(json.dumps({"file": str(path), "position": position, "problem": text}))
+        print_rows({"file": str(path), "position": position, "problem": text} for path, position, text in problems)
     else:
         _print_problems(Console(soft_wrap=True), problems, len(partitions))
     if problems:
         raise typer.Exit(1)
 
 
-def _print_segment(console: Console, path: Path, records: bool) -> None:
-    """A line as each batch is read: a segment may have a hundred thousand."""
-    console.print(Text(f"{path} ({path.stat().st_size:,} bytes)", style="bold"), soft_wrap=True)
-    console.print(Text(_LINE.format(*_COLUMNS), style="dim"), soft_wrap=True)
-    for batch in inspect_segment(path):
-        line = _line(batch)
-        if batch.problem:
-            console.print(Text.assemble(line, (batch.problem, "red")), soft_wrap=True)
-        else:
-            console.out(f"{line}ok", highlight=False)
-        if records:
-            for record in _records(batch):
-                console.out(f"    {_record_line(record)}", highlight=False)
+@app.command()
+def dirs(
+    broker: Annotated[
+        list[int] | None, typer.Option("--broker", help="Id of a broker; default: all. May be repeated.")
+    ] = None,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--topic", "-t", help="Default: all. May be repeated.", metavar="NAME", autocompletion=complete_topics
+        ),
+    ] = None,
+    as_json: JsonOutput = False,
+    bootstrap_server: BootstrapServer = None,
+    config_file: ConfigFile = None,
+) -> None:
+    """Ask brokers for their data directories: bytes of each partition, total and free space."""
+    with administration(bootstrap_server, config_file) as admin:
+        found = admin.describe_log_dirs(broker or (), topic or ())
+    if as_json:
+        print_json([_directory_document(one) for one in found])
+    else:
+        for one in found:
+            _print_directory(one)
+    failed = [str(one.error) for one in found if one.error is not None]
+    if failed:
+        raise PykafkaError("; ".join(failed))
 
 
-def _line(batch: InspectedBatch) -> str:
-    header = batch.header
-    if header is None:
-        return f"byte {batch.position}: "
-    return _LINE.format(
-        f"{header.base_offset}-{header.last_offset}",
-        batch.position,
-        header.size,
-        header.record_count,
-        _time(header.base_timestamp),
-        _time(header.max_timestamp),
-        _codec(header),
-        "" if header.producer_id < 0 else f"{header.producer_id}:{header.producer_epoch} #{header.base_sequence}",
-        header.leader_epoch,
-        " ".join(_flags(header)),
-        "",
-    )
-
-
-def _as_json(path: Path, batch: InspectedBatch, records: bool) -> dict[str, Any]:
-    header = batch.header
-    row: dict[str, Any] = {"file": str(path), "position": batch.position, "valid": not batch.problem}
-    if batch.problem:
-        row["problem"] = batch.problem
-    if header is not None:
-        row |= {
-            "base_offset": header.base_offset,
-            "last_offset": header.last_offset,
-            "size": header.size,
-            "record_count": header.record_count,
-            "base_timestamp": header.base_timestamp,
-            "max_timestamp": header.max_timestamp,
-            "codec": _codec(header),
-            "producer_id": header.producer_id,
-            "producer_epoch": header.producer_epoch,
-            "base_sequence": header.base_sequence,
-            "leader_epoch": header.leader_epoch,
-            "flags": _flags(header),
-            "crc": header.crc,
-        }
-    if records:
-        row["records"] = [
-            {
-                "offset": record.offset,
-                "timestamp": record.timestamp,
-                "key": _text(record.key),
-                "value": _text(record.value),
-                "headers": {name: _text(value) for name, value in record.headers},
-            }
-            for record in _records(batch)
-        ]
-    return row
-
-
-def _records(batch: InspectedBatch) -> list[Record]:
-    """The records of a sound batch; none of one that is not, or cannot be decoded."""
-    if batch.header is None or batch.data is None or batch.problem:
-        return []
-    try:
-        return decode_batch(batch.data, 0, batch.header)
-    except CorruptBatch:
-        return []
-
-
-def _record_line(record: Record) -> str:
-    headers = "".join(f" {name}={_text(value)!r}" for name, value in record.headers)
-    return f"{record.offset} {_time(record.timestamp)} {_text(record.key)!r} {_text(record.value)!r}{headers}"
+def _files(path: Path, only: frozenset[str] | None) -> Iterator[Path]:
+    """The file itself, or each partition's segments and what lies beside them of the kinds `only` (None: all)."""
+    if path.is_file():
+        if path.suffix != ".log" and path.suffix not in SIDE_FILES:
+            raise UsageError(f"{path}: expected a directory, or a file *.log, {', '.join('*' + s for s in SIDE_FILES)}")
+        yield path
+        return
+    for partition in partition_directories(path):
+        yield from segment_files(partition)
+        yield from side_files(partition, only=only)
 
 
 def _print_problems(console: Console, problems: list[Problem], partitions: int) -> None:
@@ -175,31 +141,26 @@ def _print_problems(console: Console, problems: list[Problem], partitions: int) 
         console.print(f"{_count(partitions, 'partition')}, no problem found", style="green")
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _codec(header: BatchHeader) -> str:
-    return Codec(header.codec).name.lower() if header.codec in set(Codec) else f"codec {header.codec}"
-
-
-def _flags(header: BatchHeader) -> list[str]:
-    flags = {
-        "append-time": header.is_log_append_time,
-        "transactional": header.is_transactional,
-        "control": header.is_control,
+def _directory_document(one: LogDir) -> dict[str, Any]:
+    return {
+        "broker": one.broker_id,
+        "logDir": one.path,
+        "error": None if one.error is None else str(one.error),
+        "totalBytes": one.total_bytes,
+        "usableBytes": one.usable_bytes,
+        "partitions": [
+            {**tp._asdict(), "size": size.size, "offsetLag": size.offset_lag, "isFuture": size.is_future}
+            for tp, size in one.partitions.items()
+        ],
     }
-    return [name for name, is_set in flags.items() if is_set]
 
 
-def _time(ms: int) -> str:
-    if ms < 0:
-        return "none"
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(sep=" ", timespec="milliseconds").removesuffix("+00:00")
-    except (OverflowError, ValueError, OSError):
-        return f"{ms} ms"
+def _print_directory(one: LogDir) -> None:
+    used = sum(size.size for size in one.partitions.values())
+    space = f", {one.usable_bytes:,} of {one.total_bytes:,} bytes free" if one.total_bytes >= 0 else ""
+    typer.echo(f"broker {one.broker_id}: {one.path}: {_count(len(one.partitions), 'partition')}, {used:,} bytes{space}")
+    print_table(["topic", "partition", "bytes"], [(*tp, size.size) for tp, size in one.partitions.items()])
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("utf-8", "backslashreplace")
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.client.producer import Producer
+from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import Codec
+from broker.records.control import ControlType
 from broker.tools.main import main
 from tests.support.batches import NOW, batch, open_log
+from tests.support.broker_process import BrokerProcess
+from tests.support.console import answer_of, error_of, output_of
 
 
 @pytest.fixture
@@ -116,3 +123,87 @@ def test_a_directory_without_segments_is_refused(
     for path, complaint in ((tmp_path / "none", "is no directory"), (tmp_path, "holds no segment")):
         assert run(command, path) == 1
         assert complaint in capsys.readouterr().err
+
+
+@pytest.fixture
+def transactional(tmp_path: Path) -> Path:
+    """Of producer 7 a transaction that was aborted and one that is open."""
+    log = open_log(tmp_path / "flights-0")
+    for sequence in range(2):
+        log.append(
+            batch(b"x", timestamp=NOW, producer_id=7, producer_epoch=0, sequence=sequence, transactional=True),
+            leader_epoch=0,
+        )
+        if not sequence:
+            log.append_marker(7, 0, ControlType.ABORT, 3, leader_epoch=0)
+    log.close()
+    return tmp_path / "flights-0"
+
+
+def test_markers_aborted_transactions_and_producers_are_shown(
+    transactional: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("dump", transactional, "--transactions") == 0
+    out = capsys.readouterr().out
+    assert "ABORT by 3" in out
+    assert "PRODUCER_ID  FIRST_OFFSET  LAST_OFFSET" in out
+    assert "TRANSACTION_FIRST_OFFSET" in out
+    _, rows = run_json(capsys, "dump", transactional, "--transactions", "--records")
+    assert [row.get("marker") for row in rows[:3]] == [None, "ABORT by 3", None]
+    assert [len(row["records"]) for row in rows[:3]] == [1, 0, 1]
+    assert {"producer_id": 7, "first_offset": 0, "last_offset": 1}.items() <= rows[3].items()
+    assert (rows[-1]["producer_id"], rows[-1]["transaction_first_offset"]) == (7, 2)
+
+
+def test_every_file_beside_a_segment_can_be_dumped(transactional: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in transactional.iterdir():
+        if path.suffix in {".log", ".index", ".timeindex", ".txnindex", ".snapshot"}:
+            assert run("dump", path, "--json") == 0
+    capsys.readouterr()
+    [snapshot] = transactional.glob("*.snapshot")
+    snapshot.write_bytes(b"nonsense")
+    assert run("dump", snapshot) == 1
+    assert f"{snapshot}: too short" in capsys.readouterr().err
+    other = transactional / "notes.txt"
+    other.touch()
+    assert run("dump", other) == 2
+    assert "expected a directory" in capsys.readouterr().err
+
+
+def test_records_of_internal_topics_are_decoded(
+    broker: BrokerProcess, topic: str, group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap, {"transactional.id": group}) as producer:
+        Admin(cluster).create_topic(topic)
+        Admin(cluster).alter_group_offsets(group, {TopicPartition(topic, 0): 5})
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(topic, b"x")
+        producer.commit_transaction()
+    data_dir = broker.data_dir
+    found: dict[str, list[dict[str, Any]]] = {}
+    for name in ("__consumer_offsets", "__transaction_state"):
+        found[name] = []
+        for directory in data_dir.glob(f"**/{name}-*"):
+            _, rows = run_json(capsys, "dump", directory, "--records")
+            found[name] += [record for row in rows for record in row["records"]]
+    key = {"type": "offset", "group_id": group, "topic": topic, "partition": 0}
+    [committed] = [record["value"] for record in found["__consumer_offsets"] if record["key"] == key]
+    assert committed["offset"] == 5
+    states = [r["value"] for r in found["__transaction_state"] if r["key"] == {"transactional_id": group}]
+    assert [state["state"] for state in states][-1] == "CompleteCommit"
+    assert [f"{topic}-0"] in [state["partitions"] for state in states]
+
+
+def test_directories_of_brokers_are_described(broker: BrokerProcess, topic: str) -> None:
+    with Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic(topic, 2)
+    at = ("--bootstrap-server", broker.bootstrap)
+    [found] = json.loads(answer_of("log", "dirs", "--topic", topic, "--json", *at))
+    assert [(row["topic"], row["partition"], row["size"]) for row in found["partitions"]] == [
+        (topic, 0, 0),
+        (topic, 1, 0),
+    ]
+    assert found["totalBytes"] >= found["usableBytes"] > 0
+    assert f"{found['logDir']}: 2 partitions, 0 bytes" in output_of("log", "dirs", "--topic", topic, *at)
+    assert "there is no broker '99'" in error_of("log", "dirs", "--broker", "99", *at)
