@@ -25,7 +25,7 @@ from tests.support.waiting import eventually
 MINUTES = float(os.environ.get("PYKAFKA_SOAK_MINUTES", "30"))
 SHARE_OF_PEAK = 0.8
 MB = 1_000_000
-SEGMENT, RETENTION = 8 * MB, 64 * MB
+SEGMENT, RETENTION = 16 * MB, 160 * MB
 
 SETTINGS = {
     "metrics.listener": "HTTP://127.0.0.1:0",
@@ -59,9 +59,17 @@ TOPICS = {
     COMPACTED: (2, CLEANED),
     "probe": (1, {**DELETED, "segment.bytes": str(MB)}),
 }
-DISK_MB = 1000
-"""8 partitions of 64 MB, a segment above that and what a second adds to each, and what compaction leaves of two
+DISK_MB = 2000
+"""8 partitions of 160 MB, a segment above that and what a second adds to each, and what compaction leaves of two
 topics and of the broker's own two."""
+
+
+SECONDS_BEHIND = 10
+"""Committed offsets are a second old, transactions that visitors leave open hold readers up for three."""
+
+
+WORKER_THREADS = 4
+"""asyncio's pool makes a thread when all it has are busy, up to a handful: late ones are no leak."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +82,11 @@ class Plan:
     rss_growth_mb: float
     """By the straight line through the second half, for the length of the whole run."""
     produce_p99_ms: float
+    """Wide, as a busy machine alone makes a client wait tens of ms; a blocked event loop shows all the same."""
 
 
-FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=30, produce_p99_ms=250)
-FULL = Plan(peak_s=10, steady_s=MINUTES * 60 - 10, every_s=5, rss_growth_mb=10, produce_p99_ms=100)
+FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=30, produce_p99_ms=1000)
+FULL = Plan(peak_s=10, steady_s=MINUTES * 60 - 10, every_s=5, rss_growth_mb=10, produce_p99_ms=250)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,12 +169,13 @@ def _judge(plan: Plan, run: Run) -> None:
     assert growth < plan.rss_growth_mb
     assert run.after.sockets <= run.before.sockets
     assert run.after.deleted == 0
-    assert max(s.threads for s in late) <= max(s.threads for s in run.samples[: len(run.samples) // 2]) + 1
+    early = run.samples[: len(run.samples) // 2]
+    assert max(s.threads for s in late) <= max(s.threads for s in early) + WORKER_THREADS
     assert max(s.disk_mb for s in late) < DISK_MB
     assert late[-1].cleanings > 0
     assert late[-1].uncollected == 0
-    seconds_behind = max(s.lag for s in late) / (sum(s.mb_in_s for s in late) / len(late) * 1e6 / 1100)
-    assert seconds_behind < 10
+    records_s = sum(run.load["sent"].values()) / (plan.peak_s + plan.steady_s)
+    assert max(s.lag for s in late) < SECONDS_BEHIND * records_s
     sent, read = run.load["sent"], run.load["read"]
     assert read["reader-1"] + read["reader-2"] >= sent["plain"] + sent["idempotent"]
     assert read["committed-1"] >= sent["in-transactions"] * 0.3  # visitors join its group, and take their part

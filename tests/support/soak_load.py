@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 
 from tests.support.soak_readers import Copier, GroupReader, Visitors
-from tests.support.soak_writers import VALUE_BYTES, KeyedWriter, TransactionalWriter, Writer
+from tests.support.soak_writers import KeyedWriter, TransactionalWriter, Writer
 
 __all__ = ["COMPACTED", "COPIES", "PLAIN", "TRANSACTIONAL", "SoakLoad"]
 
@@ -28,6 +28,9 @@ PLAIN, TRANSACTIONAL, COPIES, COMPACTED = "plain", "transactional", "copies", "c
 COMMITTED_ONLY = {"isolation.level": "read_committed"}
 THREADS = 32
 JOIN_S = 90
+LEAST_RATE = 2_000.0
+"""Records per second of a writer that the others leave little at the peak: transactions wait for answers, 40 times a
+second at this rate."""
 
 
 class SoakLoad:
@@ -108,7 +111,7 @@ class _Load:
     def hold(self, peak_s: float, share: float) -> None:
         """End the peak: every writer keeps to `share` of its own from here on; now visitors come and go as well."""
         for writer in self.writers:
-            writer.bucket.rate = max(share * writer.delivered / peak_s, 50.0)
+            writer.bucket.rate = max(share * writer.delivered / peak_s, LEAST_RATE)
         self._leaving += [self._pool.submit(self.visitors.run, kind) for kind in self.visitors.kinds]
         self.phase = "steady"
 
@@ -131,11 +134,11 @@ class _Load:
         return next((failure for future in done if (failure := future.exception())), None)
 
     def say(self) -> None:
-        rates = [writer.bucket.rate or 0.0 for writer in self.writers]
+        target = sum((writer.bucket.rate or 0.0) * writer.value_bytes for writer in self.writers)
         failures = [f"{c.name}: {text}" for c in (*self.writers, *self.readers) for text in c.failures[-3:]]
         state = {
             "phase": self.phase,
-            "target_mb_s": round(sum(rates) * VALUE_BYTES / 1e6, 2),
+            "target_mb_s": round(target / 1e6, 2),
             "sent": {writer.name: writer.sent for writer in self.writers},
             "read": {reader.name: reader.read for reader in self.readers},
             "visits": dict(self.visitors.visits),

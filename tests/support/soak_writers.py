@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 __all__ = ["KeyedWriter", "TokenBucket", "TransactionalWriter", "Writer"]
 
-VALUE_BYTES = 1024
+VALUE_BYTES, KEYED_VALUE_BYTES = 4096, 1024
 AT_ONCE = 50  # records per look at the clock
 KEYS = 5_000  # of the compacted topic
 ABORTED_SHARE, TOMBSTONE_SHARE = 0.1, 0.05
@@ -42,6 +42,8 @@ class TokenBucket:
 class Writer:
     """Writes to one topic until `ending` is set, then waits for what is under way."""
 
+    value_bytes = VALUE_BYTES
+
     def __init__(self, name: str, bootstrap: str, topic: str, ending: threading.Event, **settings: object) -> None:
         self.name = name
         self.bucket = TokenBucket()
@@ -50,7 +52,7 @@ class Writer:
         self._topic = topic
         self._ending = ending
         self._dice = random.Random(name)
-        self._value = self._dice.randbytes(VALUE_BYTES)
+        self._value = self._dice.randbytes(self.value_bytes)
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -102,6 +104,8 @@ class Writer:
 class KeyedWriter(Writer):
     """The same keys again and again."""
 
+    value_bytes = KEYED_VALUE_BYTES
+
     def write(self) -> None:
         for _ in range(AT_ONCE):
             key = b"key-%d" % self._dice.randrange(KEYS)
@@ -110,6 +114,8 @@ class KeyedWriter(Writer):
 
 class TransactionalWriter(Writer):
     """A transaction of `AT_ONCE` records at a time, each tenth aborted; only committed ones count as sent."""
+
+    value_bytes = KEYED_VALUE_BYTES
 
     def prepare(self) -> None:
         self._producer.init_transactions(30)
