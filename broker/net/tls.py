@@ -22,7 +22,7 @@ __all__ = ["TlsStream", "certificate_principal", "server_context"]
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 SLICE_BYTES: Final = 64 * 1024
 """Encrypted at a time: OpenSSL's buffers never shrink again."""
-_SCRATCH = bytearray(64 * 1024)
+_SCRATCH = bytearray(128 * 1024)
 """Shared by all streams: what asyncio reads into it is taken out in the same step."""
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE"})
 _ALERT = b"\x15\x03\x01\x00\x02\x02\x46"
