@@ -47,7 +47,7 @@ SETTINGS = {
 }
 DELETED = {"segment.bytes": str(SEGMENT), "retention.bytes": str(RETENTION), "retention.ms": "60000"}
 CLEANED = {
-    "segment.bytes": str(SEGMENT),
+    "segment.bytes": str(4 * MB),
     "cleanup.policy": "compact",
     "min.cleanable.dirty.ratio": "0.3",
     "delete.retention.ms": "5000",
@@ -62,12 +62,15 @@ TOPICS = {
 DISK_MB = 2000
 """8 partitions of 160 MB, a segment above that and what a second adds to each, and what compaction leaves of two
 topics and of the broker's own two."""
-
-
 SECONDS_BEHIND = 10
 """Committed offsets are a second old, transactions that visitors leave open hold readers up for three."""
-
-
+OPEN_FILES = 150
+"""Of segments and their indexes, once a partition was used; 21 partitions of up to a dozen segments."""
+PRODUCE_P99_MS, CROWDED_PRODUCE_P99_MS = 100, 2_000
+"""Of a small produce with the broker's event loop at work: while it got the core it needed, and whatever else the
+machine did, when the wait for a core is most of it."""
+CROWDED, FEW = 0.2, 200
+"""The share of time without a core from which a sample counts as crowded; produces below which nothing is judged."""
 WORKER_THREADS = 4
 """asyncio's pool makes a thread when all it has are busy, up to a handful: late ones are no leak."""
 
@@ -81,12 +84,10 @@ class Plan:
     every_s: float
     rss_growth_mb: float
     """By the straight line through the second half, for the length of the whole run."""
-    produce_p99_ms: float
-    """Wide, as a busy machine alone makes a client wait tens of ms; a blocked event loop shows all the same."""
 
 
-FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=30, produce_p99_ms=1000)
-FULL = Plan(peak_s=10, steady_s=MINUTES * 60 - 10, every_s=5, rss_growth_mb=10, produce_p99_ms=250)
+FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=30)
+FULL = Plan(peak_s=10, steady_s=MINUTES * 60 - 10, every_s=5, rss_growth_mb=10)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +95,8 @@ class Run:
     """What came of a run."""
 
     samples: list[Sample]
-    latencies: list[float]
+    latencies: list[list[float]]
+    """Seconds of the small produces at each sample."""
     before: Handles
     after: Handles
     load: dict[str, dict[str, int]]
@@ -140,7 +142,8 @@ def _run(broker: BrokerProcess, plan: Plan, directory: Path) -> Run:
         load.close()
         probe.close()
     eventually(lambda: _connections(broker) == 0)
-    eventually(lambda: Handles.of(broker.pid).deleted == 0)
+    # A descriptor more than before is a leak; one still being closed is not.
+    eventually(lambda: (now := Handles.of(broker.pid)).deleted == 0 and now.sockets <= before.sockets)
     after = Handles.of(broker.pid)
     assert not load.state["failures"]
     return Run(probe.samples, probe.latencies, before, after, load.state, broker.output)
@@ -167,8 +170,7 @@ def _judge(plan: Plan, run: Run) -> None:
     growth = growth_per_half_hour([(s.seconds, s.rss_mb) for s in late]) * length
     print(_summary(run, growth))
     assert growth < plan.rss_growth_mb
-    assert run.after.sockets <= run.before.sockets
-    assert run.after.deleted == 0
+    assert run.after.files - run.before.files < OPEN_FILES
     early = run.samples[: len(run.samples) // 2]
     assert max(s.threads for s in late) <= max(s.threads for s in early) + WORKER_THREADS
     assert max(s.disk_mb for s in late) < DISK_MB
@@ -181,23 +183,40 @@ def _judge(plan: Plan, run: Run) -> None:
     assert read["committed-1"] >= sent["in-transactions"] * 0.3  # visitors join its group, and take their part
     assert read["copier"] >= sent["in-transactions"]
     assert all(visits > 0 for visits in run.load["visits"].values())
-    assert quantile(run.latencies, 0.99) * 1e3 < plan.produce_p99_ms
+    every, calm = _latencies(run)
+    assert quantile(every, 0.99) * 1e3 < CROWDED_PRODUCE_P99_MS
+    assert len(calm) < FEW or quantile(calm, 0.99) * 1e3 < PRODUCE_P99_MS
     complaints = [line for line in run.log.splitlines() if " ERROR " in line or "Traceback" in line]
     assert complaints == []
+
+
+def _latencies(run: Run) -> tuple[list[float], list[float]]:
+    """All, and those of samples in which the broker got the core it needed."""
+    pairs = list(zip(run.samples, run.latencies, strict=True))
+    calm = [one for sample, took in pairs if sample.cpu_wait < CROWDED for one in took]
+    return [one for _, took in pairs for one in took], calm
 
 
 def _summary(run: Run, growth: float) -> str:
     first, last = run.samples[0], run.samples[-1]
     count = len(run.samples)
+    every, calm = _latencies(run)
     return (
         f"{count} samples, {sum(s.mb_in_s for s in run.samples) / count:.1f} MB/s in (target"
         f" {run.load['target_mb_s']}), broker {sum(s.broker_cores for s in run.samples) / count:.2f} cores,"
         f" load {sum(s.load_cores for s in run.samples) / count:.2f} cores\n"
         f"memory {first.rss_mb} -> {last.rss_mb} MB, growth {growth:.1f} MB; disk at most"
         f" {max(s.disk_mb for s in run.samples)} MB; handles {run.before} -> {run.after}; threads {last.threads}\n"
-        f"produce p50 {quantile(run.latencies, 0.5) * 1e3:.2f} ms, p99 {quantile(run.latencies, 0.99) * 1e3:.2f} ms,"
-        f" at most {max(run.latencies) * 1e3:.1f} ms; {last.cleanings} compactions; {run.load}"
+        f"{_quantiles('produce', every)}; {_quantiles('while it got its core', calm)}; the event loop waited for a core"
+        f" {sum(s.cpu_wait for s in run.samples) / count:.2f} of the time; {last.cleanings} compactions; {run.load}"
     )
+
+
+def _quantiles(what: str, seconds: list[float]) -> str:
+    if not seconds:
+        return f"{what}: none"
+    p50, p99 = quantile(seconds, 0.5) * 1e3, quantile(seconds, 0.99) * 1e3
+    return f"{what}: {len(seconds)}, p50 {p50:.2f} ms, p99 {p99:.2f} ms, at most {max(seconds) * 1e3:.1f} ms"
 
 
 def _connections(broker: BrokerProcess) -> float:

@@ -71,6 +71,8 @@ class Sample:
     lag: int
     mb_in_s: float
     broker_cores: float
+    cpu_wait: float
+    """Of the broker's event loop: the share of the time it could have run and other processes had the cores."""
     load_cores: float
     cleanings: int
     uncollected: int
@@ -89,12 +91,13 @@ class Probe:
         self._ask = Requests(broker.bootstrap)
         self._began = self._before = time.monotonic()
         self._cpu, self._load_cpu, self._bytes = _cpu(self._process), _cpu(load), 0.0
+        self._waited = _waited_for_cpu(broker.pid)
         self._file = table.open("w", encoding="utf-8", newline="", buffering=1)
         self._rows = csv.writer(self._file)
         self._rows.writerow(field.name for field in dataclasses.fields(Sample))
         self.samples: list[Sample] = []
-        self.latencies: list[float] = []
-        """Seconds of every synchronous produce."""
+        self.latencies: list[list[float]] = []
+        """Seconds of the synchronous produces of each sample."""
 
     def close(self) -> None:
         self._ask.close()
@@ -104,11 +107,12 @@ class Probe:
         now = time.monotonic()
         passed, self._before = now - self._before, now
         cpu, load_cpu = _cpu(self._process), _cpu(self._load)
+        waited = _waited_for_cpu(self._broker.pid)
         scrape = Scrape(self._broker.metrics_url)
         bytes_in = scrape.total("kafka_server_brokertopicmetrics_bytesin_total")
         handles = Handles.of(self._broker.pid)
         took = sorted(self._produce() for _ in range(PRODUCES))
-        self.latencies += took
+        self.latencies.append(took)
         sample = Sample(
             seconds=round(now - self._began, 1),
             rss_mb=_mb(self._process.memory_info().rss),
@@ -126,13 +130,14 @@ class Probe:
             lag=lag_of_those_who_stay(scrape),
             mb_in_s=round(max(bytes_in - self._bytes, 0) / max(passed, 0.001) / 1e6, 1),
             broker_cores=round((cpu - self._cpu) / max(passed, 0.001), 2),
+            cpu_wait=round((waited - self._waited) / max(passed, 0.001), 2),
             load_cores=round((load_cpu - self._load_cpu) / max(passed, 0.001), 2),
             cleanings=int(scrape.total("kafka_log_logcleaner_runs_total")),
             uncollected=int(scrape.total("python_gc_objects_uncollectable_total")),
             produce_p50_ms=round(statistics.median(took) * 1e3, 2),
             produce_max_ms=round(took[-1] * 1e3, 2),
         )
-        self._cpu, self._load_cpu, self._bytes = cpu, load_cpu, bytes_in
+        self._cpu, self._load_cpu, self._waited, self._bytes = cpu, load_cpu, waited, bytes_in
         self._rows.writerow(dataclasses.astuple(sample))
         self.samples.append(sample)
         return sample
@@ -181,6 +186,11 @@ def _cpu(process: psutil.Process) -> float:
     except psutil.NoSuchProcess:
         return 0.0
     return float(times.user + times.system)
+
+
+def _waited_for_cpu(pid: int) -> float:
+    """Seconds that the main thread was ready to run and did not, since it began."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
 def _rss(process: psutil.Process) -> int:
