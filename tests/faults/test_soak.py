@@ -86,7 +86,7 @@ class Plan:
     """By the straight line through the second half, for the length of the whole run."""
 
 
-FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=30)
+FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=15)
 FULL = Plan(peak_s=10, steady_s=MINUTES * 60 - 10, every_s=5, rss_growth_mb=10)
 
 
@@ -135,15 +135,20 @@ def _run(broker: BrokerProcess, plan: Plan, directory: Path) -> Run:
         _watch(plan, load, probe)
         load.tell("drain")
         eventually(lambda: load.phase == "drained", timeout=60)
-        eventually(lambda: lag_of_those_who_stay(Scrape(broker.metrics_url)) == 0, timeout=30, interval=0.5)
+        eventually(lambda: lag_of_those_who_stay(Scrape(broker.metrics_url)) == 0, timeout=60, interval=0.5)
         load.tell("end")
         load.wait()
     finally:
         load.close()
         probe.close()
     eventually(lambda: _connections(broker) == 0)
-    # A descriptor more than before is a leak; one still being closed is not.
-    eventually(lambda: (now := Handles.of(broker.pid)).deleted == 0 and now.sockets <= before.sockets)
+
+    def handles_are_back() -> bool:
+        """A descriptor more than before is a leak; one still being closed is not."""
+        now = Handles.of(broker.pid)
+        return now.deleted == 0 and now.sockets <= before.sockets
+
+    eventually(handles_are_back)
     after = Handles.of(broker.pid)
     assert not load.state["failures"]
     return Run(probe.samples, probe.latencies, before, after, load.state, broker.output)
