@@ -23,7 +23,9 @@ from broker.client.consumer import Consumer, ConsumerRecord
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import BootstrapServer, client_settings, parse_pairs
+from broker.tools.completion import complete_groups, complete_topics
 from broker.tools.formatter import Formatter, make_formatter
+from broker.tools.usage import UsageError
 
 __all__ = ["consume"]
 
@@ -36,21 +38,30 @@ PROPERTIES = (
 
 
 def consume(
-    topic: Annotated[str | None, typer.Option("--topic", help="Topic to read.", metavar="NAME")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", "-t", help="Topic to read.", metavar="NAME", autocompletion=complete_topics),
+    ] = None,
     include: Annotated[
         str | None, typer.Option("--include", "--whitelist", help="Topics whose whole name matches.", metavar="REGEX")
     ] = None,
-    partition: Annotated[int | None, typer.Option(min=0, help="Only this partition; no group then.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition; no group then.")
+    ] = None,
     offset: Annotated[
         str | None, typer.Option(help="Where to begin in --partition: a number, earliest or latest.")
     ] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="From the first record, where the group has no offset yet.")
     ] = False,
-    group: Annotated[str | None, typer.Option("--group", help="Group to read as; offsets are committed.")] = None,
-    max_messages: Annotated[int | None, typer.Option(min=1, help="End after so many.")] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", "-g", help="Group to read as; offsets are committed.", autocompletion=complete_groups),
+    ] = None,
+    max_messages: Annotated[int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many.")] = None,
     timeout_ms: Annotated[int | None, typer.Option(min=0, help="End after so long without a record.")] = None,
     formatter: Annotated[str, typer.Option(help="default, json, noop or module:function.")] = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per record: --formatter json.")] = False,
     properties: Annotated[list[str] | None, typer.Option("--property", help=PROPERTIES, metavar="KEY=VALUE")] = None,
     skip_message_on_error: Annotated[
         bool, typer.Option("--skip-message-on-error", help="Go on when a record cannot be shown.")
@@ -59,11 +70,19 @@ def consume(
     consumer_property: Annotated[
         list[str] | None, typer.Option(help="Setting of the consumer; may be repeated.", metavar="KEY=VALUE")
     ] = None,
-    consumer_config: Annotated[
-        Path | None,
-        typer.Option("--consumer-config", "--consumer.config", "--config", help="Its properties file.", metavar="FILE"),
-    ] = None,
     bootstrap_server: BootstrapServer = None,
+    config_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            "--consumer-config",
+            "--consumer.config",
+            "--command-config",
+            "--config-file",
+            help="Its properties file.",
+            metavar="FILE",
+        ),
+    ] = None,
 ) -> None:
     """Write the records of a topic to standard output."""
     _check_together(topic, include, partition, offset, from_beginning, group)
@@ -74,11 +93,11 @@ def consume(
     }
     settings = client_settings(
         bootstrap_server,
-        consumer_config,
+        config_file,
         parse_pairs(consumer_property, "--consumer-property"),
         {key: value for key, value in options.items() if value is not None},
     )
-    show = make_formatter(formatter, parse_pairs(properties, "--property"))
+    show = make_formatter("json" if as_json else formatter, parse_pairs(properties, "--property"))
     with Consumer(settings) as consumer:
         display = Display(consumer, show, sys.stdout.buffer, skip_errors=skip_message_on_error)
         with _on_signal(display.stop):
@@ -175,17 +194,17 @@ def _check_together(
     group: str | None,
 ) -> None:
     if (topic is None) == (include is None):
-        raise ConfigError("give one of --topic and --include")
+        raise UsageError("give one of --topic and --include")
     if partition is not None and topic is None:
-        raise ConfigError("--partition needs --topic")
+        raise UsageError("--partition needs --topic")
     if partition is not None and group is not None:
-        raise ConfigError("--partition reads without a group: leave out --group")
+        raise UsageError("--partition reads without a group: leave out --group")
     if offset is not None and partition is None:
-        raise ConfigError("--offset needs --partition")
+        raise UsageError("--offset needs --partition")
     if offset is not None and from_beginning:
-        raise ConfigError("give one of --offset and --from-beginning")
+        raise UsageError("give one of --offset and --from-beginning")
     if offset is not None and offset not in ("earliest", "latest") and not offset.isdecimal():
-        raise ConfigError(f"--offset {offset}: expected a number, earliest or latest")
+        raise UsageError(f"--offset {offset}: expected a number, earliest or latest")
 
 
 def _assign(

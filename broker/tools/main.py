@@ -36,6 +36,7 @@ BUILT_IN = {
     "configs": "broker.tools.configs:app",
     "transactions": "broker.tools.transactions:app",
     "log": "broker.tools.log:app",
+    "perf": "broker.tools.perf:app",
 }
 PLUGIN_GROUP = "pykafka.commands"
 COMPLETED_LINE = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")

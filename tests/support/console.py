@@ -6,6 +6,7 @@ import contextlib
 import io
 import subprocess
 import sys
+from collections.abc import Sequence
 
 import pytest
 
@@ -30,23 +31,27 @@ def output_of(*arguments: str, stdin: bytes = b"", timeout: float = 60.0) -> str
     return done.stdout.decode()
 
 
-def answer_of(*arguments: str) -> str:
+def answer_of(*arguments: str, stdin: bytes = b"") -> str:
     """The same in this process, which is quicker where cases are many."""
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said), pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert not ended.value.code, said.getvalue()
-    return said.getvalue()
+    status, said, errors = _run_here(arguments, stdin)
+    assert not status, errors
+    return said
 
 
 def error_of(*arguments: str, stdin: bytes = b"", status: int = 1) -> str:
-    """The error text of a run that must fail, 2 for wrong usage; in this process, which is quicker for many cases."""
-    errors = io.StringIO()
+    """The error text of a run in this process that must fail; with status 2 for wrong usage."""
+    ended, _, errors = _run_here(arguments, stdin)
+    assert ended == status, (ended, errors)
+    return errors
+
+
+def _run_here(arguments: Sequence[str], stdin: bytes) -> tuple[object, str, str]:
+    said, errors = io.TextIOWrapper(io.BytesIO()), io.StringIO()
     given, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin))
     try:
-        with contextlib.redirect_stderr(errors), pytest.raises(SystemExit) as ended:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors), pytest.raises(SystemExit) as ended:
             main(arguments)
     finally:
         sys.stdin = given
-    assert ended.value.code == status, (ended.value.code, errors.getvalue())
-    return errors.getvalue()
+    said.seek(0)
+    return ended.value.code, said.read(), errors.getvalue()

@@ -11,7 +11,7 @@ import pytest
 
 from broker.tools.formatter import Formatter, ShownRecord
 from tests.support.broker_process import BrokerProcess
-from tests.support.console import command, error_of, output_of, pykafka
+from tests.support.console import answer_of, command, error_of, pykafka
 from tests.support.source_tree import ROOT
 
 
@@ -25,7 +25,7 @@ def numbers(at: tuple[str, str], topic: str) -> str:
     """A topic of one partition that holds 0 to 99, each with its key."""
     lines = "".join(f"k{number}:{number}\n" for number in range(100))
     properties = ("--property", "parse.key=true", "--property", "key.separator=:")
-    output_of("produce", "--topic", topic, *properties, *at, stdin=lines.encode())
+    answer_of("produce", "--topic", topic, *properties, *at, stdin=lines.encode())
     return topic
 
 
@@ -52,36 +52,41 @@ def test_everything_is_shown_from_the_beginning(at: tuple[str, str], numbers: st
 
 
 def test_it_ends_when_nothing_comes(at: tuple[str, str], numbers: str) -> None:
-    shown = output_of("consume", "--topic", numbers, "--from-beginning", "--timeout-ms", "2000", *at)
+    shown = answer_of("consume", "--topic", numbers, "--from-beginning", "--timeout-ms", "2000", *at)
     assert shown.split() == count(0, 100)
-    assert output_of("consume", "--topic", numbers, "--timeout-ms", "500", *at) == ""  # the end is the default
+    assert answer_of("consume", "--topic", numbers, "--timeout-ms", "500", *at) == ""  # the end is the default
+
+
+def test_records_are_shown_as_json(at: tuple[str, str], numbers: str) -> None:
+    shown = answer_of("consume", "-t", numbers, "--from-beginning", "-n", "2", "--json", *at).splitlines()
+    assert [(one["key"], one["value"]) for one in map(json.loads, shown)] == [("k0", "0"), ("k1", "1")]
 
 
 @pytest.mark.parametrize(("offset", "expected"), [("97", ["97", "98", "99"]), ("earliest", ["0", "1", "2"])])
 def test_it_begins_at_an_offset(at: tuple[str, str], numbers: str, offset: str, expected: list[str]) -> None:
     where = ("--partition", "0", "--offset", offset, "--max-messages", "3")
-    assert output_of("consume", "--topic", numbers, *where, *at).split() == expected
+    assert answer_of("consume", "--topic", numbers, *where, *at).split() == expected
 
 
 def test_properties_choose_what_is_shown(at: tuple[str, str], numbers: str) -> None:
     names = ("print.partition=true", "print.offset=true", "print.key=true", "key.separator=|")
     properties = [argument for name in names for argument in ("--property", name)]
     limit = ("--from-beginning", "--max-messages", "2")
-    shown = output_of("consume", "--topic", numbers, *limit, *properties, *at)
+    shown = answer_of("consume", "--topic", numbers, *limit, *properties, *at)
     assert shown == "Partition:0|Offset:0|k0|0\nPartition:0|Offset:1|k1|1\n"
-    first = output_of("consume", "--topic", numbers, *limit, "--formatter", "json", *at).splitlines()[0]
+    first = answer_of("consume", "--topic", numbers, *limit, "--formatter", "json", *at).splitlines()[0]
     assert json.loads(first)["key"] == "k0"
 
 
 def test_a_group_goes_on_behind_what_was_shown(at: tuple[str, str], numbers: str, group: str) -> None:
     as_group = ("--group", group, "--from-beginning")
-    assert output_of("consume", "--topic", numbers, *as_group, "--max-messages", "30", *at).split() == count(0, 30)
-    assert output_of("consume", "--topic", numbers, *as_group, "--max-messages", "70", *at).split() == count(30, 100)
+    assert answer_of("consume", "--topic", numbers, *as_group, "--max-messages", "30", *at).split() == count(0, 30)
+    assert answer_of("consume", "--topic", numbers, *as_group, "--max-messages", "70", *at).split() == count(30, 100)
 
 
 def test_topics_are_found_by_pattern(at: tuple[str, str], numbers: str) -> None:
     limit = ("--from-beginning", "--max-messages", "2")
-    assert output_of("consume", "--include", numbers[:-1] + ".", *limit, *at).split() == ["0", "1"]
+    assert answer_of("consume", "--include", numbers[:-1] + ".", *limit, *at).split() == ["0", "1"]
 
 
 def test_a_record_that_cannot_be_shown_ends_it_or_is_skipped(at: tuple[str, str], numbers: str) -> None:
@@ -110,7 +115,7 @@ def test_a_signal_ends_it_cleanly(at: tuple[str, str], numbers: str, number: sig
 
 
 def test_a_reader_that_goes_away_ends_it(at: tuple[str, str], topic: str) -> None:
-    output_of("produce", "--topic", topic, *at, stdin=b"".join(b"%0100d\n" % number for number in range(5000)))
+    answer_of("produce", "--topic", topic, *at, stdin=b"".join(b"%0100d\n" % number for number in range(5000)))
     process = subprocess.Popen(
         command("consume", "--topic", topic, "--from-beginning", *at),
         cwd=ROOT,
@@ -127,22 +132,24 @@ def test_a_reader_that_goes_away_ends_it(at: tuple[str, str], topic: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "complaint", "status"),
     [
-        ([], "one of --topic and --include"),
-        (["--topic", "t", "--include", "t"], "one of --topic and --include"),
-        (["--topic", "t", "--offset", "1"], "--offset needs --partition"),
-        (["--topic", "t", "--partition", "0", "--offset", "first"], "expected a number, earliest or latest"),
-        (["--topic", "t", "--partition", "0", "--group", "g"], "leave out --group"),
-        (["--topic", "t", "--partition", "0", "--offset", "1", "--from-beginning"], "--offset and --from-beginning"),
-        (["--include", "["], "unterminated character set"),
-        (["--include", "no-such-topic-.*"], "no topic matches"),
-        (["--topic", "no-such-topic"], "there is no topic 'no-such-topic'"),
-        (["--topic", "t", "--formatter", "jsn"], "did you mean 'json'"),
-        (["--topic", "t", "--isolation-level", "dirty"], "isolation.level=dirty"),
+        ([], "one of --topic and --include", 2),
+        (["--topic", "t", "--include", "t"], "one of --topic and --include", 2),
+        (["--topic", "t", "--offset", "1"], "--offset needs --partition", 2),
+        (["--topic", "t", "--partition", "0", "--offset", "first"], "expected a number, earliest or latest", 2),
+        (["--topic", "t", "--partition", "0", "--group", "g"], "leave out --group", 2),
+        (["--topic", "t", "--partition", "0", "--offset", "1", "--from-beginning"], "--offset and --from-beginning", 2),
+        (["--include", "["], "unterminated character set", 1),
+        (["--include", "no-such-topic-.*"], "no topic matches", 1),
+        (["--topic", "no-such-topic"], "there is no topic 'no-such-topic'", 1),
+        (["--topic", "t", "--formatter", "jsn"], "did you mean 'json'", 1),
+        (["--topic", "t", "--isolation-level", "dirty"], "isolation.level=dirty", 1),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(at: tuple[str, str], arguments: list[str], complaint: str) -> None:
-    error = error_of("consume", *arguments, *at)
+def test_what_cannot_be_is_refused_in_one_line(
+    at: tuple[str, str], arguments: list[str], complaint: str, status: int
+) -> None:
+    error = error_of("consume", *arguments, *at, status=status)
     assert complaint in error
     assert len(error.splitlines()) == 1

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.console import error_of, output_of
+from tests.support.console import answer_of, error_of, output_of
 
 
 @pytest.fixture
@@ -33,34 +34,35 @@ def read_all(broker: BrokerProcess, topic: str, partition: int = 0) -> list[Any]
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_lines_become_records_in_order(broker: BrokerProcess, at: tuple[str, str], topic: str, codec: str) -> None:
     lines = [f"line {number} äöü" for number in range(1000)]
-    output_of("produce", "--topic", topic, "-z", codec, *at, stdin="\n".join(lines).encode())
+    run = output_of if codec == "none" else answer_of
+    run("produce", "--topic", topic, "-z", codec, *at, stdin="\n".join(lines).encode())
     assert [message.value.decode() for message in read_all(broker, topic)] == lines
 
 
 def test_keys_and_headers_are_split_off(broker: BrokerProcess, at: tuple[str, str], topic: str) -> None:
     properties = ("parse.key=true", "key.separator=:", "parse.headers=true", "null.marker=NULL")
     given = [argument for text in properties for argument in ("--property", text)]
-    output_of("produce", "--topic", topic, *given, *at, stdin=b"a:1\tk:v\nNULL\tgone:NULL\n")
+    answer_of("produce", "--topic", topic, *given, *at, stdin=b"a:1\tk:v\nNULL\tgone:NULL\n")
     first, second = read_all(broker, topic)
     assert (first.key, first.value, list(first.headers)) == (b"k", b"v", [("a", b"1")])
     assert (second.key, second.value, list(second.headers)) == (b"gone", None, [])
 
 
 def test_sync_and_acks_settings_store_the_lines(broker: BrokerProcess, at: tuple[str, str], topic: str) -> None:
-    output_of("produce", "--topic", topic, "--sync", "--acks", "1", *at, stdin=b"one\ntwo\n")
-    output_of("produce", "--topic", topic, "--batch-size", "100", "--timeout", "0", *at, stdin=b"three\n")
+    answer_of("produce", "--topic", topic, "--sync", "--acks", "1", *at, stdin=b"one\ntwo\n")
+    answer_of("produce", "--topic", topic, "--batch-size", "100", "--timeout", "0", *at, stdin=b"three\n")
     assert [message.value for message in read_all(broker, topic)] == [b"one", b"two", b"three"]
 
 
 def test_a_partition_can_be_chosen(broker: BrokerProcess, at: tuple[str, str], topic: str) -> None:
-    output_of("topics", "create", "--topic", topic, "--partitions", "2", *at)
-    output_of("produce", "--topic", topic, "--partition", "1", *at, stdin=b"v\n")
+    answer_of("topics", "create", "--topic", topic, "--partitions", "2", *at)
+    answer_of("produce", "--topic", topic, "--partition", "1", *at, stdin=b"v\n")
     assert [message.value for message in read_all(broker, topic, 1)] == [b"v"]
     assert read_all(broker, topic, 0) == []
 
 
 def test_the_shipped_configuration_is_taken(at: tuple[str, str], topic: str) -> None:
-    output_of("produce", "--topic", topic, "--config", "conf/producer.properties", *at, stdin=b"v\n")
+    answer_of("produce", "--topic", topic, "--config", "conf/producer.properties", *at, stdin=b"v\n")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +84,35 @@ def test_what_cannot_be_is_refused_in_one_line(
 
 
 def test_a_record_that_is_not_taken_is_reported(at: tuple[str, str], topic: str) -> None:
-    output_of("topics", "create", "--topic", topic, "--config", "max.message.bytes=1000", *at)
+    answer_of("topics", "create", "--topic", topic, "--config", "max.message.bytes=1000", *at)
     error = error_of("produce", "--topic", topic, *at, stdin=b"x" * 5000 + b"\n")
     assert "MESSAGE_TOO_LARGE" in error
     assert "1 records were not delivered" in error
+
+
+def committed(at: tuple[str, str], topic: str) -> list[str]:
+    """What a reader of committed data sees."""
+    arguments = ("--from-beginning", "--timeout-ms", "1000", "--isolation-level", "read_committed")
+    return answer_of("consume", "--topic", topic, *arguments, *at).split()
+
+
+def test_lines_are_sent_in_transactions(at: tuple[str, str], topic: str, group: str) -> None:
+    given = ("--transactional-id", group)
+    answer_of("produce", "--topic", topic, *given, "--transaction-size", "2", *at, stdin=b"a\nb\nc\n")
+    assert committed(at, topic) == ["a", "b", "c"]
+    error = error_of("produce", "--topic", topic, "--transaction-size", "2", *at, status=2)
+    assert "--transaction-size needs --transactional-id" in error
+
+
+def test_a_line_that_cannot_be_read_aborts_the_transaction(at: tuple[str, str], topic: str, group: str) -> None:
+    given = ("--transactional-id", group, "--property", "parse.key=true", "--property", "key.separator=:")
+    answer_of("produce", "--topic", topic, *given, *at, stdin=b"k:good\n")
+    assert "key" in error_of("produce", "--topic", topic, *given, *at, stdin=b"k:lost\nbad\n")
+    assert committed(at, topic) == ["good"]
+
+
+def test_it_tells_as_json_where_records_went(at: tuple[str, str], topic: str) -> None:
+    lines = answer_of("produce", "--topic", topic, "--json", *at, stdin=b"a\nb\n").splitlines()
+    told = [json.loads(line) for line in lines]
+    assert [(one["topic"], one["partition"], one["offset"]) for one in told] == [(topic, 0, 0), (topic, 0, 1)]
+    assert all(one["timestamp"] > 0 for one in told)

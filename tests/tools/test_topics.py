@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess
-from tests.support.console import error_of, output_of
+from tests.support.console import answer_of, error_of, output_of
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def at(broker: BrokerProcess) -> tuple[str, str]:
 
 
 def describe(at: tuple[str, str], topic: str) -> dict[str, Any]:
-    (described,) = json.loads(output_of("topics", "describe", "--topic", topic, "--json", *at))
+    (described,) = json.loads(answer_of("topics", "describe", "--topic", topic, "--json", *at))
     assert isinstance(described, dict)
     return described
 
@@ -26,7 +26,7 @@ def test_a_topic_is_created_described_altered_and_deleted(at: tuple[str, str], t
     configs = ("--config", "retention.ms=3600000", "--config", "segment.bytes=1048576")
     created = output_of("topics", "create", "--topic", topic, "--partitions", "3", *configs, *at)
     assert created == f"Created topic {topic}.\n"
-    assert topic in output_of("topics", "list", *at).splitlines()
+    assert topic in answer_of("topics", "list", *at).splitlines()
 
     described = describe(at, topic)
     assert described["configs"] == {"retention.ms": "3600000", "segment.bytes": "1048576"}
@@ -37,27 +37,27 @@ def test_a_topic_is_created_described_altered_and_deleted(at: tuple[str, str], t
     assert len(text) == 4
 
     change = ("--partitions", "5", "--config", "retention.ms=60000", "--delete-config", "segment.bytes")
-    output_of("topics", "alter", "--topic", topic, *change, *at)
+    answer_of("topics", "alter", "--topic", topic, *change, *at)
     described = describe(at, topic)
     assert (described["partitionCount"], described["configs"]) == (5, {"retention.ms": "60000"})
 
-    assert output_of("topics", "delete", "--topic", topic, *at) == f"Deleted topic {topic}.\n"
+    assert answer_of("topics", "delete", "--topic", topic, *at) == f"Deleted topic {topic}.\n"
     assert topic not in json.loads(output_of("topics", "list", "--json", *at))
 
 
 def test_if_not_exists_and_if_exists_take_things_as_they_are(at: tuple[str, str], topic: str) -> None:
-    assert "no topic" in output_of("topics", "delete", "--topic", topic, "--if-exists", *at)
-    assert "no topic" in output_of("topics", "alter", "--topic", topic, "--if-exists", "--partitions", "2", *at)
-    assert output_of("topics", "describe", "--topic", topic, "--if-exists", *at) == ""
-    output_of("topics", "create", "--topic", topic, *at)
-    assert "exists already" in output_of("topics", "create", "--topic", topic, "--if-not-exists", *at)
+    assert "no topic" in answer_of("topics", "delete", "--topic", topic, "--if-exists", *at)
+    assert "no topic" in answer_of("topics", "alter", "--topic", topic, "--if-exists", "--partitions", "2", *at)
+    assert answer_of("topics", "describe", "--topic", topic, "--if-exists", *at) == ""
+    answer_of("topics", "create", "--topic", topic, *at)
+    assert "exists already" in answer_of("topics", "create", "--topic", topic, "--if-not-exists", *at)
 
 
 def test_without_them_it_is_an_error(at: tuple[str, str], topic: str) -> None:
     assert "UNKNOWN_TOPIC_OR_PARTITION" in error_of("topics", "delete", "--topic", topic, *at)
     assert f"there is no topic '{topic}'" in error_of("topics", "describe", "--topic", topic, *at)
     assert f"there is no topic '{topic}'" in error_of("topics", "alter", "--topic", topic, "--partitions", "2", *at)
-    output_of("topics", "create", "--topic", topic, *at)
+    answer_of("topics", "create", "--topic", topic, *at)
     assert "TOPIC_ALREADY_EXISTS" in error_of("topics", "create", "--topic", topic, *at)
 
 
@@ -82,20 +82,20 @@ def test_an_alteration_of_nothing_is_wrong_usage(at: tuple[str, str]) -> None:
 
 
 def test_changes_are_told_as_json(at: tuple[str, str], topic: str) -> None:
-    assert json.loads(output_of("topics", "create", "--topic", topic, "--json", *at)) == {
+    assert json.loads(answer_of("topics", "create", "--topic", topic, "--json", *at)) == {
         "topic": topic,
         "created": True,
     }
-    again = output_of("topics", "create", "--topic", topic, "--if-not-exists", "--json", *at)
+    again = answer_of("topics", "create", "--topic", topic, "--if-not-exists", "--json", *at)
     assert json.loads(again) == {"topic": topic, "created": False}
 
 
 def test_the_oldest_records_are_deleted(at: tuple[str, str], topic: str) -> None:
-    output_of("topics", "create", "--topic", topic, "--partitions", "2", *at)
-    output_of("produce", "--topic", topic, "--partition", "1", *at, stdin=b"a\nb\nc\n")
-    one = json.loads(output_of("topics", "delete-records", "--topic", topic, "-p", "1", "--before", "2", "--json", *at))
+    answer_of("topics", "create", "--topic", topic, "--partitions", "2", *at)
+    answer_of("produce", "--topic", topic, "--partition", "1", *at, stdin=b"a\nb\nc\n")
+    one = json.loads(answer_of("topics", "delete-records", "--topic", topic, "-p", "1", "--before", "2", "--json", *at))
     assert one == [{"topic": topic, "partition": 1, "logStartOffset": 2}]
-    table = output_of("topics", "delete-records", "--topic", topic, "--before", "latest", *at).splitlines()
+    table = answer_of("topics", "delete-records", "--topic", topic, "--before", "latest", *at).splitlines()
     assert [line.split()[1:] for line in table[1:]] == [["0", "0"], ["1", "3"]]
     assert "OFFSET_OUT_OF_RANGE" in error_of("topics", "delete-records", "--topic", topic, "--before", "9", *at)
     assert "an offset, or latest" in error_of(
@@ -105,7 +105,7 @@ def test_the_oldest_records_are_deleted(at: tuple[str, str], topic: str) -> None
 
 def test_the_environment_names_the_broker(broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYKAFKA_BOOTSTRAP_SERVER", broker.bootstrap)
-    assert output_of("topics", "create", "--topic", topic) == f"Created topic {topic}.\n"
+    assert answer_of("topics", "create", "--topic", topic) == f"Created topic {topic}.\n"
 
 
 def test_an_unreachable_broker_is_named() -> None:
