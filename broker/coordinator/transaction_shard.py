@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import TypeVar
 
@@ -158,8 +158,11 @@ class TransactionShard:
 
     # --- markers
 
-    def _finish(self, transaction: Transaction) -> None:
-        """Write the markers of a decided transaction and store that it is complete."""
+    def _finish(self, transaction: Transaction, missing: Collection[TopicPartition] | None = None) -> None:
+        """Write the markers of a decided transaction, or those that are `missing` yet, and store that it is complete.
+
+        A partition that takes none holds up the transaction, but no reader of the others: they get theirs, and once.
+        """
         if self._unloaded:
             return
         current = transaction.current
@@ -169,18 +172,20 @@ class TransactionShard:
             current.state is TransactionState.PREPARE_COMMIT,
             self._coordinator_epoch,
         )
-        unsafe: list[Awaitable[None]] = []
-        try:
-            unsafe.extend(w for tp in current.partitions if (w := self._write_marker(tp, marker)) is not None)
-        except Exception as error:
-            for waiting in unsafe:
-                self._begin(_ended(waiting))
-            self._finish_again(transaction, error)
-            return
+        unsafe: dict[TopicPartition, Awaitable[None]] = {}
+        failed: dict[TopicPartition, BaseException] = {}
+        for tp in current.partitions if missing is None else missing:
+            try:
+                waiting = self._write_marker(tp, marker)
+            except Exception as error:
+                failed[tp] = error
+            else:
+                if waiting is not None:
+                    unsafe[tp] = waiting
         if unsafe:
-            self._begin(self._complete_after(transaction, unsafe))
+            self._begin(self._finish_after(transaction, unsafe, failed))
         else:
-            self._complete(transaction)
+            self._finished(transaction, failed)
 
     def _write_marker(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[None] | None:
         try:
@@ -191,12 +196,19 @@ class TransactionShard:
             logger.info("no marker of producer %d into %s: %s", marker.producer_id, tp, error)
             return None
 
-    async def _complete_after(self, transaction: Transaction, unsafe: Iterable[Awaitable[None]]) -> None:
-        try:
-            for waiting in unsafe:
-                await waiting
-        except Exception as error:
-            self._finish_again(transaction, error)
+    async def _finish_after(
+        self,
+        transaction: Transaction,
+        unsafe: Mapping[TopicPartition, Awaitable[None]],
+        failed: Mapping[TopicPartition, BaseException],
+    ) -> None:
+        ended = await asyncio.gather(*unsafe.values(), return_exceptions=True)
+        lost = {tp: error for tp, error in zip(unsafe, ended, strict=True) if error is not None}
+        self._finished(transaction, {**failed, **lost})
+
+    def _finished(self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException]) -> None:
+        if failed:
+            self._finish_again(transaction, failed)
         else:
             self._complete(transaction)
 
@@ -216,19 +228,27 @@ class TransactionShard:
                 retry_at = self._clock.monotonic() + MARKER_RETRY_S
                 self._timer.at(retry_at, partial(self._store_completion, transaction, complete))
 
+        if transaction.pending is not None:
+            # A later record is on its way, but perhaps in vain. Behind it, ours would undo it at the next replay.
+            done(ErrorCode.concurrent_transactions)
+            return
         key = encode_transaction_key(transaction.transactional_id)
         self._writer.write_late([(key, encode_transaction(complete))], done)
 
-    def _finish_again(self, transaction: Transaction, error: Exception) -> None:
+    def _finish_again(self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException]) -> None:
         """Whatever it was: what is decided must be carried out."""
+        tp, error = next(iter(failed.items()))
         expected = isinstance(error, (BrokerError, OSError))
         logger.warning(
-            "transaction %s cannot be completed yet: %s",
+            "transaction %s cannot be completed yet: no marker in %d partitions, in %s because of: %s",
             transaction.transactional_id,
+            len(failed),
+            tp,
             error,
             exc_info=None if expected else error,
         )
-        self._timer.at(self._clock.monotonic() + MARKER_RETRY_S, partial(self._finish, transaction))
+        retry_at = self._clock.monotonic() + MARKER_RETRY_S
+        self._timer.at(retry_at, partial(self._finish, transaction, tuple(failed)))
 
     def _begin(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
@@ -261,11 +281,6 @@ class TransactionShard:
     def _expired(self, transaction: Transaction, code: ErrorCode) -> None:
         if code is ErrorCode.none and self.transactions.get(transaction.transactional_id) is transaction:
             del self.transactions[transaction.transactional_id]
-
-
-async def _ended(waiting: Awaitable[None]) -> None:
-    """See a wait end whose outcome no longer matters."""
-    await asyncio.gather(waiting, return_exceptions=True)
 
 
 def replay(latest: Mapping[bytes, bytes | None]) -> dict[str, Transaction]:

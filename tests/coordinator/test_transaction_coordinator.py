@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Sequence
 from itertools import chain
 
 import pytest
 
 from broker.config.transaction_settings import TransactionSettings
+from broker.coordinator.record_store import KeyValue
 from broker.coordinator.transaction_coordinator import ListedTransaction
 from broker.coordinator.transaction_records import TransactionState, decode_transaction
 from broker.coordinator.transaction_shard import MARKER_RETRY_S
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.topic_partition import TopicPartition
 from tests.support.coordinators import settle
 from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
 from tests.support.transactions import P0, P1, P2, TIMEOUT, Transactions, running_transactions
@@ -114,6 +117,21 @@ async def test_marker_that_cannot_be_written_is_tried_again_and_nothing_begins_b
         assert await transactions.add(producer, P0) is ErrorCode.none
 
 
+@pytest.mark.parametrize("failing", [P0, P1, P2])
+async def test_partition_that_takes_no_marker_leaves_the_others_alone(failing: TopicPartition) -> None:
+    async with running_transactions() as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0, P1, P2)
+        transactions.markers.failing[failing] = ErrorCode.kafka_storage_error
+        await transactions.end(producer)
+        transactions.advance(5 * RETRY_MS)
+        assert sorted(tp for tp, _ in transactions.markers.written) == sorted({P0, P1, P2} - {failing})
+        transactions.markers.failing.clear()
+        transactions.advance(RETRY_MS)
+        assert sorted(tp for tp, _ in transactions.markers.written) == [P0, P1, P2]
+        assert transactions.stored().state is TransactionState.COMPLETE_COMMIT
+
+
 async def test_completion_is_stored_with_the_next_record() -> None:
     async with running_transactions() as transactions:
         producer = await transactions.begin()
@@ -144,6 +162,38 @@ async def test_completion_that_cannot_be_stored_is_tried_again() -> None:
         transactions.store.fail_with = None
         transactions.advance(RETRY_MS)
     assert stored_states(transactions)[-1] is TransactionState.COMPLETE_COMMIT
+
+
+async def test_completion_that_is_tried_again_does_not_come_behind_the_next_transaction() -> None:
+    class RefusesCompletions(SyncingRecordStore):
+        refuses = True
+
+        def append(
+            self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
+        ) -> Awaitable[None] | None:
+            states = [decode_transaction(value or b"").state for _, value in records]
+            if self.refuses and TransactionState.COMPLETE_COMMIT in states:
+                raise BrokerError(ErrorCode.kafka_storage_error)
+            return super().append(partition, records, producer)
+
+    store = RefusesCompletions()
+    store.gate.set()
+    async with running_transactions(Transactions(store)) as transactions:
+        producer = await transactions.begin()
+        await transactions.add(producer, P0)
+        await transactions.end(producer)
+        await settle()
+        store.refuses = False
+        store.gate.clear()
+        adding = asyncio.ensure_future(transactions.add(producer, P1))
+        await settle()
+        transactions.advance(RETRY_MS)
+        store.gate.set()
+        assert await adding is ErrorCode.none
+        transactions.advance(RETRY_MS)
+        await transactions.restart()
+        stored = transactions.stored()
+        assert (stored.state, stored.partitions) == (TransactionState.ONGOING, frozenset({P1}))
 
 
 def stored_states(transactions: Transactions) -> list[TransactionState]:
