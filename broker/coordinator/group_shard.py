@@ -200,6 +200,7 @@ class GroupShard:
     def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
         """The producer's marker stands in the partition; while that is loaded it may have been read, or not."""
         if self.loaded:
+            self._writer.transaction_ended(producer_id)
             self._writer.in_order(partial(self._end_transaction, producer_id, commit))
         else:
             self._ended_meanwhile.append((producer_id, commit))

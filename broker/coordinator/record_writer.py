@@ -33,6 +33,7 @@ class _Write(NamedTuple):
     records: Sequence[KeyValue]
     done: Done
     producer: ProducerIdAndEpoch | None
+    is_refused: bool = False
 
 
 class RecordWriter:
@@ -68,7 +69,10 @@ class RecordWriter:
 
     def _write_at_once(self, writes: list[_Write]) -> None:
         outcome = self._append(writes)
-        if isinstance(outcome, ErrorCode):
+        if outcome in _TOO_LARGE and len(writes) > 1:
+            self._queue[:0] = writes  # they go in smaller parts
+            self._task = asyncio.get_running_loop().create_task(self._drain())
+        elif isinstance(outcome, ErrorCode):
             self._tell(writes, outcome)
         else:
             self._task = asyncio.get_running_loop().create_task(self._drain((outcome, writes)))
@@ -97,6 +101,14 @@ class RecordWriter:
         else:
             event()
 
+    def transaction_ended(self, producer_id: int) -> None:
+        """The producer's marker was appended past this writer. What is not appended yet of its transaction comes too
+        late and is refused: behind the marker it would open one that nobody ends."""
+        self._queue = [
+            write._replace(is_refused=True) if write.producer and write.producer.producer_id == producer_id else write
+            for write in self._queue
+        ]
+
     async def flush(self) -> None:
         """Wait until everything written so far has ended."""
         self._write_late()
@@ -109,9 +121,10 @@ class RecordWriter:
                 waiting, together = first
                 self._tell(together, await self._code_after(waiting))
             while self._queue or self._late:
-                queue, self._queue = self._take_late() + self._queue, []
-                for _, writes in groupby(queue, key=lambda write: write.producer):
-                    await self._write_together(list(writes))
+                self._queue[:0] = self._take_late()
+                writes = list(next(groupby(self._queue, key=lambda write: (write.producer, write.is_refused)))[1])
+                del self._queue[: len(writes)]
+                await self._write_together(writes)
         finally:
             self._task = None
 
@@ -120,13 +133,16 @@ class RecordWriter:
         code = outcome if isinstance(outcome, ErrorCode) else await self._code_after(outcome)
         if code in _TOO_LARGE and len(writes) > 1:
             # Together they were too much: the one that is too large alone must not fail the others.
-            for write in writes:
-                await self._write_together([write])
+            half = len(writes) // 2
+            await self._write_together(writes[:half])
+            await self._write_together(writes[half:])
             return
         self._tell(writes, code)
 
     def _append(self, writes: list[_Write]) -> ErrorCode | Awaitable[None]:
         """How it ended, or what to wait for."""
+        if writes[0].is_refused:
+            return ErrorCode.transaction_abortable
         records = writes[0].records if len(writes) == 1 else [record for write in writes for record in write.records]
         try:
             waiting = self._store.append(self._partition, records, writes[0].producer)

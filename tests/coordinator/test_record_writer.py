@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 
 import pytest
 
@@ -56,15 +56,18 @@ async def test_failed_append_is_told_and_the_next_one_works(raised: Exception, c
     assert store.records[0] == [record(2)]
 
 
-async def test_one_record_too_large_does_not_fail_its_neighbours() -> None:
-    class SmallStore(GatedRecordStore):
-        async def append(
-            self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
-        ) -> None:
-            if sum(len(value or b"") for _, value in records) > 10:
-                raise BrokerError(ErrorCode.message_too_large)
-            await super().append(partition, records, producer)
+class SmallStore(MemoryRecordStore):
+    """Takes ten bytes of values at a time."""
 
+    def append(
+        self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
+    ) -> Awaitable[None] | None:
+        if sum(len(value or b"") for _, value in records) > 10:
+            raise BrokerError(ErrorCode.message_too_large)
+        return super().append(partition, records, producer)
+
+
+async def test_one_record_too_large_does_not_fail_its_neighbours() -> None:
     store = SmallStore()
     writer = RecordWriter(store, 0)
     ended: list[ErrorCode] = []
@@ -73,6 +76,18 @@ async def test_one_record_too_large_does_not_fail_its_neighbours() -> None:
     await writer.flush()
     assert ended == [ErrorCode.none, ErrorCode.message_too_large, ErrorCode.none]
     assert [value for _, value in store.records[0]] == [b"small", b"small too"]
+
+
+async def test_what_may_be_late_goes_in_parts_when_it_is_too_much_at_once() -> None:
+    store = SmallStore()
+    writer = RecordWriter(store, 0)
+    ended: list[ErrorCode] = []
+    for number in range(9):
+        writer.write_late([(b"%d" % number, b"value")], ended.append)
+    writer.write_now([(b"now", b"value")], ended.append)
+    await writer.flush()
+    assert ended == [ErrorCode.none] * 10
+    assert [key for key, _ in store.records[0]] == [*(b"%d" % number for number in range(9)), b"now"]
 
 
 async def test_error_in_what_follows_does_not_stop_the_writer(caplog: pytest.LogCaptureFixture) -> None:

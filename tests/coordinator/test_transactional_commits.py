@@ -157,6 +157,22 @@ async def test_marker_that_comes_while_the_offsets_are_synced_ends_them() -> Non
         assert (await groups.committed(), await groups.unstable()) == ({"t": 5}, {"u"})
 
 
+async def test_offsets_that_come_behind_their_marker_are_refused() -> None:
+    store = SyncingRecordStore()
+    groups = Transactions(store)  # type: ignore[arg-type]
+    async with running_groups(groups):
+        plain = asyncio.ensure_future(groups.commit(1))
+        await settle()
+        late, other = (asyncio.ensure_future(groups.commit_in(producer, 5)) for producer in (7, 8))
+        await settle()
+        groups.end(7, commit=False)  # nobody would end what these offsets began
+        store.gate.set()
+        assert await plain is await other is ErrorCode.none
+        assert await late is ErrorCode.transaction_abortable
+        groups.end(8, commit=True)
+        assert (await groups.committed(), await groups.unstable()) == ({"t": 5}, set())
+
+
 async def test_marker_that_comes_while_the_partition_is_loaded_counts() -> None:
     class SlowStore(GatedRecordStore):
         async def read(self, partition: int) -> AsyncIterator[RecordRun]:
