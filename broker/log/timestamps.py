@@ -21,7 +21,7 @@ def first_since(segments: Sequence[Segment], timestamp: int, log_start_offset: i
     for segment in segments:
         if segment.newest[0] < timestamp:
             continue
-        for position, header in segment.batches(segment.position_for_timestamp(timestamp)):
+        for position, header in _batches(segment, segment.position_for_timestamp(timestamp), log_start_offset):
             if header.max_timestamp >= timestamp and header.last_offset >= log_start_offset:
                 for offset, at in _record_times(segment, position, header):
                     if at >= timestamp and offset >= log_start_offset:
@@ -47,11 +47,21 @@ def _newest_below(segments: Sequence[Segment], timestamp: int, log_start_offset:
         (
             header.max_timestamp
             for segment in segments
-            for _, header in segment.batches()
+            for _, header in _batches(segment, 0, log_start_offset)
             if header.record_count and header.last_offset >= log_start_offset and header.max_timestamp < timestamp
         ),
         default=-1,
     )
+
+
+def _batches(segment: Segment, position: int, log_start_offset: int) -> Iterable[tuple[int, BatchHeader]]:
+    """Those from `position` on, but for what DeleteRecords has left in the file before the log's start."""
+    if log_start_offset > segment.base_offset:
+        found = segment.locate(log_start_offset)
+        if found is None:
+            return ()
+        position = max(position, found[0])
+    return segment.batches(position)
 
 
 def _record_times(segment: Segment, position: int, header: BatchHeader) -> Iterable[tuple[int, int]]:

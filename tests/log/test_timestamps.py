@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from hypothesis import strategies as st
 
 from broker.clock import ManualClock
 from broker.log.log_config import LogConfig
+from broker.log.segment import Segment
+from broker.records.batch import BatchHeader
 from broker.records.compression import Codec
 from tests.support.batches import NOW, batch, open_log
 
@@ -41,6 +44,28 @@ def test_the_first_record_that_is_new_enough(
         assert log.offset_for_timestamp(wanted) == expected
     if begin == 0:
         assert log.max_timestamp() == (times.index(max(times)), max(times))
+
+
+def test_what_lies_before_the_start_is_not_walked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeleteRecords leaves it in the segment that holds the start, which may have a gigabyte."""
+    log = open_log(tmp_path / "t-0", LogConfig(index_interval_bytes=1000))
+    for number in range(1000):
+        log.append(batch(b"x", timestamp=number), leader_epoch=0)
+    walked = 0
+    walk = Segment.batches
+
+    def counted(segment: Segment, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
+        nonlocal walked
+        for found in walk(segment, position):
+            walked += 1
+            yield found
+
+    monkeypatch.setattr(Segment, "batches", counted)
+    log.delete_records(990)
+    assert (log.offset_for_timestamp(0), log.max_timestamp()) == ((990, 990), (999, 999))
+    log.delete_records(1000)
+    assert log.offset_for_timestamp(0) is log.max_timestamp() is None
+    assert walked < 50
 
 
 def test_an_empty_log_has_no_times(tmp_path: Path) -> None:
