@@ -237,7 +237,7 @@ class Cleaner:
         elif isinstance(answer, Exception):
             logger.error("compacting %s failed: %s", tp, answer)
             self._look_again = self._clock.monotonic() + self.settings.log_cleaner_backoff_ms / 1000
-        elif cleaning.valid:
+        elif cleaning.valid and self._logs.get(tp) is cleaning.log:
             self._count(answer)
             before = sum(segment.size for segment in cleaning.plan.segments)
             logger.info(

@@ -207,9 +207,10 @@ class StoredLog:
         if not count:
             return
         due = self._clock.now_ms() + self._config.file_delete_delay_ms
-        for segment in self._segments.remove_oldest(count):
+        doomed = self._segments.remove_oldest(count)
+        self._start = max(self._start, self._segments.oldest.base_offset)  # first: nothing lies before it any more
+        for segment in doomed:
             self._deleted.add(due, segment.mark_deleted())
-        self._start = max(self._start, self._segments.oldest.base_offset)
         self.epochs.truncate_from_start(self._start)
         self._aborted.forget(0, self._segments.oldest.base_offset)
         drop_snapshots(self.directory, low=self._segments.oldest.base_offset)

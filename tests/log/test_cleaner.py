@@ -215,6 +215,31 @@ def test_one_that_is_deleted_meanwhile_harms_nobody(tmp_path: Path, clock: Manua
     assert offsets_of(manager.logs()[T1]) == [1]
 
 
+def test_one_that_is_deleted_after_the_last_swap_leaves_nothing_to_its_namesake(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    class Interrupted(InlineCompactor):
+        def compact(self, plan: CompactionPlan) -> Iterator[Compacted | CompactionResult]:
+            for answer in super().compact(plan):
+                if isinstance(answer, CompactionResult) and not namesakes:
+                    manager.tick()  # swaps in what there is
+                    manager.delete(T0)
+                    namesakes.append(manager.create(T0, EAGER))
+                yield answer
+
+    namesakes: list[Log] = []
+    manager = LogManager([tmp_path], clock, cleaner=AT_ONCE, compactor=Interrupted())
+    manager.load(lambda topic: EAGER)
+    log = manager.create(T0, EAGER)
+    for _ in range(2):
+        put(log, (b"a", b"1"), roll=True)
+        put(log, (b"a", b"2"), roll=True)
+        clean(manager)
+        log = namesakes[0]
+    assert offsets_of(log) == [1]
+    manager.close()
+
+
 def test_a_damaged_log_is_not_tried_again_and_the_others_are(
     manager: LogManager, caplog: pytest.LogCaptureFixture
 ) -> None:

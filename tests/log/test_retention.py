@@ -12,6 +12,7 @@ from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
+from broker.log.segment import Segment
 from tests.support.batches import NOW, batch, fill, open_log, read_all
 
 HOUR = 3_600_000
@@ -163,6 +164,19 @@ class TestRetention:
             f"00000000000000000000{suffix}.deleted" for suffix in (".log", ".index", ".timeindex")
         }
         assert log.take_deleted() == []
+
+    def test_a_failing_disk_leaves_no_hole(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(segment: Segment) -> list[Path]:
+            raise OSError("read-only")
+
+        log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_bytes=0))
+        fill(log, 9)
+        monkeypatch.setattr(Segment, "mark_deleted", refuse)
+        with pytest.raises(BrokerError, match="KAFKA_STORAGE_ERROR"):
+            log.apply_retention()
+        with pytest.raises(BrokerError, match=r"not in \[6, 9\]"):
+            log.read(0, 100)
+        assert [offset for offset, _ in read_all(log)] == [6, 7, 8]
 
     def test_a_restart_knows_what_was_deleted(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_bytes=0))
