@@ -10,8 +10,8 @@ __all__ = ["allow_many_files", "keep_freed_memory"]
 
 # glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-KEPT_BYTES = 32 << 20
-"""Freed memory at the top of the heap that stays ours."""
+KEPT_BYTES = 16 << 20
+"""Freed memory at the top of the heap that stays ours; a single block of this size goes back at once."""
 
 
 def allow_many_files() -> None:

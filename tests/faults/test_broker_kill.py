@@ -155,13 +155,16 @@ def kill_rounds(
     consumer.finish()
 
 
-def test_nothing_acknowledged_is_lost_or_doubled_over_20_kills(
-    broker_factory: Callable[..., BrokerProcess], topic: str, group: str
+@pytest.mark.parametrize("rounds", [8, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
+@pytest.mark.timeout(240)
+def test_nothing_acknowledged_is_lost_or_doubled_over_kills(
+    broker_factory: Callable[..., BrokerProcess], topic: str, group: str, rounds: int
 ) -> None:
-    kill_rounds(broker_factory, topic, group, 20, SETTINGS)
+    kill_rounds(broker_factory, topic, group, rounds, SETTINGS)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_nothing_acknowledged_is_lost_over_many_kills_with_small_segments(
     broker_factory: Callable[..., BrokerProcess], topic: str, group: str
 ) -> None:
