@@ -34,12 +34,12 @@ class Flusher:
         self._truncations = 0
         self._has_failed = False
 
-    def due(self, config: LogConfig, end: int, active_base: int) -> bool:
-        """Whether records before `end` should be fsynced now; what was rolled (before `active_base`) always."""
+    def due(self, config: LogConfig, end: int) -> bool:
+        """Whether the settings want records before `end` fsynced now."""
         waiting = end - self.recovery_point
         if waiting <= 0:
             return False
-        if waiting >= config.flush_messages or self.recovery_point < active_base:
+        if waiting >= config.flush_messages:
             return True
         return self._clock.now_ms() - self._flushed_ms >= config.flush_ms
 

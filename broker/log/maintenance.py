@@ -79,7 +79,7 @@ class Maintenance:
             self._give_out(run)
 
     def _give_out(self, run: Run) -> None:
-        logs = [log for log in self._logs.values() if log.flush_due()]
+        logs = [log for log in self._logs.values() if log.flush_wanted()]
         paths = self._deleted.take(self._clock.now_ms())
         for log in self._logs.values():
             paths += log.take_deleted()

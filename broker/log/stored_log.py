@@ -142,8 +142,12 @@ class StoredLog:
     # --- flushing
 
     def flush_due(self) -> bool:
-        """Whether flush.messages or flush.ms ask for a `flush`, or a segment was rolled and not yet synced."""
-        return self._flusher.due(self._config, self._end, self._segments.active.base_offset)
+        """Whether flush.messages or flush.ms ask for a `flush`: whoever appended waits for it."""
+        return self._flusher.due(self._config, self._end)
+
+    def flush_wanted(self) -> bool:
+        """Whether one is due, or a segment was rolled and not yet synced, which nobody has to wait for."""
+        return self.recovery_point < self._segments.active.base_offset or self.flush_due()
 
     def flush(self) -> None:
         """fsync all that was appended so far. The only method another thread may call while the owner goes on.
