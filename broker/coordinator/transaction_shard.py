@@ -136,10 +136,8 @@ class TransactionShard:
                 future.set_result(results[0])
 
         assert transaction.pending is not None
-        value = None
-        if transaction.pending.state is not TransactionState.DEAD:
-            value = encode_transaction(transaction.pending)
-        self._writer.write_now([(encode_transaction_key(transaction.transactional_id), value)], done)
+        record = encode_transaction_key(transaction.transactional_id), encode_transaction(transaction.pending)
+        self._writer.write_now([record], done)
         if results:
             return results[0]
         future = asyncio.get_running_loop().create_future()
@@ -272,13 +270,15 @@ class TransactionShard:
         self._look_for_time_outs_later()
 
     def expire(self) -> None:
-        """Forget ids that nobody used for long."""
+        """Forget ids that nobody used for long: many at a time, and together, for nobody waits for it."""
         now_ms = self.now_ms()
         for transaction in list(self.transactions.values()):
             if transaction.expire(now_ms, self._settings.transactional_id_expiration_ms):
-                self.store(transaction, partial(self._expired, transaction))
+                tombstone = encode_transaction_key(transaction.transactional_id), None
+                self._writer.write([tombstone], partial(self._expired, transaction))
 
     def _expired(self, transaction: Transaction, code: ErrorCode) -> None:
+        transaction.stored(code)
         if code is ErrorCode.none and self.transactions.get(transaction.transactional_id) is transaction:
             del self.transactions[transaction.transactional_id]
 

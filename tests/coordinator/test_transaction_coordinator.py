@@ -18,7 +18,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.coordinators import settle
 from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
-from tests.support.transactions import P0, P1, P2, TIMEOUT, Transactions, running_transactions
+from tests.support.transactions import P0, P1, P2, PARTITIONS, TIMEOUT, Transactions, running_transactions
 
 RETRY_MS = int(MARKER_RETRY_S * 1_000)
 
@@ -318,6 +318,20 @@ async def test_time_goes_on_while_the_broker_is_down() -> None:
         assert transactions.markers.of(P0) == [False]
 
 
+async def test_many_ids_are_forgotten_with_few_appends() -> None:
+    settings = TransactionSettings(
+        transactional_id_expiration_ms=100_000, transaction_remove_expired_transaction_cleanup_interval_ms=200_000
+    )
+    async with running_transactions(Transactions(settings=settings)) as transactions:
+        for number in range(50):
+            await transactions.begin(f"id-{number}")
+        appends = transactions.store.appends
+        transactions.advance(200_000)
+        await settle()
+        assert transactions.coordinator.list() == (ErrorCode.none, [])
+        assert transactions.store.appends - appends <= PARTITIONS
+
+
 async def test_ids_that_nobody_uses_are_forgotten() -> None:
     settings = TransactionSettings(
         transactional_id_expiration_ms=100_000, transaction_remove_expired_transaction_cleanup_interval_ms=10_000
@@ -328,6 +342,7 @@ async def test_ids_that_nobody_uses_are_forgotten() -> None:
         transactions.advance(60_000)
         await transactions.add(busy, P0, name="busy")
         transactions.advance(50_000)
+        await settle()
         assert transactions.coordinator.describe("id").error is ErrorCode.transactional_id_not_found
         await transactions.restart()
         assert transactions.coordinator.describe("id").error is ErrorCode.transactional_id_not_found
