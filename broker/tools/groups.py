@@ -79,7 +79,8 @@ def list_groups(
             ]
         )
     else:
-        print_table(["group", "state", "type", "protocol"], [(g[0], g.state, g.group_type, g[1]) for g in found])
+        rows = [(one.group_id, one.state, one.group_type, one.protocol_type) for one in found]
+        print_table(["group", "state", "type", "protocol"], rows, nothing="There are no groups.")
 
 
 @app.command()
@@ -93,16 +94,17 @@ def describe(
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Show committed offsets, log ends and lag by partition, the members, or the state."""
+    """Show offsets and lag by partition, the members, or the state; of all groups if none is named."""
     if members and state:
         raise UsageError("give one of --members and --state")
-    one_of_options(group=group, all_groups=all_groups)
+    if group and all_groups:
+        raise UsageError("give one of --group and --all-groups")
     with administration(bootstrap_server, config_file) as admin:
         if zookeeper is not None:
             _describe_zookeeper(admin, zookeeper, group, as_json)
             return
         names = group or [one.group_id for one in admin.list_groups()]
-        described = [_known(admin, name, named=not all_groups) for name in names]
+        described = [_known(admin, name, named=bool(group)) for name in names]
         rows = [group_partitions(admin, one) for one in described]
     if as_json:
         print_json([group_document(one, partitions) for one, partitions in zip(described, rows, strict=True)])

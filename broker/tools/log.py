@@ -1,9 +1,9 @@
 """`pykafka log`: look into the files of a partition, offline, and at the directories of brokers.
 
 `dump` (kafka-dump-log.sh) prints one line per batch and `check` every inconsistency, with exit status 1 if any;
-both read only, and a broker may be running on the same directory. They take a partition's directory or a whole data
-directory, `dump` also one file. `dirs` (kafka-log-dirs.sh) asks brokers. With `--json`, `dump` and `check` print one
-JSON object per line. Raises ConfigError for a directory without segments.
+both read only, and a broker may be running on the same directory. They take directories of partitions or a whole data
+directory, `dump` also single files. `dirs` (kafka-log-dirs.sh) asks brokers. With `--json`, `dump` and `check` print
+one JSON object per line. Raises ConfigError for a directory without segments.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Directory = Annotated[Path, typer.Argument(help="A partition's directory, or a data directory for all in it.")]
+Directories = Annotated[
+    list[Path], typer.Argument(help="Directories of partitions, or a data directory for all in it.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
 TRANSACTION_FILES = frozenset({".txnindex", ".snapshot"})
@@ -42,7 +44,9 @@ TRANSACTION_FILES = frozenset({".txnindex", ".snapshot"})
 
 @app.command()
 def dump(
-    path: Annotated[Path, typer.Argument(help="A partition's directory, a data directory for all in it, or one file.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Directories of partitions, a data directory for all in it, or single files.")
+    ],
     records: Annotated[
         bool,
         typer.Option("--records", help="Print the records of every batch, those of the internal topics decoded."),
@@ -56,7 +60,7 @@ def dump(
     """Print every batch: offsets, timestamps, size, producer, how a transaction ended, and whether it is sound."""
     only = None if indexes else TRANSACTION_FILES if transactions else frozenset[str]()
     console = Console()
-    for file in _files(path, only):
+    for file in (file for path in paths for file in _files(path, only)):
         if file.suffix in SIDE_FILES:
             rows = side_file_rows(file)
             if as_json:
@@ -72,12 +76,12 @@ def dump(
 
 @app.command()
 def check(
-    directory: Directory,
+    directories: Directories,
     compacted: Annotated[bool, typer.Option("--compacted", help="Gaps between offsets are no fault.")] = False,
     as_json: Json = False,
 ) -> None:
     """Verify every batch and index; exit status 1 if anything is wrong."""
-    partitions = partition_directories(directory)
+    partitions = [partition for directory in directories for partition in partition_directories(directory)]
     problems: list[Problem] = []
     with progress_bar("checking", len(partitions)) as advance:
         for number, partition in enumerate(partitions):

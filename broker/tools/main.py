@@ -39,6 +39,7 @@ BUILT_IN = {
     "perf": "broker.tools.perf:app",
 }
 PLUGIN_GROUP = "pykafka.commands"
+NOBODY_THERE = "; `pykafka broker start` runs a broker, --bootstrap-server names one that runs"
 COMPLETED_LINE = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
 """Where the shells' completion scripts leave what is typed so far: zsh, fish and PowerShell, and bash."""
 
@@ -50,11 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         build(given)(given, prog_name="pykafka")
     except Exception as error:
         # Only here, so that a start without an error does not pay for it.
-        from broker.errors import PykafkaError
+        from broker.errors import ConnectionFailed, PykafkaError
 
         if "--debug" in given or not isinstance(error, (PykafkaError, OSError)):
             raise
-        fail(str(error), getattr(error, "exit_status", 1))
+        hint = NOBODY_THERE if isinstance(error, ConnectionFailed) and "bootstrap.servers" in str(error) else ""
+        fail(f"{error}{hint}", getattr(error, "exit_status", 1))
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
@@ -132,8 +134,17 @@ def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., No
         app.command(name)(command)
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(importlib.metadata.version("pykafka-spark"))
+        raise typer.Exit
+
+
 def _global_options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_print_version)
+    ] = False,
 ) -> None:
     """`--debug` is looked for by `main`; declared here for the help."""
 

@@ -78,7 +78,7 @@ def list_offsets_of_topics(
     if as_json:
         print_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
-        print_table(names, rows)
+        print_table(names, rows, nothing="There are no topics.")
 
 
 @app.command("get")

@@ -39,10 +39,12 @@ def print_lines(lines: Iterable[str]) -> None:
         typer.echo(line)
 
 
-def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Columns under capitals, numbers to the right; None is shown as a dash. Nothing at all without rows."""
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str = "") -> None:
+    """Columns under capitals, numbers to the right; None is shown as a dash. Without rows `nothing`, as a note."""
     given = list(rows)
     if not given:
+        if nothing:
+            note(nothing)
         return
     cells = [["-" if cell in (None, "") else str(cell) for cell in row] for row in given]
     numeric = [all(isinstance(row[i], (int, float, type(None))) for row in given) for i in range(len(head))]

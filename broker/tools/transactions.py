@@ -19,7 +19,7 @@ from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, OneTopic, administration
 from broker.tools.completion import complete_topics, complete_transactional_ids
-from broker.tools.output import as_time, note, print_json, print_table, report
+from broker.tools.output import as_time, print_json, print_table, report
 from broker.tools.partitions import named_partitions
 
 __all__ = ["app"]
@@ -78,7 +78,8 @@ def list_transactions(
         names = ("transactionalId", "coordinator", "producerId", "state")
         print_json([dict(zip(names, row, strict=True)) for row in rows])
     else:
-        print_table(["transactional-id", "coordinator", "producer-id", "state"], rows)
+        head = ["transactional-id", "coordinator", "producer-id", "state"]
+        print_table(head, rows, nothing="There are no transactions.")
 
 
 @app.command()
@@ -130,7 +131,7 @@ def producers(
     with administration(bootstrap_server, config_file) as admin:
         found = admin.describe_producers(named_partitions(admin, topic or ()))
     states = [Hanging(tp, producer) for tp, known in found.items() for producer in known]
-    _print_producers(states, as_json)
+    _print_producers(states, as_json, nothing="No producer is known there.")
 
 
 @app.command("find-hanging")
@@ -155,9 +156,7 @@ def find_hanging(
             if producer.transaction_start_offset >= 0 and producer.last_timestamp_ms <= oldest_ms
         ]
         hanging = [one for one in suspects if _coordinator_of(admin, one) is None] if suspects else []
-    _print_producers(hanging, as_json)
-    if not hanging:
-        note("No transaction hangs.")
+    _print_producers(hanging, as_json, nothing="No transaction hangs.")
 
 
 @app.command()
@@ -209,7 +208,7 @@ def _coordinator_of(admin: Admin, suspect: Hanging) -> str | None:
     return None
 
 
-def _print_producers(found: Iterable[Hanging], as_json: bool) -> None:
+def _print_producers(found: Iterable[Hanging], as_json: bool, *, nothing: str) -> None:
     rows: list[dict[str, Any]] = []
     for tp, one in found:
         last = one.last_timestamp_ms if as_json else as_time(one.last_timestamp_ms)
@@ -220,4 +219,4 @@ def _print_producers(found: Iterable[Hanging], as_json: bool) -> None:
         print_json(rows)
     else:
         columns = ["topic", "partition", "producer-id", "epoch", "coordinator-epoch", "last-sequence", "last-timestamp"]
-        print_table([*columns, "start-offset"], [list(row.values()) for row in rows])
+        print_table([*columns, "start-offset"], [list(row.values()) for row in rows], nothing=nothing)

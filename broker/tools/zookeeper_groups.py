@@ -16,7 +16,7 @@ from broker.cluster.zk import ZooKeeper
 
 __all__ = ["ZooKeeperOption", "zookeeper_groups"]
 
-SESSION_TIMEOUT_MS = 10_000
+SESSION_TIMEOUT_MS = 5_000
 
 ZooKeeperOption = Annotated[
     str | None,

@@ -65,6 +65,7 @@ def test_a_group_is_listed_and_described(at: tuple[str, str], filled: str, group
     assert head[:6] == ["GROUP", "TOPIC", "PARTITION", "CURRENT-OFFSET", "LOG-END-OFFSET", "LAG"]
     assert rows == [[group, filled, "0", "4", "10", "6", "-", "-", "-"]]
     assert group not in [one["group"] for one in document("groups", "list", "--state", "Stable", *at)]
+    assert group in [one["group"] for one in document("groups", "describe", *at)]
 
 
 def test_members_are_shown_with_what_they_were_given(

@@ -114,6 +114,8 @@ def test_a_data_directory_stands_for_all_in_it(damaged: Path, capsys: pytest.Cap
     open_log(damaged.parent / "other-0").close()
     assert run("check", damaged.parent) == 1
     assert "2 problems in 2 partitions" in capsys.readouterr().out
+    assert run("check", damaged, damaged.parent / "other-0") == 1
+    assert "2 problems in 2 partitions" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["dump", "check"])

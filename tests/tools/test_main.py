@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import subprocess
 import sys
 from pathlib import Path
@@ -40,6 +41,10 @@ def test_help_imports_no_command(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stderr.split() == []
+
+
+def test_the_version_is_told() -> None:
+    assert run("--version").stdout == importlib.metadata.version("pykafka-spark") + "\n"
 
 
 def test_an_error_is_one_line_and_status_1() -> None:

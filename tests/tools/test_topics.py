@@ -109,4 +109,6 @@ def test_the_environment_names_the_broker(broker: BrokerProcess, topic: str, mon
 
 
 def test_an_unreachable_broker_is_named() -> None:
-    assert "127.0.0.1:1" in error_of("topics", "list", "--bootstrap-server", "127.0.0.1:1")
+    error = error_of("topics", "list", "--bootstrap-server", "127.0.0.1:1")
+    assert "127.0.0.1:1" in error
+    assert "--bootstrap-server names one that runs" in error
