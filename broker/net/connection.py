@@ -57,6 +57,7 @@ class Connection(asyncio.BufferedProtocol):
         largest = min(max_request_bytes, sasl.max_request_bytes) if sasl is not None else max_request_bytes
         self._reader = FrameReader(largest, self._memory, self._resume_reading)
         self._sasl = sasl
+        self._known = False
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._frame_since = 0.0
@@ -271,13 +272,19 @@ class Connection(asyncio.BufferedProtocol):
     def _look_at_login(self, sasl: SaslSession) -> None:
         """After each answer until the login has succeeded; as long as logins expire after that, too."""
         if sasl.failed:
+            self._logged_in(False)
             self._drop_queued()
             self.close(LOGIN, sasl.failure)
-        elif sasl.done and sasl.principal is not None:
+        elif sasl.done and sasl.principal is not None and not self._known:
+            self._known = True
+            self._logged_in(True)
             self.client = dataclasses.replace(self.client, principal=sasl.principal)
             self._reader.max_request_bytes = self._max_request_bytes
             if not sasl.lifetime_ms:
                 self._sasl = None
+
+    def _logged_in(self, succeeded: bool) -> None:
+        """For who counts."""
 
     async def _finish(self, answer: Awaitable[Response]) -> None:
         if rest := self._writer.write(await answer):

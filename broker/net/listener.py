@@ -174,13 +174,16 @@ class _Counted(Connection):
         self._counts.accepted += 1
         self._owner.admit(self)
 
-    def _look_at_login(self, sasl: SaslSession) -> None:
-        before = self.client.principal
-        super()._look_at_login(sasl)
-        if sasl.failed:
-            self._counts.failed_authentications += 1
-        elif self.client.principal != before:
+    def secured(self, principal: str | None) -> None:
+        super().secured(principal)
+        if principal is not None:
+            self._logged_in(True)
+
+    def _logged_in(self, succeeded: bool) -> None:
+        if succeeded:
             self._counts.successful_authentications += 1
+        else:
+            self._counts.failed_authentications += 1
 
     def _ended(self, _: Connection) -> None:
         self._counts.closed[self.end_reason] += 1

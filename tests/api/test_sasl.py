@@ -14,6 +14,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.security.scram import ScramClient, ScramMechanism
 from tests.support.console import output_of
 from tests.support.raw_requests import Requests, versions
+from tests.support.scrape import Scrape
 from tests.support.secured import (
     MECHANISMS,
     PLAIN_PASSWORD,
@@ -41,6 +42,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterato
         {
             "listeners": "PLAINTEXT://127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0,BRIEF://127.0.0.1:0",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT,BRIEF:SASL_PLAINTEXT",
+            "metrics.listener": "HTTP://127.0.0.1:0",
             "listener.name.brief.connections.max.reauth.ms": "700",
             "listener.name.brief.sasl.enabled.mechanisms": "SCRAM-SHA-256,SCRAM-SHA-512",
         },
@@ -240,6 +242,22 @@ def test_a_user_made_or_taken_away_in_zookeeper_is_known_at_once(secured: Secure
     eventually(may_log_in)
     output_of("users", "delete", "--user", "frank", *at)
     eventually(lambda: not may_log_in())
+
+
+def test_logins_are_counted(secured: SecuredBroker) -> None:
+    def counted() -> tuple[float, float]:
+        scrape = Scrape(secured.metrics_url)
+        prefix = "kafka_server_socketservermetrics_"
+        names = (f"{prefix}successful_authentication_total", f"{prefix}failed_authentication_total")
+        succeeded, failed = (scrape.total(name, listener="BRIEF") for name in names)
+        return succeeded, failed
+
+    succeeded, failed = counted()
+    for password in (SCRAM_PASSWORD, "wrong"):
+        with Requests(secured.listeners["BRIEF"]) as ask:
+            handshake(ask, "SCRAM-SHA-256")
+            scram_login(ask, "SCRAM-SHA-256", SIMPLE_USER, password)
+    eventually(lambda: counted() == (succeeded + 1, failed + 1))
 
 
 def test_the_log_tells_of_failures_and_of_no_secret(secured: SecuredBroker) -> None:

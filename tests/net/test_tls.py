@@ -98,7 +98,8 @@ def large_request(number: int, size: int) -> bytes:
 
 
 async def test_the_certificate_names_the_client(certificates: Certificates) -> None:
-    async with serving(echo, **tls_settings(certificates, ssl_client_auth="requested")) as (host, port, _):
+    metrics = Metrics()
+    async with serving(echo, metrics, **tls_settings(certificates, ssl_client_auth="requested")) as (host, port, _):
         names = []
         for own in (None, certificates.client):
             reader, writer = await asyncio.open_connection(host, port, ssl=client_context(certificates, own=own))
@@ -108,6 +109,7 @@ async def test_the_certificate_names_the_client(certificates: Certificates) -> N
             await writer.wait_closed()
     assert names[0] == "SSL User:ANONYMOUS"
     assert names[1].startswith("SSL User:CN=carol,OU=")
+    assert metrics.listeners["SSL"].successful_authentications == 1
 
 
 class TestNotLetIn:
@@ -132,7 +134,8 @@ class TestNotLetIn:
         assert "no TLS handshake" in caplog.text
 
     @pytest.mark.parametrize(
-        "garbage", [request(1), b"GET / HTTP/1.1\r\n\r\n", bytes(1000), b"\x16\x03\x01\x40\x00" + bytes(0x4000), b"\x16"]
+        "garbage",
+        [request(1), b"GET / HTTP/1.1\r\n\r\n", bytes(1000), b"\x16\x03\x01\x40\x00" + bytes(0x4000), b"\x16"],
     )
     async def test_bytes_that_are_no_tls(self, certificates: Certificates, garbage: bytes) -> None:
         async with serving(echo, **tls_settings(certificates)) as (host, port, listeners):
