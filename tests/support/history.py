@@ -11,6 +11,7 @@ other began.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import enum
 import itertools
@@ -170,7 +171,8 @@ def _polls(history: History) -> Iterator[Anomaly]:
             if last is not None and offset <= last:
                 yield Anomaly("non-monotonic poll", f"{poll.consumer} read {tp} offset {offset} ({value}) after {last}")
             elif last is not None:
-                skipped = [o for o in final.get(tp, ()) if last < o < offset]
+                there = final.get(tp, [])
+                skipped = there[bisect.bisect_right(there, last) : bisect.bisect_left(there, offset)]
                 if skipped:
                     yield Anomaly("skipped", f"{poll.consumer} went in {tp} from {last} to {offset} over {skipped[:5]}")
             at[poll.consumer, tp] = offset
