@@ -29,6 +29,7 @@ from broker.log.compaction_plan import (
 from broker.log.compaction_process import CompactionProcess, Compactor
 from broker.log.log import Log
 from broker.log.log_directory import LogDirectory
+from broker.log.producer_state import NO_OFFSET, ProducerEntry
 from broker.log.segment import Segment
 from broker.metrics import CleanerMetrics
 from broker.protocol.topic_partition import TopicPartition
@@ -148,10 +149,7 @@ class Cleaner:
             delete_retention_ms=config.delete_retention_ms,
             segment_bytes=config.segment_bytes,
             index_interval=config.index_interval_bytes,
-            producers={
-                entry.producer_id: LastOfProducer(entry.batches[-1].last_offset if entry.batches else None, entry.epoch)
-                for entry in log.producers
-            },
+            producers={entry.producer_id: _last_of(entry) for entry in log.producers},
             aborted=_aborted_in(log, segments),
             map_bytes=self.settings.log_cleaner_dedupe_buffer_size,
             bytes_per_second=self.settings.log_cleaner_io_max_bytes_per_second,
@@ -265,6 +263,12 @@ class Cleaner:
         counted.bytes_written += result.bytes_written
         counted.records_read += result.records_read
         counted.records_kept += result.records_kept
+
+
+def _last_of(entry: ProducerEntry) -> LastOfProducer:
+    """Its last batch with a sequence or, when it writes none (a coordinator), its last marker."""
+    last = entry.batches[-1].last_offset if entry.batches else entry.last_marker_offset
+    return LastOfProducer(None if last == NO_OFFSET else last, entry.epoch)
 
 
 def _aborted_in(log: Log, segments: Sequence[Segment]) -> tuple[AbortedRange, ...]:

@@ -41,8 +41,8 @@ class AbortedRange(NamedTuple):
 
 
 class LastOfProducer(NamedTuple):
-    """What must stay of a producer so that its epoch and sequence survive: the batch that ends with `last_offset`
-    or, where only markers are known of it (None), those of `epoch`."""
+    """What must stay of a producer so that its epoch and sequence survive: the batch or marker that ends with
+    `last_offset` or, where it is only known that there are markers (None), those of `epoch`."""
 
     last_offset: int | None
     epoch: int

@@ -144,7 +144,7 @@ class Log(StoredLog):
         self._write(marker, batches, offset, offset + 1, leader_epoch, now)
         if control_type is ControlType.ABORT:
             self._note_aborted(producer_id, offset, len(marker))
-        self._producers.end_transaction(producer_id, producer_epoch, coordinator_epoch, now)
+        self._producers.end_transaction(producer_id, producer_epoch, coordinator_epoch, now, offset)
         return AppendResult(offset, offset, NO_TIMESTAMP, self._start, False)
 
     def _note_aborted(self, producer_id: int, offset: int, size: int) -> None:

@@ -66,6 +66,8 @@ class ProducerEntry:
     coordinator_epoch: int = -1
     transaction_first_offset: int = NO_OFFSET
     last_seen_ms: int = 0
+    # Where the epoch's last marker stands, if it was seen: snapshots do not tell.
+    last_marker_offset: int = NO_OFFSET
 
     @property
     def last_sequence(self) -> int:
@@ -168,10 +170,13 @@ class ProducerStates:
                 f"there was one of epoch {entry.coordinator_epoch}",
             )
 
-    def end_transaction(self, producer_id: int, producer_epoch: int, coordinator_epoch: int, now_ms: int) -> int:
-        """Take an appended marker into account; returns where the transaction it ended began, or `NO_OFFSET`."""
+    def end_transaction(
+        self, producer_id: int, producer_epoch: int, coordinator_epoch: int, now_ms: int, offset: int = NO_OFFSET
+    ) -> int:
+        """Take a marker appended at `offset` into account; returns where its transaction began, or `NO_OFFSET`."""
         entry = self._seen(producer_id, producer_epoch, now_ms)
         entry.coordinator_epoch = coordinator_epoch
+        entry.last_marker_offset = offset
         began, entry.transaction_first_offset = entry.transaction_first_offset, NO_OFFSET
         if began != NO_OFFSET:
             del self._open[producer_id]
@@ -196,6 +201,7 @@ class ProducerStates:
         elif entry.epoch != epoch:
             entry.epoch = epoch
             entry.batches.clear()
+            entry.last_marker_offset = NO_OFFSET
         entry.last_seen_ms = now_ms
         return entry
 

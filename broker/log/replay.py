@@ -45,7 +45,9 @@ class Replay:
             return
         if marker.control_type is ControlType.ABORT and self._aborted is not None:
             note_aborted(self._aborted, self.states, segment_base, header.producer_id, header.last_offset)
-        self.states.end_transaction(header.producer_id, header.producer_epoch, marker.coordinator_epoch, self._now_ms)
+        self.states.end_transaction(
+            header.producer_id, header.producer_epoch, marker.coordinator_epoch, self._now_ms, header.last_offset
+        )
 
 
 def note_aborted(

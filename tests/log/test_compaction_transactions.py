@@ -66,6 +66,26 @@ def batches(log: Log) -> list[tuple[int, int, bool]]:
     return [(header.last_offset, header.record_count, header.is_control) for _, header in walk_batches(raw(log))]
 
 
+def test_markers_of_a_coordinator_that_never_rests_do_not_pile_up(
+    manager: LogManager, log: Log, clock: ManualClock
+) -> None:
+    """A streaming job commits its offsets in transactions for months, without sequences and in one epoch."""
+    for number in range(1, 41):
+        offsets = keyed((b"group", b"%d" % number), producer_id=7, producer_epoch=0, transactional=True)
+        log.append(offsets, leader_epoch=0, from_coordinator=True)
+        log.append_marker(7, 0, COMMIT, 0, leader_epoch=0)
+        if number % 4 == 0:
+            log.roll()
+            clean(manager)
+            clock.advance(EAGER.delete_retention_ms + 1)
+    put(log, (b"other", b"1"), roll=True)
+    clean(manager)
+    assert sum(is_marker for *_, is_marker in batches(log)) < 10
+    last = log.producers.get(7)
+    assert last is not None
+    assert (last.epoch, last.last_marker_offset) == (0, 79)
+
+
 def test_aborted_records_go_and_hide_no_older_ones(manager: LogManager, log: Log) -> None:
     put(log, (b"a", b"kept"))
     writer = Writer(log)
