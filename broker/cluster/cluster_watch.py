@@ -40,7 +40,6 @@ class ClusterWatch:
         self._on_config: dict[str, OnConfig] = {"brokers": lambda _: configs.refresh()}
         self._due = asyncio.Event()
         self._everything = False
-        self._controller = False
         self._listing = False
         self._altered: set[tuple[str, str]] = set()
         self._brokers_seen = False
@@ -65,7 +64,7 @@ class ClusterWatch:
         self._watches = [
             self._registry.watch_topics(on_loop(self._note_topics)),
             self._registry.watch_brokers(on_loop(self._note_brokers)),
-            self._registry.watch_controller(on_loop(self._note_controller)),
+            self._registry.watch_controller(on_loop(self._topics.controller_told)),
             self._registry.watch_deletions(self._delete_marked),
             self._notifications.watch_config_changes(on_loop(self._note_configs)),
         ]
@@ -94,18 +93,15 @@ class ClusterWatch:
             asyncio.get_running_loop().call_later(AGAIN_S, self._due.set)
 
     async def _take_over(self) -> None:
-        everything, controller, listing = self._everything, self._controller, self._listing
+        everything, listing = self._everything, self._listing
         altered, self._altered = self._altered, set()
-        self._everything = self._controller = self._listing = False
+        self._everything = self._listing = False
         if everything:
             await self._topics.refresh()
             for told in self._on_config.values():
                 await told("")
-        else:
-            if controller:
-                await self._topics.refresh(())
-            if listing:
-                await self._topics.catch_up()
+        elif listing:
+            await self._topics.catch_up()
         names = {name for kind, name in altered if kind == "topics"}
         if names and not everything:
             await self._topics.refresh(names)
@@ -125,11 +121,6 @@ class ClusterWatch:
         first, self._brokers_seen = not self._brokers_seen, True
         if not first or brokers != self._topics.metadata.brokers:
             self._everything = True
-            self._due.set()
-
-    def _note_controller(self, controller_id: int) -> None:
-        if controller_id != self._topics.metadata.controller_id:
-            self._controller = True
             self._due.set()
 
     def _note_configs(self, entities: list[str]) -> None:

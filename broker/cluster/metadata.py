@@ -100,5 +100,5 @@ class ClusterMetadata:
         gone = frozenset(names)
         return dataclasses.replace(self, topics={name: t for name, t in self.topics.items() if name not in gone})
 
-    def with_brokers(self, brokers: Mapping[int, BrokerInfo], controller_id: int) -> ClusterMetadata:
-        return dataclasses.replace(self, brokers=dict(brokers), controller_id=controller_id)
+    def with_controller(self, controller_id: int) -> ClusterMetadata:
+        return dataclasses.replace(self, controller_id=controller_id)

@@ -82,6 +82,7 @@ class Topics:
         self._listings = 0
         self._listed: Collection[str] = ()
         self._cluster_id = metadata.cluster_id
+        self._controller_id = metadata.controller_id
         self.metadata = metadata
         self._led.apply(ClusterMetadata(metadata.cluster_id), metadata, metadata.topics)
 
@@ -218,6 +219,12 @@ class Topics:
 
     # --- what others changed
 
+    def controller_told(self, controller_id: int) -> None:
+        """Who is controller, -1 for nobody. From here on only this says it: a reading that is under way may have seen
+        the node before or after its last change, and would undo what was told meanwhile."""
+        self._controller_id = controller_id
+        self.metadata = self.metadata.with_controller(controller_id)
+
     def topics_listed(self, names: Collection[str]) -> bool:
         """ZooKeeper tells which topics there are: are they others than those we know? Then `catch_up` is due."""
         self._listings += 1
@@ -279,7 +286,7 @@ class Topics:
         held = [partition for name in names if name in self._on_resigned for partition in self._led.of_topic(name)]
         led, gone = self._led.apply(self.metadata, after, names)
         resigned = [partition.tp for partition in held if self._led.get(partition.tp) is not partition]
-        self.metadata = after
+        self.metadata = after.with_controller(self._controller_id)
         await self._led.delete(gone)
         return resigned, led, gone
 
