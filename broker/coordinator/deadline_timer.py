@@ -38,9 +38,11 @@ class DeadlineTimer:
     def run_due(self) -> None:
         """Call everybody whose time has come."""
         now = self._clock.monotonic()
-        while self._heap and self._heap[0][0] <= now:
-            heappop(self._heap)[2]()
-        self._arm()
+        try:
+            while self._heap and self._heap[0][0] <= now:
+                heappop(self._heap)[2]()
+        finally:
+            self._arm()  # one that fails must not keep the others waiting
 
     def close(self) -> None:
         """Call nobody any more."""

@@ -142,6 +142,6 @@ class ShardMap(Generic[AnyShard]):
         self._timer.at(self._clock.monotonic() + self._expiry_interval_ms / 1000, self._expire)
 
     def _expire(self) -> None:
+        self._schedule_expiry()
         for shard in self._shards.values():
             shard.expire()
-        self._schedule_expiry()

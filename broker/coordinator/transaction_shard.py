@@ -262,12 +262,12 @@ class TransactionShard:
     def _abort_timed_out(self) -> None:
         if self._unloaded:
             return
+        self._look_for_time_outs_later()
         now_ms = self.now_ms()
         for transaction in list(self.transactions.values()):
             if transaction.time_out(now_ms):
                 logger.info("transaction %s took too long and is aborted", transaction.transactional_id)
                 self.end(transaction, lambda code: None)
-        self._look_for_time_outs_later()
 
     def expire(self) -> None:
         """Forget ids that nobody used for long: many at a time, and together, for nobody waits for it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from broker.clock import ManualClock, SystemClock
 from broker.coordinator.deadline_timer import DeadlineTimer
 
@@ -32,6 +34,19 @@ async def test_the_loop_calls_without_being_asked() -> None:
     assert not late.is_set()
     await asyncio.wait_for(late.wait(), 10)
     assert clock.monotonic() >= start + 0.05
+    timer.close()
+
+
+async def test_a_callback_that_fails_does_not_keep_the_others_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise RuntimeError("broken")
+
+    timer = DeadlineTimer(SystemClock())
+    called = asyncio.Event()
+    timer.at(0, fail)
+    timer.at(0, called.set)
+    await asyncio.wait_for(called.wait(), 10)
+    assert "broken" in caplog.text
     timer.close()
 
 
