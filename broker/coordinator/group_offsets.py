@@ -91,6 +91,13 @@ class GroupOffsets:
         """Those of `partitions` that have an offset, pending ones not counted."""
         return [partition for partition in partitions if partition in self._committed]
 
+    def any_of(self, partitions: set[TopicPartition]) -> list[TopicPartition]:
+        """Those of `partitions` that have an offset, or a pending one; costs no more than the fewer of the two."""
+        found = self._committed.keys() & partitions
+        if self._pending:
+            found |= self._pending.keys & partitions
+        return list(found)
+
     def expired(
         self, now_ms: int, retention_ms: int, *, empty_since_ms: int | None, in_use: frozenset[str]
     ) -> list[TopicPartition]:

@@ -7,6 +7,7 @@ epoch.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable
 
 from broker.coordinator import group_events
@@ -140,13 +141,13 @@ class OffsetCommits:
 
     async def forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
         """Topics were deleted: drop the offsets of their partitions in every group, those of open transactions too."""
+        gone = set(deleted)
         writes = []
-        for shard in self._shards.all():
+        for shard in tuple(self._shards.all()):
             for group in shard.groups.values():
-                known = group.offsets.known(deleted)
-                if group.offsets.has_pending:
-                    known += set(group.offsets.pending_partitions).intersection(deleted).difference(known)
+                known = group.offsets.any_of(gone)
                 if known:
                     writes.append(shard.delete_offsets(group, known))
+            await asyncio.sleep(0)  # there may be many groups
         for write in writes:
             await write

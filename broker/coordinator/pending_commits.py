@@ -8,7 +8,8 @@ value counts only if no later record of its key counts already (Kafka's
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Generic, TypeVar
 
 __all__ = ["PendingCommits"]
@@ -35,7 +36,7 @@ class PendingCommits(Generic[K, V]):
         return key in self._of
 
     @property
-    def keys(self) -> Collection[K]:
+    def keys(self) -> AbstractSet[K]:
         return self._of.keys()
 
     def items(self) -> Iterator[tuple[int, K, V]]:
