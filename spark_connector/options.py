@@ -18,7 +18,7 @@ import enum
 import logging
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.client.settings import ClientSettings
 from broker.errors import ConfigError
@@ -120,7 +120,7 @@ class SourceOptions:
     poll_timeout_ms: int
     client: ClientSettings
     offset_store: str | None
-    store_options: Mapping[str, str]
+    store_options: Mapping[str, str] = field(repr=False)  # there may be passwords among them
     group: str | None
 
 

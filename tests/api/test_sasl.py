@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from broker.client.admin import Admin, ResourceType
+from broker.client.cluster import Cluster
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.security.scram import ScramClient, ScramMechanism
@@ -264,6 +266,19 @@ def test_the_log_tells_of_failures_and_of_no_secret(secured: SecuredBroker) -> N
     with Requests(secured.listeners["SASL_PLAINTEXT"]) as ask:
         handshake(ask)
         authenticate(ask, b"\0alice\0my-s3cret-typo")
+    with Requests(secured.listeners["SASL_PLAINTEXT"]) as ask:
+        ask.send(ApiKey.METADATA, {"topics": []})
+        assert ask.is_hung_up()
     assert "login by PLAIN failed: wrong user or password" in secured.output
     assert "a request (API key 3) without a login, or after it expired" in secured.output
     assert "s3cret" not in secured.output
+
+
+def test_described_settings_hold_no_secret(secured: SecuredBroker) -> None:
+    with Cluster(secured.listeners["PLAINTEXT"]) as cluster:
+        entries = Admin(cluster).describe_configs(ResourceType.BROKER, "0")
+    hidden = [name for name, entry in entries.items() if name.endswith(("password", "keystore.key"))]
+    assert len(hidden) == 4
+    assert [entries[name].value for name in hidden] == [None] * 4
+    assert entries["ssl.keystore.location"].value == str(secured.certificates.server)
+    assert "s3cret" not in repr(entries)

@@ -214,3 +214,12 @@ def test_contradicting_ranges_are_refused(start: str, end: str, condition: str) 
 def test_named_places_are_not_compared_before_they_are_looked_up() -> None:
     parse(startingOffsets='{"t":{"0":9}}', endingOffsets='{"t":{"0":-1}}')
     parse(startingOffsets='{"t":{"0":-2}}', endingOffsets='{"t":{"0":2}}')
+
+
+def test_a_password_is_passed_on_and_never_shown() -> None:
+    login = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice"}
+    options = parse_options(
+        {"subscribe": "t", "kafka.bootstrap.servers": "h:1", **login, "kafka.sasl.password": "s3cret"}, Mode.ANY
+    )
+    assert options.client.sasl_password == "s3cret"
+    assert "s3cret" not in repr(options)
