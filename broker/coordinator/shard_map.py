@@ -20,9 +20,16 @@ __all__ = ["Shard", "ShardMap", "partition_for"]
 MAX_ID_LENGTH = 8191
 
 
-@lru_cache(maxsize=16_384)
+# Who is asked for often has an id of this length at most; what is kept of all of them stays below 2 MB.
+KEPT_ID_LENGTH = 128
+
+
 def partition_for(group_id: str, partitions: int) -> int:
     """The partition of an id: |Java's String.hashCode| mod `partitions`, as in Kafka."""
+    return (_kept if len(group_id) <= KEPT_ID_LENGTH else _hashed)(group_id, partitions)
+
+
+def _hashed(group_id: str, partitions: int) -> int:
     encoded = group_id.encode("utf-16-be", "surrogatepass")
     hashed = 0
     for high, low in zip(encoded[::2], encoded[1::2], strict=True):
@@ -30,6 +37,9 @@ def partition_for(group_id: str, partitions: int) -> int:
     if hashed == 0x80000000:
         return 0  # Kafka's Utils.abs(Integer.MIN_VALUE)
     return (hashed if hashed < 0x80000000 else 0x100000000 - hashed) % partitions
+
+
+_kept = lru_cache(maxsize=4_096)(_hashed)
 
 
 class Shard(Protocol):
