@@ -39,7 +39,7 @@ check: $(VENV)/.test-installed
 slow: $(VENV)/.test-installed
 	$(PYTEST) -m slow
 
-bench: $(VENV)/.test-installed
+bench: $(VENV)/.bench-installed
 	$(BIN)/python -m tests.bench
 
 format: $(VENV)/.test-installed
