@@ -19,6 +19,7 @@ from broker.protocol.api_keys import ApiKey
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import LATEST, Requests
 from tests.support.raw_transactions import RawProducer, committed_offset, committed_values, stable_end
+from tests.support.waiting import eventually
 
 PARTITIONS = 12
 SETTINGS = {"offsets.topic.num.partitions": "2", "transaction.state.log.num.partitions": "2"}
@@ -88,6 +89,15 @@ class Work:
             assert stable_end(ask, self.topic, number) == ask.list_offset(self.topic, LATEST, number).offset
 
 
+def kill_soon(broker: BrokerProcess, work: Work, seconds: float) -> None:
+    """At a random moment once a transaction of this round has ended."""
+    before = len(work.outcomes)
+    with contextlib.suppress(AssertionError):  # killed all the same: the rounds must come to their end
+        eventually(lambda: len(work.outcomes) > before + 1, timeout=20, interval=0.002)
+    threading.Event().wait(seconds)
+    broker.kill()
+
+
 def kill_rounds(broker_factory: Callable[..., BrokerProcess], topic: str, group: str, rounds: int) -> None:
     dice = random.Random(rounds)
     work = Work(topic, group, dice)
@@ -97,7 +107,7 @@ def kill_rounds(broker_factory: Callable[..., BrokerProcess], topic: str, group:
         work.start(ask)
         producer = RawProducer(ask, topic).begin()
         for _ in range(rounds):
-            killer = threading.Timer(0.05 + dice.random() * 0.2, broker.kill)
+            killer = threading.Thread(target=kill_soon, args=(broker, work, dice.random() * 0.1))
             killer.start()
             with pytest.raises(ConnectionError):
                 work.run(producer)
