@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
@@ -16,12 +14,12 @@ from aiokafka import TopicPartition as AioTopicPartition
 from confluent_kafka import ConsumerGroupState, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from kafka import KafkaConsumer
-from kafka import TopicPartition as KafkaPythonPartition
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 
 from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
 from tests.support.group_members import TIMEOUT, Member, described, share
+from tests.support.polling import polled
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
@@ -126,10 +124,7 @@ def test_killed_member_is_missed_when_its_session_ends(
 
 
 def test_cooperative_members_of_kafka_python_share(broker: BrokerProcess, topic: str, group: str) -> None:
-    """Each member polls in a thread of its own, as applications do: kafka-python 3.0.12 throws away a join that ends
-    between two polls of a member and joins again, so members polled by turns may keep each other rebalancing."""
     Topic(broker.bootstrap, topic, 4)
-    ended = threading.Event()
 
     def consumer() -> KafkaConsumer:
         made = KafkaConsumer(
@@ -143,21 +138,11 @@ def test_cooperative_members_of_kafka_python_share(broker: BrokerProcess, topic:
         made.subscribe([topic])
         return made
 
-    def poll(one: KafkaConsumer) -> None:
-        while not ended.is_set():
-            one.poll(200)
-
-    with ThreadPoolExecutor(2) as pool, closing(consumer()) as first, closing(consumer()) as second:
-        polling = [pool.submit(poll, first)]
-        try:
-            eventually(lambda: len(first.assignment()) == 4, timeout=TIMEOUT)
-            polling.append(pool.submit(poll, second))
+    with closing(consumer()) as first, closing(consumer()) as second, polled(first):
+        eventually(lambda: len(first.assignment()) == 4, timeout=TIMEOUT)
+        with polled(second):
             eventually(lambda: [len(one.assignment()) for one in (first, second)] == [2, 2], timeout=TIMEOUT)
-            assert first.assignment() | second.assignment() == {KafkaPythonPartition(topic, n) for n in range(4)}
-        finally:
-            ended.set()
-            for future in polling:
-                future.result(TIMEOUT)
+            assert {p.partition for p in first.assignment() | second.assignment()} == {0, 1, 2, 3}
 
 
 async def test_static_member_of_aiokafka_comes_back(

@@ -13,6 +13,7 @@ from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.polling import polled
 from tests.support.sample_records import AWKWARD, CODECS, Sample, samples
 from tests.support.waiting import eventually
 
@@ -158,13 +159,8 @@ def test_two_members_share_the_partitions_and_one_takes_over(
 ) -> None:
     create(admin, topic, partitions=4)
     first, second = member_of(broker, group, topic), member_of(broker, group, topic)
-
-    def shared() -> bool:
-        for consumer in (first, second):
-            consumer.poll(timeout_ms=250)
-        return len(first.assignment()) == 2 and len(second.assignment()) == 2
-
-    eventually(shared, timeout=TIMEOUT)
+    with polled(first, second):
+        eventually(lambda: [len(one.assignment()) for one in (first, second)] == [2, 2], timeout=TIMEOUT)
     assert {p.partition for p in first.assignment() | second.assignment()} == {0, 1, 2, 3}
     second.close()
 
