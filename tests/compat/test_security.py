@@ -37,8 +37,8 @@ each_way = pytest.mark.parametrize(("listener", "mechanism"), WAYS, ids=lambda p
 
 
 @pytest.fixture
-def aiokafkas_leftovers() -> Iterator[None]:
-    """aiokafka leaves transports of TLS unclosed; what the collector says of them is no later test's fault."""
+def clients_leftovers() -> Iterator[None]:
+    """aiokafka and kafka-python leave TLS sockets unclosed; what the collector says of that is no later test's fault."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
@@ -96,7 +96,7 @@ def aiokafka_settings(secured: SecuredBroker, listener: str, mechanism: str | No
 
 
 @each_way
-@pytest.mark.usefixtures("aiokafkas_leftovers")
+@pytest.mark.usefixtures("clients_leftovers")
 async def test_aiokafka(secured: SecuredBroker, topic: str, group: str, listener: str, mechanism: str | None) -> None:
     settings = aiokafka_settings(secured, listener, mechanism)
     async with AIOKafkaProducer(**settings, linger_ms=5) as producer:
@@ -112,6 +112,7 @@ async def test_aiokafka(secured: SecuredBroker, topic: str, group: str, listener
 @pytest.mark.parametrize(
     ("listener", "mechanism"), [("SSL", None), ("SASL_PLAINTEXT", "PLAIN"), ("SASL_SSL", "SCRAM-SHA-512")]
 )
+@pytest.mark.usefixtures("clients_leftovers")
 def test_kafka_python(secured: SecuredBroker, topic: str, group: str, listener: str, mechanism: str | None) -> None:
     settings = aiokafka_settings(secured, listener, mechanism)
     if mechanism != "PLAIN" and mechanism is not None:
@@ -165,7 +166,7 @@ class TestAWrongPassword:
         assert said[0].code() == confluent.KafkaError._AUTHENTICATION
         assert f"Authentication failed: invalid credentials with SASL mechanism {mechanism}" in said[0].str()
 
-    @pytest.mark.usefixtures("aiokafkas_leftovers")
+    @pytest.mark.usefixtures("clients_leftovers")
     async def test_aiokafka_is_told_so(self, secured: SecuredBroker, mechanism: str) -> None:
         settings = aiokafka_settings(secured, "SASL_SSL", mechanism) | {"sasl_plain_password": "wrong-s3cret"}
         producer = AIOKafkaProducer(**settings)
