@@ -38,7 +38,7 @@ each_way = pytest.mark.parametrize(("listener", "mechanism"), WAYS, ids=lambda p
 
 @pytest.fixture
 def clients_leftovers() -> Iterator[None]:
-    """aiokafka and kafka-python leave TLS sockets unclosed; what the collector says of that is no later test's fault."""
+    """aiokafka and kafka-python leave TLS sockets unclosed: the collector's complaint is no later test's fault."""
     yield
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
