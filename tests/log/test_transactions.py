@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from broker.clock import ManualClock
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import ErrorCode
 from broker.log.aborted_index import AbortedEntry, AbortedIndex, decode_aborted
 from broker.log.consistency import check_partition
 from broker.log.log import Log
@@ -18,35 +17,9 @@ from broker.log.segment import segment_path
 from broker.records.builder import BatchBuilder
 from broker.records.control import ControlType
 from tests.support.batches import NOW, batch, open_log
-from tests.support.log_transactions import Producers, committed_records
+from tests.support.log_transactions import ALICE, BOB, CAROL, Producers, committed_records, index_files, refused
 
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
-ALICE, BOB, CAROL = 1, 2, 3
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "t-0"
-
-
-@pytest.fixture
-def log(directory: Path) -> Log:
-    return open_log(directory)
-
-
-@pytest.fixture
-def producers(log: Log) -> Producers:
-    return Producers(log)
-
-
-def refused(act: Callable[[], object]) -> ErrorCode:
-    with pytest.raises(BrokerError) as caught:
-        act()
-    return caught.value.code
-
-
-def index_files(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir() if ".txnindex" in path.name)
 
 
 class TestOpenTransactions:

@@ -7,42 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedEntry
 from broker.log.log import Log
 from broker.log.producer_snapshot import snapshot_offsets
 from broker.log.segment import segment_path
 from broker.records.control import ControlType
 from tests.support.batches import batch, open_log
-from tests.support.log_transactions import Producers, committed_records
+from tests.support.log_transactions import ALICE, BOB, Producers, committed_records, index_files
 
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
-ALICE, BOB, CAROL = 1, 2, 3
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "t-0"
-
-
-@pytest.fixture
-def log(directory: Path) -> Log:
-    return open_log(directory)
-
-
-@pytest.fixture
-def producers(log: Log) -> Producers:
-    return Producers(log)
-
-
-def refused(act: Callable[[], object]) -> ErrorCode:
-    with pytest.raises(BrokerError) as caught:
-        act()
-    return caught.value.code
-
-
-def index_files(directory: Path) -> list[str]:
-    return sorted(path.name for path in directory.iterdir() if ".txnindex" in path.name)
 
 
 class TestAfterARestart:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.errors import BrokerError, ErrorCode
 from broker.log.log import AppendResult, Log
 from broker.records.batch import walk_batches
 from broker.records.control import ControlType
 from broker.records.record import decode_records
 from tests.support.batches import batch
 
-__all__ = ["Producers", "committed_records", "stable_end"]
+__all__ = ["ALICE", "BOB", "CAROL", "Producers", "committed_records", "index_files", "refused", "stable_end"]
+
+ALICE, BOB, CAROL = 1, 2, 3
+"""Producer ids."""
 
 
 class Producers:
@@ -62,3 +71,15 @@ def committed_records(log: Log, start: int | None = None, max_bytes: int = 300) 
             offset = header.next_offset
         assert offset <= end
     return found
+
+
+def refused(act: Callable[[], object]) -> ErrorCode:
+    """The error `act` is refused with."""
+    with pytest.raises(BrokerError) as caught:
+        act()
+    return caught.value.code
+
+
+def index_files(directory: Path) -> list[str]:
+    """Names of the indexes of aborted transactions."""
+    return sorted(path.name for path in directory.iterdir() if ".txnindex" in path.name)
