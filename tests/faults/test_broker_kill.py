@@ -155,12 +155,11 @@ def kill_rounds(
     consumer.finish()
 
 
-@pytest.mark.parametrize("rounds", [8, pytest.param(20, marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
-@pytest.mark.timeout(240)
-def test_nothing_acknowledged_is_lost_or_doubled_over_kills(
-    broker_factory: Callable[..., BrokerProcess], topic: str, group: str, rounds: int
+@pytest.mark.timeout(300)  # the faster the broker, the more there is to compare at the end
+def test_nothing_acknowledged_is_lost_or_doubled_over_20_kills(
+    broker_factory: Callable[..., BrokerProcess], topic: str, group: str
 ) -> None:
-    kill_rounds(broker_factory, topic, group, rounds, SETTINGS)
+    kill_rounds(broker_factory, topic, group, 20, SETTINGS)
 
 
 @pytest.mark.slow
