@@ -6,7 +6,7 @@
 A load reads from where the group's last load ended, writes to a hidden place below `to`, and commits data and offsets
 in one act. What was committed is in `<to>/load=<load id>/` and can be read by anything (`spark.read.parquet(to)`); a
 load that was killed is finished or thrown away by the next one. Two loads of one group at once: one wins, the other
-gets OffsetConflict. The protocol is load_commit.py, this module puts the parts together. Works under Spark Connect.
+gets OffsetConflict. The protocol is loads/commit.py, this module puts the parts together. Works under Spark Connect.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from broker.errors import PykafkaError
-from spark_connector.load_commit import published_directory
-from spark_connector.load_output import read_ranges, write_output
-from spark_connector.load_planner import LoadSite, finished_rerun, open_site, plan_load, recover
-from spark_connector.load_record import LoadError, LoadRange, LoadRecord
-from spark_connector.load_request import LoadRequest, Target
+from spark_connector.loads.commit import published_directory
+from spark_connector.loads.output import read_ranges, write_output
+from spark_connector.loads.planner import LoadSite, finished_rerun, open_site, plan_load, recover
+from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
+from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 

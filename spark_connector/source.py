@@ -20,9 +20,9 @@ from pyspark.sql.types import (
 )
 
 from broker.errors import ConfigError
-from spark_connector.batch_reader import KafkaBatchReader
-from spark_connector.options import Mode, parse_options
-from spark_connector.stream_reader import KafkaStreamReader
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.read.batch_reader import KafkaBatchReader
+from spark_connector.read.stream_reader import KafkaStreamReader
 
 __all__ = ["FORMAT", "PykafkaSource", "spark_schema"]
 
@@ -45,7 +45,7 @@ def spark_schema(include_headers: bool) -> StructType:
 
 
 class PykafkaSource(DataSource):
-    """`spark.read.format("pykafka")` and `spark.readStream.format("pykafka")`; option_table.py lists the options."""
+    """`spark.read.format("pykafka")` and `spark.readStream.format("pykafka")`; options/table.py lists the options."""
 
     @classmethod
     def name(cls) -> str:

@@ -42,6 +42,19 @@ FORBIDDEN = {
     "client": {"broker.log", "broker.net", "asyncio", "kazoo"},
 }
 
+# The same within the connector.
+CONNECTOR_ROWS: list[set[str]] = [
+    {"demo"},
+    {"cli"},
+    {"load", "source"},
+    {"loads", "listener"},
+    {"read", "write"},
+    {"options"},
+    {"formats", "offset_store"},
+    {"storage", "errors", "worker_clients"},
+]
+CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for layer in row}
+
 CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors")
 DEMO_MAY_IMPORT = (*CONNECTOR_MAY_IMPORT, "broker.embedded")  # it starts a broker of its own
 
@@ -52,21 +65,25 @@ ONLY_IN = {
     "pyspark": {
         "pyspark_pykafka.py",
         "spark_connector/source.py",
-        "spark_connector/batch_reader.py",
-        "spark_connector/stream_reader.py",
-        "spark_connector/batch_writer.py",
-        "spark_connector/stream_writer.py",
+        "spark_connector/read/batch_reader.py",
+        "spark_connector/read/stream_reader.py",
+        "spark_connector/read/schema.py",
+        "spark_connector/write/batch_writer.py",
+        "spark_connector/write/stream_writer.py",
+        "spark_connector/write/task.py",
+        "spark_connector/listener.py",
+        "spark_connector/formats/spark_schema.py",
         "spark_connector/load.py",
-        "spark_connector/load_avro.py",
-        "spark_connector/load_output.py",
-        "spark_connector/cli.py",
+        "spark_connector/loads/avro_output.py",
+        "spark_connector/loads/output.py",
+        "spark_connector/cli/",
         "spark_connector/demo/",
     },
-    "typer": {"broker/tools/", "spark_connector/cli.py", "spark_connector/demo/"},
+    "typer": {"broker/tools/", "spark_connector/cli/", "spark_connector/demo/"},
     "prometheus_client": {"broker/web/exposition.py"},
     "starlette": {"broker/web/"},
     "uvicorn": {"broker/web/"},
-    "rich": {"broker/tools/", "spark_connector/cli.py", "spark_connector/demo/"},
+    "rich": {"broker/tools/", "spark_connector/cli/", "spark_connector/demo/"},
 }
 
 # A pure state machine gets time and events as arguments.
@@ -85,12 +102,12 @@ IMPORT_IN_FUNCTION = {
     ("broker/records/compression.py", "pyarrow"): "heavy: 40 MB and 0.15 s that a broker has no use for",
     ("broker/api/list_transactions.py", "pyarrow"): "the same, for the few who filter by a pattern",
     ("broker/api/list_transactions.py", "pyarrow.compute"): "the same",
-    ("spark_connector/cli.py", "pyspark.sql.SparkSession"): "half a second that --help and --recover need not pay",
-    ("spark_connector/cli.py", "spark_connector.load.run_load"): "the same",
-    ("spark_connector/load_planner.py", "spark_connector.load_log_zookeeper.ZooKeeperLoadLog"): (
+    ("spark_connector/cli/load.py", "pyspark.sql.SparkSession"): "half a second that --help and --recover need not pay",
+    ("spark_connector/cli/load.py", "spark_connector.load.run_load"): "the same",
+    ("spark_connector/loads/planner.py", "spark_connector.loads.log_zookeeper.ZooKeeperLoadLog"): (
         "kazoo behind it, for those who keep offsets in ZooKeeper"
     ),
-    ("spark_connector/load_planner.py", "spark_connector.offset_store.zookeeper.ZooKeeperOffsetStore"): "the same",
+    ("spark_connector/loads/planner.py", "spark_connector.offset_store.zookeeper.ZooKeeperOffsetStore"): "the same",
 }
 
 MAX_FILE_LINES = 400
@@ -127,6 +144,23 @@ def test_broker_packages_import_only_to_their_right() -> None:
             if target is not None and not (target in RANK and may_import(layer, target)):
                 wrong.append(place(module, imported))
             if within(imported.module, *FORBIDDEN.get(layer, ())):
+                wrong.append(place(module, imported))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_connector_packages_import_only_downward() -> None:
+    wrong = []
+    for module in PRODUCT:
+        package, _, rest = module.name.partition(".")
+        if package != "spark_connector" or not rest:
+            continue
+        layer = rest.split(".")[0]
+        assert layer in CONNECTOR_RANK, f"{module.relative}: {layer!r} has no row in tests/test_layers.py"
+        for imported in module.imports:
+            if not within(imported.module, "spark_connector") or imported.module == "spark_connector":
+                continue
+            target = imported.module.split(".")[1]
+            if layer != target and CONNECTOR_RANK[target] <= CONNECTOR_RANK[layer] and target not in CONNECTOR_ROWS[-1]:
                 wrong.append(place(module, imported))
     assert not wrong, "\n".join(wrong)
 
@@ -234,7 +268,7 @@ def test_no_function_is_longer_than_the_limit() -> None:
 def test_an_executor_loads_no_server_and_no_kazoo() -> None:
     """What a Spark task imports to fetch and decode stays small: no log, no server, no ZooKeeper, no JVM gateway."""
     program = (
-        "import sys, spark_connector.fetch, spark_connector.arrow\n"
+        "import sys, spark_connector.read.fetch, spark_connector.read.arrow\n"
         "print(*sorted(name for name in sys.modules if name.split('.')[0] in "
         "{'kazoo', 'typer', 'py4j'} or '.'.join(name.split('.')[:2]) in "
         "{'broker.log', 'broker.net', 'broker.api', 'broker.cluster', 'broker.coordinator', 'broker.server'}))"

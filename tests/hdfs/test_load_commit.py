@@ -12,7 +12,7 @@ import itertools
 
 import pytest
 
-from spark_connector.load_log import FilesLoadLog
+from spark_connector.loads.log import FilesLoadLog
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import open_storage
 from tests.support.crashing import Crash, CrashPoint

@@ -14,8 +14,8 @@ import pytest
 
 from broker.errors import ConfigError
 from spark_connector.load import LoadResult, load, recover
-from spark_connector.load_record import LoadError
-from spark_connector.load_request import Target
+from spark_connector.loads.record import LoadError
+from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.broker_process import BrokerProcess
 from tests.support.topic_data import TopicData

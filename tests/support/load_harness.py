@@ -1,6 +1,6 @@
 """A load without Spark and broker: the commit protocol over real files and a real commit log, rows as JSON lines.
 
-Used by the tests of load_commit.py here, on HDFS and with ZooKeeper. `World` is what all processes share; `World.load`
+Used by the tests of loads/commit.py here, on HDFS and with ZooKeeper. `World` is what all processes share; `World.load`
 is one process that loads what is new, through whatever `CrashPoint` it is given.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.load_commit import MANIFEST, LoadCommitter
-from spark_connector.load_log import LoadLog
-from spark_connector.load_record import LoadId, LoadRange, LoadRecord
+from spark_connector.loads.commit import MANIFEST, LoadCommitter
+from spark_connector.loads.log import LoadLog
+from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
 

@@ -1,0 +1,1 @@
+"""The console commands that pyproject.toml hands to `pykafka`."""

@@ -1,0 +1,1 @@
+"""What the exactly-once load is made of; `spark_connector.load` puts it together."""

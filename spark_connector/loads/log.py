@@ -1,0 +1,119 @@
+"""The commit log of a group's loads: the one place that says which loads count, and how far the offsets are.
+
+`append` is the commit point of a load: one atomic act that stores the offsets and the load together, or raises
+OffsetConflict. This module holds the contract and the log in files (`<output>/_offsets`, entries of the files offset
+store, so that readers can start from it too); loads/log_zookeeper.py holds the other. Called by loads/commit.py.
+
+A load that is committed is still to be published (loads/commit.py); the log remembers whether that is done.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.state import Newest
+from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
+from spark_connector.storage import Storage
+
+__all__ = ["OFFSETS_DIRECTORY", "FilesLoadLog", "LoadLog"]
+
+OFFSETS_DIRECTORY = "_offsets"
+"""Below the output directory; the name is hidden from Spark and pyarrow."""
+
+
+class LoadLog(Protocol):
+    """Loads of one group, numbered from 1."""
+
+    kind: str
+
+    def newest(self) -> Newest:
+        """The entry with the highest number."""
+        ...
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        """Next offset of every partition the group has committed."""
+        ...
+
+    def record(self, sequence: int) -> LoadRecord | None:
+        """The load committed under this number; None when there is none, or the entry is no load."""
+        ...
+
+    def sequences(self) -> list[int]:
+        """All numbers, ascending."""
+        ...
+
+    def append(self, record: LoadRecord) -> None:
+        """Commit. Done already (by a repair elsewhere) is fine. Raises OffsetConflict when another came first."""
+        ...
+
+    def mark_published(self, record: LoadRecord) -> None:
+        """Note that the load's data is in place. May be called again."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class FilesLoadLog:
+    """The log in the output directory itself: an exclusive create per load is the commit."""
+
+    kind = "files"
+
+    def __init__(self, output: Storage, group: str) -> None:
+        self._storage = output.below(OFFSETS_DIRECTORY)
+        self._store = FilesOffsetStore(self._storage)
+        self._group = group
+
+    def newest(self) -> Newest:
+        entry = self._store.newest(self._group)
+        if entry is None:
+            return Newest()
+        record = self._load_of(entry)
+        if record is None:
+            return Newest(entry.sequence)
+        return Newest(entry.sequence, record.load_id, self._storage.exists(self._published_mark(entry.sequence)))
+
+    def offsets(self) -> dict[TopicPartition, int]:
+        return self._store.read(self._group)
+
+    def record(self, sequence: int) -> LoadRecord | None:
+        if sequence not in self._store.sequences(self._group):
+            return None
+        return self._load_of(self._store.entry(self._group, sequence))
+
+    def sequences(self) -> list[int]:
+        return self._store.sequences(self._group)
+
+    def append(self, record: LoadRecord) -> None:
+        """The number decides: whoever creates the file first has committed, and has seen the entry before it."""
+        number = record.id.sequence
+        before = self._store.entry(self._group, number - 1).offsets if number > 1 else {}
+        details = {"load": record.without_files().to_json()}
+        try:
+            self._store.append(FilesEntry(self._group, number, {**before, **record.committed}, details))
+        except OffsetConflict:
+            winner = self.record(number)
+            if winner is None or winner.load_id != record.load_id:
+                raise
+
+    def mark_published(self, record: LoadRecord) -> None:
+        try:
+            self._storage.create(self._published_mark(record.id.sequence), b"")
+        except FileExistsError:
+            return
+
+    def close(self) -> None:
+        self._store.close()
+
+    def _load_of(self, entry: FilesEntry) -> LoadRecord | None:
+        where = f"entry {entry.sequence} of group '{entry.group}' in {self._storage.url}"
+        if "load" not in entry.details:
+            return None  # a stream or a consumer of the same group has committed here
+        if not isinstance(entry.details["load"], dict):
+            raise LoadError(f"{where} is not the record of a load")
+        return LoadRecord.from_json(entry.details["load"], where)
+
+    def _published_mark(self, sequence: int) -> str:
+        return f"{self._group}/{sequence:020d}.published"

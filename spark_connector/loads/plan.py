@@ -1,0 +1,90 @@
+"""Which offsets a load covers: pure functions from what is stored and what the brokers hold to ranges.
+
+Called by load.py. A partition goes on where the group's last load ended; one that the group has never loaded begins
+where `starts` says. Records that are gone before they were loaded are data loss: an error under Spark's condition
+names, or, with failOnDataLoss=false, a warning and a range that begins at what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import report_data_loss
+from spark_connector.loads.record import LoadRange, LoadRecord
+from spark_connector.read.planning import limit_offsets
+
+__all__ = ["Bounds", "plan_ranges", "plan_rerun"]
+
+Offsets = Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the brokers hold of the partitions asked for.
+
+    `earliest`: first offset still there; `latest`: end of the log; `starts`: where new partitions begin (may name
+    more); `ends`: where to stop, `latest` unless the user set an end.
+    """
+
+    earliest: Offsets
+    latest: Offsets
+    starts: Offsets
+    ends: Offsets
+
+
+def plan_ranges(
+    stored: Offsets, bounds: Bounds, *, fail_on_data_loss: bool, max_records: int | None = None
+) -> tuple[LoadRange, ...]:
+    """The ranges with something to load, in order of partition; together at most `max_records` offsets.
+
+    `stored` may hold partitions that the load is not about. Raises DataLoss.
+    """
+    starts = {tp: _start(tp, stored, bounds, fail=fail_on_data_loss) for tp in bounds.latest}
+    ends = {tp: max(min(bounds.ends[tp], bounds.latest[tp]), starts[tp]) for tp in starts}
+    if max_records is not None:
+        ends = limit_offsets(max_records, starts, ends)
+    return tuple(
+        LoadRange(tp.topic, tp.partition, starts[tp], ends[tp], stored.get(tp))
+        for tp in sorted(starts)
+        if ends[tp] > starts[tp]
+    )
+
+
+def plan_rerun(loads: Iterable[LoadRecord], stored: Offsets) -> tuple[LoadRange, ...]:
+    """One range per partition over everything these consecutive loads have loaded, for a second output.
+
+    `stored` is what the commit of the re-run must find in its own log (nothing, when that is a new one).
+    """
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for load in loads:
+        if load.rerun_of is not None:
+            continue  # covers what others have loaded before
+        for range in load.ranges:
+            starts.setdefault(range.tp, range.start)
+            ends[range.tp] = range.end
+    return tuple(LoadRange(tp.topic, tp.partition, starts[tp], ends[tp], stored.get(tp)) for tp in sorted(starts))
+
+
+def _start(tp: TopicPartition, stored: Offsets, bounds: Bounds, *, fail: bool) -> int:
+    earliest, latest = bounds.earliest[tp], bounds.latest[tp]
+    if tp not in stored:
+        return min(max(bounds.starts.get(tp, earliest), earliest), latest)
+    if stored[tp] > latest:
+        report_data_loss(
+            "PARTITION_OFFSET_CHANGED",
+            f"Partition {tp} was loaded up to offset {stored[tp]}, but ends at {latest}: the topic was created anew.",
+            fail=fail,
+        )
+        return earliest
+    if stored[tp] < earliest:
+        report_data_loss(
+            "COULD_NOT_READ_OFFSET_RANGE",
+            f"Partition {tp} was loaded up to offset {stored[tp]}, but begins at {earliest} now: "
+            f"{earliest - stored[tp]} offsets were deleted before they were loaded.",
+            fail=fail,
+        )
+        return earliest
+    return stored[tp]

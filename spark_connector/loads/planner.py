@@ -1,0 +1,185 @@
+"""A load put on rails: its directory and commit log opened, its ranges looked up and planned.
+
+Called by load.py; asks the brokers, but starts no Spark. The rules of planning are in loads/plan.py, this module finds
+out what they are applied to. A load with `from_load` covers what the group's loads from that one on have covered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import secrets
+import socket
+import time
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.commit import LoadCommitter, published_directory
+from spark_connector.loads.log import FilesLoadLog, LoadLog
+from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun
+from spark_connector.loads.record import LoadError, LoadId, LoadRecord
+from spark_connector.loads.request import LoadRequest, Target
+from spark_connector.options.range_limit import Position, SpecificOffsets
+from spark_connector.options.read_options import SourceOptions
+from spark_connector.read.committed import CommittedOffsets
+from spark_connector.read.offset_reader import OffsetReader
+from spark_connector.storage import Storage, open_storage
+
+__all__ = ["LoadSite", "finished_rerun", "open_site", "plan_load", "recover"]
+
+_KNOCK_TIMEOUT = 10.0  # seconds
+
+
+@dataclass(frozen=True)
+class LoadSite:
+    """Where the loads of a group go, what has been committed there, and who commits."""
+
+    output: Storage
+    log: LoadLog
+    committer: LoadCommitter
+
+
+@contextlib.contextmanager
+def open_site(target: Target) -> Iterator[LoadSite]:
+    """The site for as long as the block runs. Raises ConfigError, OffsetStoreError; OSErrors come out as LoadError."""
+    output = open_storage(target.to, target.storage_options)
+    if not output.renames_directories:
+        raise ConfigError(f"'{target.to}': a load needs a file system with atomic rename: a local directory or hdfs://")
+    _knock(output.url)
+    log = _open_log(target, output)
+    try:
+        reopen = functools.partial(open_storage, options=target.storage_options)
+        yield LoadSite(output, log, LoadCommitter(output, log, target.group, reopen))
+    except PykafkaError:
+        raise  # some of them are OSErrors too
+    except OSError as error:
+        raise LoadError(f"{target.to}: {type(error).__name__}: {error}") from error
+    finally:
+        log.close()
+
+
+def recover(target: Target) -> list[str]:
+    """Finish loads that were killed, without loading anything new; gives the ids of those brought to their end.
+
+    Needs neither Spark nor a broker. Raises ConfigError, LoadError.
+    """
+    with open_site(target.check()) as site:
+        return site.committer.repair()
+
+
+def _open_log(target: Target, output: Storage) -> LoadLog:
+    if target.zookeeper_connect is None:
+        return FilesLoadLog(output, target.group)
+    # kazoo only for those who keep offsets in ZooKeeper
+    from spark_connector.loads.log_zookeeper import ZooKeeperLoadLog
+    from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
+
+    return ZooKeeperLoadLog(ZooKeeperOffsetStore(target.zookeeper_connect), target.group)
+
+
+def _knock(url: str) -> None:
+    """Fail within seconds when no NameNode is there: hdfs-native tries for three minutes and says nothing."""
+    parts = urlsplit(url)
+    if parts.hostname is None or parts.port is None:
+        return  # a local path, or a name service of HADOOP_CONF_DIR
+    try:
+        socket.create_connection((parts.hostname, parts.port), timeout=_KNOCK_TIMEOUT).close()
+    except OSError as error:
+        raise LoadError(f"nothing answers at {parts.netloc}, the NameNode of '{url}': {error}") from error
+
+
+def plan_load(request: LoadRequest, site: LoadSite) -> LoadRecord | None:
+    """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError."""
+    _refuse_foreign_loads(request.target, site)
+    stored = site.log.offsets()
+    number = site.log.newest().sequence + 1
+    if request.from_load is None:
+        ranges = plan_ranges(
+            stored,
+            _look_up(request.source, stored),
+            fail_on_data_loss=request.source.fail_on_data_loss,
+            max_records=request.max_records,
+        )
+    else:
+        ranges = plan_rerun(_loads_since(request, site), stored)
+    if not ranges:
+        return None
+    return LoadRecord(
+        load_id=str(LoadId(request.target.group, number, secrets.token_hex(4))),
+        output=site.output.url,
+        format=request.format,
+        offsets=site.log.kind,
+        created_ms=time.time_ns() // 1_000_000,
+        ranges=ranges,
+        rerun_of=request.from_load,
+    )
+
+
+def _look_up(options: SourceOptions, known: Collection[TopicPartition]) -> Bounds:
+    """Ask the brokers; the start the user gave is looked up only when there is a partition that needs it."""
+    reader = OffsetReader(options, CommittedOffsets(options))
+    try:
+        assigned = reader.assigned()
+        earliest = reader.earliest(assigned.partitions)
+        latest = reader.resolve(Position.LATEST, assigned, which="end")
+        starting, starts = options.starting, earliest
+        if isinstance(starting, SpecificOffsets):  # may name fewer partitions than there are by now
+            starting = SpecificOffsets({tp: starting.offsets.get(tp, first) for tp, first in earliest.items()})
+        if any(tp not in known for tp in assigned.partitions) and starting is not Position.EARLIEST:
+            starts = reader.resolve(starting, assigned, which="start")
+        ends = latest if options.ending is Position.LATEST else reader.resolve(options.ending, assigned, which="end")
+        return Bounds(earliest, latest, starts, ends)
+    finally:
+        reader.close()
+
+
+def _loads_since(request: LoadRequest, site: LoadSite) -> list[LoadRecord]:
+    """The loads that a re-run covers: from `from_load` to the newest."""
+    wanted = str(request.from_load)
+    load_id = LoadId.parse(wanted)
+    log = site.log
+    if request.from_directory is not None and request.target.offsets == "files":
+        log = FilesLoadLog(open_storage(request.from_directory, request.target.storage_options), request.target.group)
+    first = log.record(load_id.sequence) if load_id is not None and load_id.group == request.target.group else None
+    if load_id is None or first is None or first.load_id != wanted:
+        newest = log.newest().load_id
+        raise ConfigError(
+            f"group '{request.target.group}' has no committed load '{wanted}'"
+            + (f"; its newest is {newest}" if newest else "; it has none at all")
+        )
+    records = [log.record(number) for number in log.sequences() if number >= load_id.sequence]
+    return [record for record in records if record is not None]
+
+
+def finished_rerun(request: LoadRequest, site: LoadSite) -> LoadRecord | None:
+    """The same re-run, when it was committed before (the caller was killed). Refuses an output with other loads."""
+    number = site.log.newest().sequence
+    newest = site.log.record(number) if number else None
+    if newest is not None and newest.rerun_of == request.from_load and newest.output == site.output.url:
+        return newest
+    if _published_loads(request.target, site.output):
+        raise ConfigError(
+            f"{site.output.url} holds loads of group '{request.target.group}' already: a re-run needs a directory of "
+            "its own"
+        )
+    return None
+
+
+def _refuse_foreign_loads(target: Target, site: LoadSite) -> None:
+    """An output with loads that this commit log knows nothing of would be loaded a second time."""
+    if site.log.newest().sequence == 0 and _published_loads(target, site.output):
+        raise ConfigError(
+            f"{site.output.url} holds loads of group '{target.group}' that its offsets in {target.offsets} know "
+            "nothing of: use the offset store they were made with, another group, or another directory"
+        )
+
+
+def _published_loads(target: Target, output: Storage) -> list[str]:
+    """Load ids of the group that are visible in the output."""
+    prefix = published_directory("")
+    found = (name.removeprefix(prefix) for name in output.names("") if name.startswith(prefix))
+    ids = ((name, LoadId.parse(name)) for name in found)
+    return [name for name, load_id in ids if load_id is not None and load_id.group == target.group]

@@ -1,0 +1,173 @@
+"""Where a read starts and ends: the values of `startingOffsets`, `endingTimestamp` and their kin.
+
+Built by read_options.py, resolved to numbers by offset_reader.py (the idea is Spark's `KafkaOffsetRangeLimit`).
+Holds the four shapes a limit has, the JSON forms users write, and the checks that need no broker.
+Offsets are `int`; in JSON -1 means latest and -2 earliest, as in Spark. Timestamps are milliseconds.
+
+JSON that is not of the shape asked for raises ConfigError showing an example.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import ConnectorError
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "OffsetRangeLimit",
+    "Position",
+    "SpecificOffsets",
+    "TimestampForAll",
+    "Timestamps",
+    "check_limits",
+    "format_partitions",
+    "parse_assignment",
+    "parse_offsets",
+    "parse_timestamps",
+]
+
+LATEST = -1
+EARLIEST = -2
+
+_MAX_LONG = 2**63 - 1
+_OFFSETS_EXAMPLE = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
+_TIMESTAMPS_EXAMPLE = '{"topicA":{"0":123456789,"1":123456789},"topicB":{"0":123456789,"1":123456789}}'
+_ASSIGNMENT_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
+
+
+class Position(enum.Enum):
+    """A place that is known by name and looked up when the read is planned."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    COMMITTED = "committed"
+
+
+@dataclass(frozen=True)
+class SpecificOffsets:
+    """An offset per partition; may hold LATEST and EARLIEST."""
+
+    offsets: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True)
+class Timestamps:
+    """A timestamp (ms) per partition. `latest_if_none`: where no record is that young, take the end."""
+
+    timestamps: Mapping[TopicPartition, int]
+    latest_if_none: bool = False
+
+
+@dataclass(frozen=True)
+class TimestampForAll:
+    """One timestamp (ms) for every partition."""
+
+    timestamp: int
+    latest_if_none: bool = False
+
+
+OffsetRangeLimit = Position | SpecificOffsets | Timestamps | TimestampForAll
+
+
+def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
+    """`{"t":{"0":23,"1":-1}}`. Raises ConfigError."""
+    offsets = _parse_per_partition(option, text, _OFFSETS_EXAMPLE)
+    for tp, offset in offsets.items():
+        if offset < EARLIEST:
+            raise ConfigError(
+                f"Option '{option}': offset {offset} of {tp} is negative; -1 means latest and -2 earliest, "
+                "no other negative number has a meaning"
+            )
+    return offsets
+
+
+def parse_timestamps(option: str, text: str) -> dict[TopicPartition, int]:
+    """`{"t":{"0":1700000000000}}`, milliseconds. Raises ConfigError."""
+    timestamps = _parse_per_partition(option, text, _TIMESTAMPS_EXAMPLE)
+    for tp, timestamp in timestamps.items():
+        if timestamp < 0:
+            raise ConfigError(f"Option '{option}': timestamp {timestamp} of {tp} must not be negative")
+    return timestamps
+
+
+def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
+    """`{"t":[0,1]}`, sorted, without duplicates. Raises ConfigError."""
+    partitions: set[TopicPartition] = set()
+    for topic, indexes in _parse_object(option, text, _ASSIGNMENT_EXAMPLE).items():
+        if not isinstance(indexes, list) or not all(_is_long(index) and index >= 0 for index in indexes):
+            raise _wrong_shape(option, text, _ASSIGNMENT_EXAMPLE)
+        partitions.update(TopicPartition(topic, index) for index in indexes)
+    if not partitions:
+        raise ConfigError(f"No topicpartitions to assign as specified value for option '{option}' is '{text}'")
+    return tuple(sorted(partitions))
+
+
+def _parse_per_partition(option: str, text: str, example: str) -> dict[TopicPartition, int]:
+    result: dict[TopicPartition, int] = {}
+    for topic, values in _parse_object(option, text, example).items():
+        if not isinstance(values, dict):
+            raise _wrong_shape(option, text, example)
+        for index, value in values.items():
+            if not index.isascii() or not index.isdigit() or not _is_long(value):
+                raise _wrong_shape(option, text, example)
+            result[TopicPartition(topic, int(index))] = value
+    return result
+
+
+def _parse_object(option: str, text: str, example: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"Option '{option}' is not JSON ({error}). Expected e.g. {example}, got {text}") from None
+    if not isinstance(value, dict):
+        raise _wrong_shape(option, text, example)
+    return value
+
+
+def _is_long(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and -_MAX_LONG <= value <= _MAX_LONG
+
+
+def _wrong_shape(option: str, text: str, example: str) -> ConfigError:
+    return ConfigError(f"Option '{option}': Expected e.g. {example}, got {text}")
+
+
+def check_limits(start: OffsetRangeLimit, end: OffsetRangeLimit) -> None:
+    """Refuse a start after its end, and the two naming different partitions, before any broker is asked.
+
+    Raises ConnectorError with Spark's conditions; named places and mixed shapes are compared after resolution.
+    """
+    if isinstance(start, SpecificOffsets) and isinstance(end, SpecificOffsets):
+        _check_pairs(start.offsets, end.offsets, "offset")
+    elif isinstance(start, Timestamps) and isinstance(end, Timestamps):
+        _check_pairs(start.timestamps, end.timestamps, "timestamp")
+
+
+def _check_pairs(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], what: str) -> None:
+    if start.keys() != end.keys():
+        raise ConnectorError(
+            "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET",
+            "The specified start offset and end offset should have the same topic-partitions. "
+            f"Topic-partitions for start offset: {format_partitions(start)}, "
+            f"topic-partitions for end offset: {format_partitions(end)}.",
+        )
+    for tp in sorted(start):
+        if start[tp] > end[tp] >= 0:
+            raise ConnectorError(
+                f"UNRESOLVED_START_{what.upper()}_GREATER_THAN_END_{what.upper()}",
+                f"The specified start {what} {start[tp]} is greater than the end {what} {end[tp]} "
+                f"for topic {tp.topic} partition {tp.partition}.",
+            )
+
+
+def format_partitions(partitions: Mapping[TopicPartition, object] | set[TopicPartition]) -> str:
+    """`[t-0, t-1]`, sorted, for messages."""
+    return f"[{', '.join(map(str, sorted(partitions)))}]"

@@ -1,0 +1,276 @@
+"""The options of a read, checked and typed: Spark's text map in, one frozen value out.
+
+Called by source.py at `load()` and again when Spark asks for a reader, so that a wrong option fails on
+the driver at once. The value is small and picklable: it travels to every executor. Same names, defaults,
+precedence and conditions as Spark's `KafkaSourceProvider`; departures, all towards an early, clear error:
+
+- an option that does not exist is an error with the nearest name (Spark ignores it);
+- `ending*` in a stream is an error for all three (Spark overlooks `endingTimestamp`);
+- `maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay` in batch only warn, as in Spark, so that
+  one set of options can serve both; an offset store that a batch does not start from likewise.
+
+Everything wrong raises ConfigError, contradicting ranges ConnectorError under Spark's condition names.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from broker.client.settings import ClientSettings
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.offset_store.base import STORE_KINDS, check_group
+from spark_connector.options import table
+from spark_connector.options.range_limit import (
+    EARLIEST,
+    LATEST,
+    OffsetRangeLimit,
+    Position,
+    SpecificOffsets,
+    TimestampForAll,
+    Timestamps,
+    check_limits,
+    parse_assignment,
+    parse_offsets,
+    parse_timestamps,
+)
+from spark_connector.options.values import OptionValues
+
+__all__ = ["Assign", "Mode", "SourceOptions", "Subscribe", "SubscribePattern", "Subscription", "parse_options"]
+
+logger = logging.getLogger("pykafka.spark")
+
+_FETCH_BYTES = 4 << 20  # what one decode is given; the column decoder is fastest with 1 to 4 MB at a time
+
+_STRATEGIES = ("subscribe", "subscribePattern", "assign")
+_BATCH_IGNORES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_REFUSES = {
+    "endingOffsets": "ending offset not valid in streaming queries",
+    "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
+    "endingTimestamp": "ending timestamp not valid in streaming queries",
+}
+_REJECTED_PROPERTIES = {
+    "auto.offset.reset": "is not supported. Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
+    "to specify where to start. A stream keeps its offsets in its checkpoint; 'startingOffsets' only applies when a "
+    "new query is started, resuming always picks up where the query left off.",
+    "key.deserializer": "is not supported as keys are binary columns. "
+    "Use DataFrame operations to explicitly deserialize the keys.",
+    "value.deserializer": "is not supported as values are binary columns. "
+    "Use DataFrame operations to explicitly deserialize the values.",
+    "enable.auto.commit": "is not supported; options 'offsetStore' and 'group' publish a stream's progress.",
+    "interceptor.classes": "is not supported.",
+}
+
+
+class Mode(enum.Enum):
+    """What the options are checked for; ANY where Spark does not say yet (`load()`)."""
+
+    ANY = "any"
+    BATCH = "batch"
+    STREAM = "stream"
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """Every partition of these topics."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SubscribePattern:
+    """Every partition of every topic whose whole name matches; internal topics are left out."""
+
+    pattern: str
+
+    def matches(self, topic: str) -> bool:
+        return re.fullmatch(self.pattern, topic) is not None
+
+
+@dataclass(frozen=True)
+class Assign:
+    """These partitions and no others."""
+
+    partitions: tuple[TopicPartition, ...]
+
+
+Subscription = Subscribe | SubscribePattern | Assign
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """The options of one read. Durations in ms, counts in offsets."""
+
+    subscription: Subscription
+    starting: OffsetRangeLimit
+    ending: OffsetRangeLimit
+    fail_on_data_loss: bool
+    include_headers: bool
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay_ms: int
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    num_retries: int
+    retry_interval_ms: int
+    poll_timeout_ms: int
+    client: ClientSettings
+    offset_store: str | None
+    store_options: Mapping[str, str] = field(repr=False)  # there may be passwords among them
+    group: str | None
+
+
+def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
+    """Check and read Spark's options for `mode`. Raises ConfigError, ConnectorError."""
+    table.check_names(options)
+    values = OptionValues(options)
+    subscription = _subscription(values)
+    starting, ending = _limits(values, mode)
+    if mode is Mode.STREAM:
+        for name, why in _STREAM_REFUSES.items():
+            if name in values:
+                raise ConfigError(f"{why} (option '{name}')")
+    offset_store, group = _store(values, starting)
+    minimum = values.optional_long("minOffsetsPerTrigger")
+    maximum = values.optional_long("maxOffsetsPerTrigger")
+    if minimum is not None and maximum is not None and minimum > maximum:
+        raise ConfigError(
+            f"The value of minOffsetsPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger({maximum})."
+        )
+    if mode is Mode.BATCH:
+        _warn_of_what_batch_ignores(values, starting)
+    return SourceOptions(
+        subscription=subscription,
+        starting=starting,
+        ending=ending,
+        fail_on_data_loss=values.boolean("failOnDataLoss"),
+        include_headers=values.boolean("includeHeaders"),
+        max_offsets_per_trigger=maximum,
+        min_offsets_per_trigger=minimum,
+        max_trigger_delay_ms=values.duration_ms("maxTriggerDelay"),
+        min_partitions=values.optional_long("minPartitions"),
+        max_records_per_partition=values.optional_long("maxRecordsPerPartition"),
+        num_retries=values.long("fetchOffset.numRetries", least=1),
+        retry_interval_ms=values.long("fetchOffset.retryIntervalMs", least=0),
+        poll_timeout_ms=values.long("kafkaConsumer.pollTimeoutMs", least=1),
+        client=_client_settings(values, mode),
+        offset_store=offset_store,
+        store_options=values.store_options(),
+        group=group,
+    )
+
+
+def _subscription(values: OptionValues) -> Subscription:
+    given = [name for name in _STRATEGIES if name in values]
+    if len(given) != 1:
+        which = "One" if not given else "Only one"
+        verb = "must" if not given else "can"
+        raise ConfigError(
+            f"{which} of the following options {verb} be specified for Kafka source: {', '.join(_STRATEGIES)}. "
+            + ("Set e.g. 'subscribe' to a topic." if not given else f"Given: {', '.join(given)}.")
+        )
+    name, text = given[0], values.text(given[0]) or ""
+    if name == "assign":
+        return Assign(parse_assignment(name, text))
+    if name == "subscribe":
+        topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+        if not topics:
+            raise ConfigError(f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'")
+        return Subscribe(topics)
+    if not text:
+        raise ConfigError(f"Pattern to subscribe is empty as specified value for option '{name}' is '{text}'")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"Option '{name}': '{text}' is not a regular expression: {error}") from None
+    return SubscribePattern(text)
+
+
+def _client_settings(values: OptionValues, mode: Mode) -> ClientSettings:
+    """The user's `kafka.*` over what suits a Spark task. Equal options give equal, hashable settings."""
+    properties = values.kafka_properties()
+    for name, why in _REJECTED_PROPERTIES.items():
+        if name in properties:
+            raise ConfigError(f"Kafka option '{name}' {why}")
+    if not properties.get("bootstrap.servers"):
+        raise ConfigError(
+            "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer, e.g. 'localhost:9092'"
+        )
+    name = "spark-kafka-relation" if mode is Mode.BATCH else "spark-kafka-source"
+    ours = {"client.id": values.text("groupIdPrefix") or name, "max.partition.fetch.bytes": str(_FETCH_BYTES)}
+    try:
+        return ClientSettings.from_properties({**ours, **properties})
+    except ConfigError as error:
+        raise ConfigError(f"Options of the Kafka client ('kafka.*'): {error}") from None
+
+
+def _limits(values: OptionValues, mode: Mode) -> tuple[OffsetRangeLimit, OffsetRangeLimit]:
+    first = Position.LATEST if mode is Mode.STREAM else Position.EARLIEST
+    starting = _limit(values, "starting", first)
+    ending = _limit(values, "ending", Position.LATEST)
+    if mode is Mode.BATCH:
+        _refuse(starting, Position.LATEST, LATEST, "starting", "latest")
+        _refuse(ending, Position.EARLIEST, EARLIEST, "ending", "earliest")
+        check_limits(starting, ending)
+    if ending is Position.COMMITTED:
+        raise ConfigError("Option 'endingOffsets' must be latest or JSON; committed only makes sense as a start")
+    return starting, ending
+
+
+def _limit(values: OptionValues, which: str, unset: Position) -> OffsetRangeLimit:
+    """Spark's precedence: one timestamp, timestamps per partition, offsets."""
+    strategy = values.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
+    latest_if_none = which == "ending" or strategy == "latest"
+    if (timestamp := values.optional_long(f"{which}Timestamp", least=0)) is not None:
+        return TimestampForAll(timestamp, latest_if_none)
+    name = f"{which}OffsetsByTimestamp"
+    if (text := values.text(name)) is not None:
+        return Timestamps(parse_timestamps(name, text), latest_if_none)
+    name = f"{which}Offsets"
+    text = values.text(name)
+    if text is None:
+        return unset
+    if text.lower() in {position.value for position in Position}:
+        return Position(text.lower())
+    if not text.startswith("{"):
+        raise ConfigError(
+            f"Option '{name}' must be earliest, latest, committed or JSON like {{\"t\":{{\"0\":23}}}}, not '{text}'"
+        )
+    return SpecificOffsets(parse_offsets(name, text))
+
+
+def _refuse(limit: OffsetRangeLimit, position: Position, number: int, which: str, word: str) -> None:
+    if limit is position:
+        raise ConfigError(f"{which} offset can't be {word} for batch queries on Kafka (option '{which}Offsets')")
+    if isinstance(limit, SpecificOffsets):
+        for tp, offset in limit.offsets.items():
+            if offset == number:
+                raise ConfigError(f"{which}Offsets for {tp} can't be {word} for batch queries on Kafka")
+
+
+def _store(values: OptionValues, starting: OffsetRangeLimit) -> tuple[str | None, str | None]:
+    kind = (values.text("offsetStore") or "").lower() or None
+    group = values.text("group") or values.text("kafka.group.id") or None
+    if kind is not None and kind not in STORE_KINDS:
+        raise ConfigError(f"Option 'offsetStore' must be one of {', '.join(STORE_KINDS)}, not '{kind}'")
+    if kind is not None and group is None:
+        raise ConfigError("Option 'offsetStore' needs option 'group': the name under which the offsets are kept")
+    if kind is None and "group" in values:
+        raise ConfigError(f"Option 'group' needs option 'offsetStore': one of {', '.join(STORE_KINDS)}")
+    if starting is Position.COMMITTED and kind is None:
+        raise ConfigError("startingOffsets=committed needs options 'offsetStore' and 'group' to say committed where")
+    if kind is not None and group is not None:
+        check_group(group)
+    return kind, group
+
+
+def _warn_of_what_batch_ignores(values: OptionValues, starting: OffsetRangeLimit) -> None:
+    for name in _BATCH_IGNORES:
+        if name in values:
+            logger.warning("%s option ignored in batch queries", name)
+    if "offsetStore" in values and starting is not Position.COMMITTED:
+        logger.warning("offsetStore option ignored in batch queries that do not start from committed offsets")

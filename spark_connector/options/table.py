@@ -1,0 +1,150 @@
+"""Every option of `format("pykafka")`, declared once: name, default, where it has an effect, what it means.
+
+read_options.py takes names and defaults from here and refuses what is not here; the table in the README is
+checked against it. Names, defaults and meaning are those of Spark's own Kafka source; options that
+source does not have are marked in their text. Names are matched in any case, like all of Spark's.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from broker.errors import ConfigError
+
+__all__ = ["KAFKA_PREFIX", "OPTIONS", "Option", "check_names", "default"]
+
+KAFKA_PREFIX = "kafka."
+"""Options that begin with it, and are not in the table, are properties of the client (`kafka.security.protocol`)."""
+
+
+class Option(NamedTuple):
+    """One row: `default` as a user would write it (None: unset), `scope` is batch, stream or both."""
+
+    name: str
+    default: str | None
+    scope: str
+    meaning: str
+
+
+OPTIONS: tuple[Option, ...] = (
+    Option(
+        "kafka.bootstrap.servers", None, "both", "required; `host:port` of one or more brokers, to find the others by"
+    ),
+    Option("subscribe", None, "both", "topics, comma-separated; exactly one of subscribe, subscribePattern, assign"),
+    Option(
+        "subscribePattern",
+        None,
+        "both",
+        "Python regular expression that a topic's **whole** name must match (Spark's own source searches inside the "
+        "name: there `topic1` also takes `mytopic12`); internal topics are left out",
+    ),
+    Option("assign", None, "both", 'partitions as JSON: `{"topicA":[0,1],"topicB":[2]}`'),
+    Option(
+        "startingOffsets",
+        "earliest (batch), latest (stream)",
+        "both",
+        'earliest, latest (stream only), committed (from `offsetStore`, ours) or JSON `{"t":{"0":23,"1":-2}}` that '
+        "names all partitions, -2 earliest, -1 latest; a stream takes it only when it has no checkpoint",
+    ),
+    Option("startingTimestamp", None, "both", "milliseconds, for all partitions; wins over the other starting options"),
+    Option(
+        "startingOffsetsByTimestamp",
+        None,
+        "both",
+        'milliseconds as JSON `{"t":{"0":1700000000000}}` that names all partitions; wins over `startingOffsets`',
+    ),
+    Option(
+        "startingOffsetsByTimestampStrategy",
+        "error",
+        "both",
+        "where no record is that young: error, or latest to start at the end",
+    ),
+    Option("endingOffsets", "latest", "batch", "latest or JSON that names all partitions, -1 latest; exclusive"),
+    Option("endingTimestamp", None, "batch", "milliseconds, for all partitions; no record that young means latest"),
+    Option(
+        "endingOffsetsByTimestamp",
+        None,
+        "batch",
+        'milliseconds as JSON `{"t":{"0":1700000000000}}` that names all partitions',
+    ),
+    Option(
+        "failOnDataLoss",
+        "true",
+        "both",
+        "false: skip records that are gone, with a warning, instead of failing the query",
+    ),
+    Option(
+        "maxOffsetsPerTrigger",
+        None,
+        "stream",
+        "at most so many offsets per micro-batch over all partitions, shared by backlog; a hard cap (Spark's own "
+        "source rounds up to one per partition). Batch: ignored with a warning",
+    ),
+    Option(
+        "minOffsetsPerTrigger",
+        None,
+        "stream",
+        "wait until so many offsets are new; availableNow does not wait. Batch: ignored with a warning",
+    ),
+    Option(
+        "maxTriggerDelay", "15m", "stream", "longest wait for `minOffsetsPerTrigger`. Batch: ignored with a warning"
+    ),
+    Option("minPartitions", None, "both", "about so many tasks at least: large ranges are split"),
+    Option("maxRecordsPerPartition", None, "both", "split ranges into tasks of at most so many offsets; no rate limit"),
+    Option("includeHeaders", "false", "both", "add the column `headers`"),
+    Option(
+        "groupIdPrefix",
+        "spark-kafka-relation (batch), spark-kafka-source (stream)",
+        "both",
+        "client id that brokers log, unless `kafka.client.id` is set; no group is formed",
+    ),
+    Option("kafka.group.id", None, "both", "default of `group`; no group is formed, reading needs none"),
+    Option("fetchOffset.numRetries", "3", "both", "how often the driver tries to look up offsets"),
+    Option("fetchOffset.retryIntervalMs", "1000", "both", "wait between two of these tries, ms"),
+    Option(
+        "kafkaConsumer.pollTimeoutMs", "120000", "both", "how long a task waits for records that should be there, ms"
+    ),
+    Option(
+        "offsetStore",
+        None,
+        "both",
+        "where `startingOffsets=committed` is read from and a stream reports its progress: zookeeper, files or group "
+        "(ours)",
+    ),
+    Option("offsetStore.path", None, "both", "directory of the store `files`, any fsspec URL (ours)"),
+    Option(
+        "offsetStore.zookeeper.connect", None, "both", "ensemble of the store `zookeeper`, `host:port,…/chroot` (ours)"
+    ),
+    Option("group", None, "both", "name under which the offset store keeps the offsets (ours)"),
+)
+
+_BY_NAME = {option.name.lower(): option for option in OPTIONS}
+
+
+def default(name: str) -> str:
+    """The default of an option that has one and the same in batch and stream."""
+    value = _BY_NAME[name.lower()].default
+    assert value is not None
+    return value
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raise ConfigError for the first option that does not exist, with the names that come close.
+
+    Client properties (`kafka.…`) are not checked here; the client knows them.
+    """
+    for name in names:
+        lower = name.lower()
+        if lower in _BY_NAME or lower.startswith(KAFKA_PREFIX):
+            continue
+        close = difflib.get_close_matches(lower, _BY_NAME, n=2, cutoff=0.6)
+        hint = f"Did you mean {' or '.join(repr(_BY_NAME[match].name) for match in close)}?" if close else _hint(lower)
+        raise ConfigError(f"Unknown option '{name}' for format pykafka. {hint}")
+
+
+def _hint(lower: str) -> str:
+    if f"{KAFKA_PREFIX}{lower}" in _BY_NAME or "." in lower:
+        return f"Options of the Kafka client begin with '{KAFKA_PREFIX}': '{KAFKA_PREFIX}{lower}'?"
+    return f"Options are: {', '.join(option.name for option in OPTIONS)}, and '{KAFKA_PREFIX}*' for the client."

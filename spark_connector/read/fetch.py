@@ -1,0 +1,112 @@
+"""A range of one partition to Arrow: what a Spark task does.
+
+Called by the readers on executors. Fetches are sent one ahead, so the next bytes travel while Spark takes the
+last; memory holds two fetches, whatever the size of the range. Holes that compaction, transaction markers and
+aborted transactions leave are no loss and are passed over silently.
+
+Records that are gone raise DataLoss (`KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE`) naming the range and what
+is still there; with `failOnDataLoss=false` a warning is logged and reading goes on at the first offset there is.
+Bytes that are no record batch raise CorruptBatch naming partition and offset, in either case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from broker.client.cluster import Cluster
+from broker.client.fetcher import Fetched, FetchStream
+from broker.client.metadata import UnknownTopic
+from broker.client.offsets import EARLIEST, LATEST, list_offsets
+from broker.errors import BrokerError, CorruptBatch, ErrorCode
+from broker.records.columns import decode_columns
+from spark_connector.errors import report_data_loss
+from spark_connector.options.read_options import SourceOptions
+from spark_connector.read.arrow import to_record_batches
+from spark_connector.read.planning import OffsetRange
+from spark_connector.worker_clients import worker_clients
+
+__all__ = ["decode_fetched", "read_range"]
+
+_PLAIN_BYTES = 32 << 20
+"""Decompressed bytes of one decode: bounds memory where a fetch holds batches that compress very well."""
+
+_ANY_BYTES = 1 << 30
+
+
+def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
+    """The records of `planned`, in order. Raises DataLoss, CorruptBatch, BrokerError, RequestTimedOut.
+
+    `topic_id`: the topic the range was planned for; if one of another id bears the name now, its records are not read.
+    """
+    settings = options.client
+    cluster = worker_clients().cluster(settings)
+    tp, position, until = planned.tp, planned.from_offset, planned.until_offset
+    try:
+        if topic_id is not None and not _is_still(topic_id, tp.topic, cluster):
+            raise UnknownTopic(f"topic {tp.topic!r} was deleted and created anew since the batch was planned")
+        while position < until:
+            try:
+                with worker_clients().fetcher(settings, tp) as fetcher:
+                    for fetched in FetchStream(fetcher, position, until, stall_s=options.poll_timeout_ms / 1000):
+                        yield from decode_fetched(options, planned, fetched, position, check_crcs=settings.check_crcs)
+                        position = fetched.next_offset
+            except BrokerError as error:
+                if error.code is not ErrorCode.offset_out_of_range:
+                    raise
+                position = _first_left(options, cluster, planned, position)
+    except UnknownTopic as error:
+        _report(options, planned, position, error.message)
+
+
+def decode_fetched(
+    options: SourceOptions, planned: OffsetRange, fetched: Fetched, position: int, *, check_crcs: bool
+) -> Iterator[pa.RecordBatch]:
+    """The records of one fetch that lie in the range, a bounded number of bytes at a time."""
+    # Which batches are aborted is known only from the start of a fetch on, so such a fetch is decoded in one go.
+    max_bytes = _ANY_BYTES if fetched.aborted else _PLAIN_BYTES
+    low, end = position, min(fetched.next_offset, planned.until_offset)
+    while low < end:
+        try:
+            columns = decode_columns(
+                fetched.records,
+                headers=options.include_headers,
+                low=low,
+                high=planned.until_offset,
+                check_crcs=check_crcs,
+                aborted=fetched.aborted,
+                max_bytes=max_bytes,
+            )
+        except CorruptBatch as error:
+            raise CorruptBatch(f"{planned.tp} at or after offset {low}, reading {planned}: {error.message}") from error
+        if columns.num_rows:
+            yield from to_record_batches(columns, planned.tp)
+        if columns.next_offset <= low:
+            return  # all that is left of this fetch lies behind the range
+        low = columns.next_offset
+
+
+def _first_left(options: SourceOptions, cluster: Cluster, planned: OffsetRange, position: int) -> int:
+    """The broker does not have `position`: report the loss, and return where to go on."""
+    tp, until = planned.tp, planned.until_offset
+    earliest, latest = (list_offsets(cluster, {tp: place})[tp].offset for place in (EARLIEST, LATEST))
+    _report(options, planned, position, f"The broker has offsets [{earliest}, {latest}) of it.")
+    return min(max(earliest, position), until) if position < latest else until
+
+
+def _report(options: SourceOptions, planned: OffsetRange, position: int, why: str) -> None:
+    reason = (
+        f"Could not read records in offset [{position}, {planned.until_offset}) for topic partition {planned.tp} "
+        f"(topic '{planned.tp.topic}', partition {planned.tp.partition}). {why}"
+    )
+    report_data_loss("COULD_NOT_READ_OFFSET_RANGE", reason, fail=options.fail_on_data_loss)
+
+
+def _is_still(topic_id: str, topic: str, cluster: Cluster) -> bool:
+    """Whether `topic` still has that id. What the worker remembers may be older than the plan: then ask."""
+    known = cluster.topic(topic).topic_id
+    if known is None or str(known) == topic_id:
+        return True
+    cluster.invalidate()
+    return str(cluster.topic(topic).topic_id) == topic_id

@@ -1,0 +1,183 @@
+"""How a stream moves from one micro-batch to the next: offsets in, offsets out, no pyspark.
+
+stream_reader.py hands Spark's calls to `MicroBatches`, which asks the offset_reader and decides. It keeps
+nothing that a restart may lose: where the query began, and where partitions that came later begin, stands in
+the END offset of the batch that begins with them (see offsets.py).
+
+Departures from Spark's `KafkaMicroBatchStream`, all to lose nothing silently: what is gone is reported before
+the batch is logged, not while it is planned; a topic that was deleted and created anew is recognised by its id
+and read from its beginning; a start that moves (`latest`) is put on record at once, by an empty first batch if
+there is no data yet, where Spark writes it to a file of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import report_data_loss
+from spark_connector.options.range_limit import LATEST, Position, SpecificOffsets, format_partitions
+from spark_connector.options.read_options import SourceOptions
+from spark_connector.read.committed import CommittedOffsets
+from spark_connector.read.offset_reader import Ends, OffsetReader
+from spark_connector.read.offsets import Offsets, StreamOffset, plan_start
+from spark_connector.read.planning import OffsetRange, limit_offsets, split_ranges, stream_ranges
+
+__all__ = ["BatchPlan", "Document", "MicroBatches"]
+
+Document = dict[str, Any]
+"""A stream offset as Spark keeps it: JSON objects all the way down."""
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """What the tasks of a micro-batch read, and the ids of the topics they were planned for."""
+
+    ranges: list[OffsetRange]
+    topic_ids: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class _News:
+    """What changed among the partitions since an offset was made."""
+
+    gone: set[TopicPartition]
+    created: set[TopicPartition]
+    recreated: set[TopicPartition]
+    shrunk: set[TopicPartition]
+
+
+class MicroBatches:
+    """The driver's side of one running query. One thread; `close()` when the query ends."""
+
+    def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._options = options
+        self._monotonic = monotonic
+        self._committed = CommittedOffsets(options)
+        self._offsets = OffsetReader(options, self._committed)
+        self._initial: Document | None = None
+        self._ends: Ends | None = None
+        self._freeze = False
+        self._last_batch_at: float | None = None
+
+    def close(self) -> None:
+        """Hang up everywhere."""
+        self._offsets.close()
+        self._committed.close()
+
+    def initial(self) -> Document:
+        """Where a new query starts; the same answer however often Spark asks this process."""
+        if self._initial is None:
+            self._initial = self._offsets.initial().to_json()
+        return self._initial
+
+    def freeze(self) -> None:
+        """Read up to what is there at the next look, and nothing that comes later (`availableNow`)."""
+        self._freeze = True
+
+    def latest_known(self) -> Document | None:
+        """The ends at the last look, for progress reports."""
+        return None if self._ends is None else StreamOffset(self._ends.offsets, self._ends.topic_ids).to_json()
+
+    def next_end(self, start: Document, *, cap: int | None, at_least: int | None) -> Document:
+        """The end of the batch that begins at `start`: `start` itself when there is nothing (or too little) to do.
+
+        `cap`: most offsets, `at_least`: fewer are left for later, up to `maxTriggerDelay`.
+        """
+        begin = StreamOffset.from_json(start)
+        first = start == self._initial
+        if not first:
+            self._committed.publish(begin.offsets)  # Spark has finished what lies before
+        if self._ends is None or not self._freeze:
+            self._ends = self._offsets.ends(begin)
+        ends = self._ends
+        added = self._added(begin, ends)
+        start_offsets = {tp: offset for tp, offset in {**begin.offsets, **added}.items() if tp in ends.offsets}
+        end_offsets = dict(ends.offsets)
+        if self._too_few(start_offsets, end_offsets, at_least):
+            end_offsets = {tp: min(offset, end_offsets[tp]) for tp, offset in start_offsets.items()}
+        elif cap is not None:
+            end_offsets = limit_offsets(cap, start_offsets, end_offsets)
+        unchanged = end_offsets == begin.offsets and not added
+        if unchanged and not (first and self._start_moves()):
+            return start
+        init = {tp: offset for tp, offset in begin.offsets.items() if tp in ends.offsets} if first else None
+        return StreamOffset(end_offsets, ends.topic_ids, init, added).to_json()
+
+    def plan(self, start: Document, end: Document) -> BatchPlan:
+        """The tasks of a batch; asks no broker, so that a replay after a crash reads the same."""
+        if start == end:
+            return BatchPlan([], {})
+        first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        fail = self._options.fail_on_data_loss
+        ranges = split_ranges(
+            stream_ranges(plan_start(first, last), last.offsets, fail_on_data_loss=fail),
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+        )
+        return BatchPlan(ranges, last.topic_ids)
+
+    def committed(self, end: Document) -> None:
+        """Spark has finished all that lies before `end`."""
+        self._committed.publish(StreamOffset.from_json(end).offsets)
+
+    def _added(self, begin: StreamOffset, ends: Ends) -> dict[TopicPartition, int]:
+        """Where partitions that `begin` does not know begin. Reports what was lost on the way."""
+        news = _compare(begin, ends)
+        self._report(news, begin.offsets, ends.offsets)
+        added = self._offsets.earliest(sorted(news.created | news.recreated))
+        for tp, offset in added.items():
+            if offset != 0 and tp in news.created:
+                reason = f"Added partition {tp} starts from {offset} instead of 0."
+                report_data_loss(
+                    "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO", reason, fail=self._options.fail_on_data_loss
+                )
+        return added
+
+    def _report(self, news: _News, before: Offsets, now: Offsets) -> None:
+        fail = self._options.fail_on_data_loss
+        if news.gone:
+            reason = f"Partitions {format_partitions(news.gone)} have been deleted."
+            report_data_loss("PARTITIONS_DELETED", reason, fail=fail)
+        if news.recreated:
+            topics = ", ".join(sorted({tp.topic for tp in news.recreated}))
+            reason = f"Topic {topics} was deleted and created anew; the new one would be read from its beginning."
+            report_data_loss("TOPIC_RECREATED", reason, fail=fail)
+        for tp in sorted(news.shrunk):
+            reason = (
+                f"Partition {tp} offset was changed from {before[tp]} to {now[tp]}. This could either be a user error "
+                "that the start offset is set too high and this is the first batch, or the topic was truncated."
+            )
+            report_data_loss("PARTITION_OFFSET_CHANGED", reason, fail=fail)
+
+    def _too_few(self, start: Offsets, end: Offsets, at_least: int | None) -> bool:
+        """Whether to wait for more. A frozen stream never waits: nothing more would come."""
+        if at_least is None or self._freeze:
+            return False
+        now = self._monotonic()
+        due = self._last_batch_at is None or now - self._last_batch_at >= self._options.max_trigger_delay_ms / 1000
+        if not due and sum(max(end[tp] - start[tp], 0) for tp in end) < at_least:
+            return True
+        self._last_batch_at = now
+        return False
+
+    def _start_moves(self) -> bool:
+        """Whether a restart would resolve the start anew to something else."""
+        starting = self._options.starting
+        if isinstance(starting, SpecificOffsets):
+            return LATEST in starting.offsets.values()
+        return starting is not Position.EARLIEST
+
+
+def _compare(begin: StreamOffset, ends: Ends) -> _News:
+    before, now = begin.offsets, ends.offsets
+    anew = {topic for topic, id_ in begin.topic_ids.items() if ends.topic_ids.get(topic, id_) != id_}
+    return _News(
+        gone={tp for tp in before if tp not in now and tp.topic not in anew},
+        created={tp for tp in now if tp not in before and tp.topic not in anew},
+        recreated={tp for tp in now if tp.topic in anew},
+        shrunk={tp for tp in now if tp.topic not in anew and now[tp] < before.get(tp, 0)},
+    )

@@ -1,0 +1,245 @@
+"""Driver-side questions to the brokers: which partitions there are, where they begin, end, and stood at a time.
+
+Used by both readers (Spark's counterpart is `KafkaOffsetReaderAdmin`). Holds a `Cluster`, so it is made where it
+is used and never pickled. A round of planning costs one metadata request and one ListOffsets per broker.
+
+What can be retried is: an outage by the client itself once it has reached the cluster, and every lookup
+`fetchOffset.numRetries` times at `fetchOffset.retryIntervalMs`, which is all the patience a cluster gets that
+was never reached: a wrong address fails within seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from broker.client.cluster import Cluster
+from broker.client.metadata import TopicMetadata, UnknownTopic
+from broker.client.offsets import list_offsets
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import ConnectorError
+from spark_connector.options.range_limit import (
+    EARLIEST,
+    LATEST,
+    OffsetRangeLimit,
+    Position,
+    SpecificOffsets,
+    TimestampForAll,
+    Timestamps,
+    format_partitions,
+)
+from spark_connector.options.read_options import Assign, SourceOptions, Subscribe, SubscribePattern
+from spark_connector.read.committed import CommittedOffsets
+from spark_connector.read.offsets import Offsets, StreamOffset
+
+__all__ = ["Assigned", "Bounds", "Ends", "OffsetReader"]
+
+logger = logging.getLogger("pykafka.spark")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Assigned:
+    """The partitions that the options select now, sorted, and the ids of their topics where brokers give them."""
+
+    partitions: tuple[TopicPartition, ...]
+    topic_ids: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Start and end of a batch query, both for the same partitions."""
+
+    start: Offsets
+    end: Offsets
+    topic_ids: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Where those partitions end (with read_committed: the last stable offset)."""
+
+    offsets: Offsets
+    topic_ids: Mapping[str, str]
+
+
+class OffsetReader:
+    """Asks on behalf of one query. Not thread-safe; `close()` when done."""
+
+    def __init__(
+        self, options: SourceOptions, committed: CommittedOffsets, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        self._options = options
+        self._committed = committed
+        self._sleep = sleep
+        self._cluster = Cluster(options.client, create_topics=False)
+        self._reached = False
+
+    def close(self) -> None:
+        """Hang up. May be called again."""
+        self._cluster.close()
+
+    def batch_bounds(self) -> Bounds:
+        """Where a batch query reads. Raises ConnectorError, ConfigError, PykafkaError."""
+        assigned = self.assigned()
+        start = self.resolve(self._options.starting, assigned, which="start")
+        end = self.resolve(self._options.ending, assigned, which="end")
+        return Bounds(start, end, assigned.topic_ids)
+
+    def initial(self) -> StreamOffset:
+        """Where a new stream starts."""
+        assigned = self.assigned()
+        return StreamOffset(self.resolve(self._options.starting, assigned, which="start"), assigned.topic_ids)
+
+    def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The first offset still there of each."""
+        return self._list(dict.fromkeys(partitions, EARLIEST))
+
+    def ends(self, known: StreamOffset) -> Ends:
+        """The ends now, asked again while they contradict what the stream has read already.
+
+        A broker that was just elected or started may for a moment show too low an end (KAFKA-7703) or not know a
+        topic yet. What still looks so after the last try is returned as it is: the caller takes it for lost.
+        """
+        for attempt in range(1, self._options.num_retries + 1):
+            assigned = self.assigned(optional={tp.topic for tp in known.offsets})
+            ends = Ends(self._list(dict.fromkeys(assigned.partitions, LATEST)), assigned.topic_ids)
+            doubtful = {
+                tp
+                for tp, offset in known.offsets.items()
+                if ends.offsets.get(tp, -1) < offset and not _recreated(tp.topic, known.topic_ids, ends.topic_ids)
+            }
+            if not doubtful or attempt == self._options.num_retries:
+                break
+            logger.warning("Partitions %s are gone or end too early, asking again", format_partitions(doubtful))
+            self._sleep(self._options.retry_interval_ms / 1000)
+        return ends
+
+    def assigned(self, *, optional: Collection[str] = ()) -> Assigned:
+        """What the options select, by fresh metadata. A missing topic raises UnknownTopic unless it is `optional`."""
+        topics = self._with_retries(lambda: self._topics(optional))
+        subscription = self._options.subscription
+        if isinstance(subscription, Assign):
+            partitions = [tp for tp in subscription.partitions if _exists(tp, topics, optional)]
+        else:
+            partitions = sorted(
+                TopicPartition(name, index) for name, topic in topics.items() for index in topic.partitions
+            )
+        ids = {tp.topic: topics[tp.topic].topic_id for tp in partitions}
+        return Assigned(
+            tuple(partitions), {name: str(value) for name, value in sorted(ids.items()) if value is not None}
+        )
+
+    def resolve(self, limit: OffsetRangeLimit, assigned: Assigned, *, which: str) -> dict[TopicPartition, int]:
+        """`limit` as one offset for each assigned partition; `which` (start or end) for messages."""
+        partitions = assigned.partitions
+        if limit is Position.COMMITTED:
+            committed = self._committed.read()
+            wanted = {tp: committed.get(tp, EARLIEST) for tp in partitions}
+        elif isinstance(limit, SpecificOffsets):
+            _check_specified(limit.offsets, assigned, which)
+            wanted = dict(limit.offsets)
+        elif isinstance(limit, (Timestamps, TimestampForAll)):
+            wanted = self._at_timestamps(limit, assigned, which)
+        else:
+            wanted = dict.fromkeys(partitions, EARLIEST if limit is Position.EARLIEST else LATEST)
+        named = {tp: offset for tp, offset in wanted.items() if offset < 0}
+        return {**wanted, **self._list(named)}
+
+    def _at_timestamps(
+        self, limit: Timestamps | TimestampForAll, assigned: Assigned, which: str
+    ) -> dict[TopicPartition, int]:
+        if isinstance(limit, TimestampForAll):
+            timestamps: Mapping[TopicPartition, int] = dict.fromkeys(assigned.partitions, limit.timestamp)
+        else:
+            _check_timestamps(limit.timestamps, assigned, which)
+            timestamps = limit.timestamps
+        found = self._list(timestamps)
+        for tp in sorted(found):
+            if found[tp] < 0 and not limit.latest_if_none:
+                raise ConfigError(
+                    f"No offset matched from request of topic-partition {tp} and timestamp {timestamps[tp]}. "
+                    "Set startingOffsetsByTimestampStrategy to latest to start such a partition at its end."
+                )
+        return {tp: offset if offset >= 0 else LATEST for tp, offset in found.items()}
+
+    def _topics(self, optional: Collection[str]) -> dict[str, TopicMetadata]:
+        subscription = self._options.subscription
+        if isinstance(subscription, SubscribePattern):
+            return {
+                name: topic
+                for name, topic in self._cluster.topics().items()
+                if not topic.internal and subscription.matches(name)
+            }
+        names = (
+            subscription.topics if isinstance(subscription, Subscribe) else {tp.topic for tp in subscription.partitions}
+        )
+        self._cluster.invalidate()
+        topics = {}
+        for name in sorted(names):
+            try:
+                topics[name] = self._cluster.topic(name)
+            except UnknownTopic:
+                if name not in optional:
+                    raise
+        return topics
+
+    def _list(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Offsets at timestamps (or EARLIEST, LATEST), -1 where no record is that young."""
+        if not timestamps:
+            return {}
+        found = self._with_retries(lambda: list_offsets(self._cluster, timestamps))
+        return {tp: answer.offset for tp, answer in found.items()}
+
+    def _with_retries(self, ask: Callable[[], T]) -> T:
+        attempt = 1
+        while True:
+            try:
+                answer = ask() if self._reached else self._cluster.retrying(ask, timeout_s=0)
+                self._reached = True
+                return answer
+            except PykafkaError as error:
+                if not error.retriable or attempt >= self._options.num_retries:
+                    raise
+                logger.warning("Error in attempt %d of getting Kafka offsets: %s", attempt, error)
+                attempt += 1
+                self._sleep(self._options.retry_interval_ms / 1000)
+
+
+def _recreated(topic: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:
+    return topic in before and topic in now and before[topic] != now[topic]
+
+
+def _exists(tp: TopicPartition, topics: Mapping[str, TopicMetadata], optional: Collection[str]) -> bool:
+    topic = topics.get(tp.topic)
+    if topic is not None and tp.partition in topic.partitions:
+        return True
+    if tp.topic in optional:
+        return False
+    count = 0 if topic is None else len(topic.partitions)
+    raise UnknownTopic(f"topic {tp.topic!r} has {count} partitions, option 'assign' names partition {tp.partition}")
+
+
+def _check_specified(offsets: Offsets, assigned: Assigned, which: str) -> None:
+    if set(offsets) != set(assigned.partitions):
+        raise ConnectorError(
+            f"KAFKA_{which.upper()}_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+            f"Partitions specified for Kafka {which} offsets don't match what are assigned. Maybe topic partitions are "
+            "created or deleted while the query is running. Use -1 for latest, -2 for earliest. "
+            f"Specified: {format_partitions(offsets)} Assigned: {format_partitions(set(assigned.partitions))}",
+        )
+
+
+def _check_timestamps(timestamps: Offsets, assigned: Assigned, which: str) -> None:
+    if set(timestamps) != set(assigned.partitions):
+        raise ConnectorError(
+            "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+            f"Partitions specified for Kafka timestamp based {which} offsets don't match what are assigned. Maybe "
+            "topic partitions are created or deleted while the query is running, or you didn't specify all of them. "
+            f"Specified: {format_partitions(timestamps)} Assigned: {format_partitions(set(assigned.partitions))}",
+        )

@@ -1,0 +1,79 @@
+"""Which offsets a load covers."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import DataLoss
+from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun
+from spark_connector.loads.record import LoadRange, LoadRecord
+
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+def bounds(
+    latest: dict[TopicPartition, int],
+    earliest: dict[TopicPartition, int] | None = None,
+    starts: dict[TopicPartition, int] | None = None,
+    ends: dict[TopicPartition, int] | None = None,
+) -> Bounds:
+    first = dict.fromkeys(latest, 0) | (earliest or {})
+    return Bounds(first, latest, first | (starts or {}), latest | (ends or {}))
+
+
+@pytest.mark.parametrize(
+    ("stored", "limits", "expected"),
+    [
+        pytest.param({}, bounds({A: 5, B: 0}), [LoadRange("t", 0, 0, 5, None)], id="first load, one partition empty"),
+        pytest.param({A: 3}, bounds({A: 5}), [LoadRange("t", 0, 3, 5, 3)], id="goes on where the last one ended"),
+        pytest.param({A: 5}, bounds({A: 5}), [], id="nothing new"),
+        pytest.param({A: 5}, bounds({A: 5, B: 2}), [LoadRange("t", 1, 0, 2, None)], id="a new partition"),
+        pytest.param({A: 3}, bounds({A: 5}, starts={A: 1}), [LoadRange("t", 0, 3, 5, 3)], id="stored beats start"),
+        pytest.param({}, bounds({A: 5}, {A: 2}, {A: 1}), [LoadRange("t", 0, 2, 5, None)], id="start is gone"),
+        pytest.param({}, bounds({A: 5}, starts={A: 9}), [], id="start lies in the future"),
+        pytest.param({A: 1}, bounds({A: 5}, ends={A: 3}), [LoadRange("t", 0, 1, 3, 1)], id="up to a given end"),
+        pytest.param({A: 4}, bounds({A: 5}, ends={A: 3}), [], id="the given end is loaded already"),
+        pytest.param({A: 0}, bounds({A: 5}, ends={A: 9}), [LoadRange("t", 0, 0, 5, 0)], id="no end beyond the log"),
+        pytest.param({B: 7}, bounds({A: 1}), [LoadRange("t", 0, 0, 1, None)], id="partitions not asked for stay out"),
+    ],
+)
+def test_plan_ranges(stored: dict[TopicPartition, int], limits: Bounds, expected: list[LoadRange]) -> None:
+    assert list(plan_ranges(stored, limits, fail_on_data_loss=True)) == expected
+
+
+def test_max_records_caps_all_partitions_together() -> None:
+    ranges = plan_ranges({}, bounds({A: 1000, B: 500}), fail_on_data_loss=True, max_records=30)
+    assert sum(range.size for range in ranges) == 30
+    assert all(range.size > 0 for range in ranges)
+
+
+@pytest.mark.parametrize(
+    ("stored", "limits", "condition", "rest"),
+    [
+        pytest.param(9, bounds({A: 5}), "PARTITION_OFFSET_CHANGED", LoadRange("t", 0, 0, 5, 9), id="recreated"),
+        pytest.param(
+            1, bounds({A: 5}, {A: 3}), "COULD_NOT_READ_OFFSET_RANGE", LoadRange("t", 0, 3, 5, 1), id="deleted"
+        ),
+    ],
+)
+def test_lost_records_are_an_error_or_a_warning(
+    stored: int, limits: Bounds, condition: str, rest: LoadRange, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(DataLoss, match=condition):
+        plan_ranges({A: stored}, limits, fail_on_data_loss=True)
+    assert plan_ranges({A: stored}, limits, fail_on_data_loss=False) == (rest,)
+    assert condition in caplog.text
+
+
+def test_a_rerun_covers_what_the_loads_covered() -> None:
+    def load(*ranges: LoadRange, rerun_of: str | None = None) -> LoadRecord:
+        return LoadRecord("g-000001-00000000", "file:///o", "parquet", "files", 0, ranges, rerun_of)
+
+    loads = [
+        load(LoadRange("t", 0, 3, 5, 3)),
+        load(LoadRange("t", 0, 0, 5, 5), rerun_of="another"),
+        load(LoadRange("t", 0, 5, 8, 5), LoadRange("t", 1, 0, 2, None)),
+    ]
+    assert plan_rerun(loads, {}) == (LoadRange("t", 0, 3, 8, None), LoadRange("t", 1, 0, 2, None))
+    assert plan_rerun(loads, {A: 8, B: 2}) == (LoadRange("t", 0, 3, 8, 8), LoadRange("t", 1, 0, 2, 2))

@@ -1,0 +1,225 @@
+"""Options as Spark's own source has them: defaults, precedence, any case, and a clear error for all else."""
+
+from __future__ import annotations
+
+import logging
+import pickle
+
+import pytest
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import ConnectorError
+from spark_connector.options.range_limit import Position, SpecificOffsets, TimestampForAll, Timestamps
+from spark_connector.options.read_options import Assign, Mode, SourceOptions, Subscribe, SubscribePattern, parse_options
+from spark_connector.options.table import OPTIONS
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+MINIMUM = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
+
+
+def parse(mode: Mode = Mode.BATCH, /, **options: str) -> SourceOptions:
+    return parse_options({**MINIMUM, **options}, mode)
+
+
+def test_defaults_of_a_batch() -> None:
+    options = parse()
+    assert options.subscription == Subscribe(("t",))
+    assert (options.starting, options.ending) == (Position.EARLIEST, Position.LATEST)
+    assert options.fail_on_data_loss
+    assert not options.include_headers
+    assert (options.min_partitions, options.max_records_per_partition, options.max_offsets_per_trigger) == (None,) * 3
+    assert (options.num_retries, options.retry_interval_ms, options.poll_timeout_ms) == (3, 1000, 120000)
+    assert (options.offset_store, options.group) == (None, None)
+    assert options.client.client_id == "spark-kafka-relation"
+
+
+def test_defaults_of_a_stream() -> None:
+    options = parse(Mode.STREAM)
+    assert options.starting is Position.LATEST
+    assert options.max_trigger_delay_ms == 15 * 60_000
+    assert options.client.client_id == "spark-kafka-source"
+
+
+def test_names_match_in_any_case() -> None:
+    options = parse(STARTINGoffsets="EARLIEST", includeheaders="True", minpartitions="7")
+    assert (options.starting, options.include_headers, options.min_partitions) == (Position.EARLIEST, True, 7)
+
+
+def test_every_declared_option_is_accepted_and_an_instance_can_be_pickled() -> None:
+    values = {
+        "startingOffsets": "committed",
+        "startingOffsetsByTimestampStrategy": "latest",
+        "failOnDataLoss": "false",
+        "maxOffsetsPerTrigger": "10",
+        "minOffsetsPerTrigger": "5",
+        "maxTriggerDelay": "90s",
+        "minPartitions": "3",
+        "maxRecordsPerPartition": "1000",
+        "includeHeaders": "true",
+        "groupIdPrefix": "nightly",
+        "kafka.group.id": "g",
+        "fetchOffset.numRetries": "5",
+        "fetchOffset.retryIntervalMs": "10",
+        "kafkaConsumer.pollTimeoutMs": "512",
+        "offsetStore": "Files",
+        "offsetStore.path": "/offsets",
+        "offsetStore.zookeeper.connect": "localhost:2181",
+        "group": "g2",
+        "kafka.isolation.level": "read_committed",
+    }
+    options = parse(Mode.STREAM, **values)
+    assert options == pickle.loads(pickle.dumps(options))
+    assert options.starting is Position.COMMITTED
+    assert (options.offset_store, options.group, options.client.client_id) == ("files", "g2", "nightly")
+    assert options.store_options["offsetstore.path"] == "/offsets"
+    assert options.client.isolation_level == "read_committed"
+    assert options.max_trigger_delay_ms == 90_000
+    rest = {option.name for option in OPTIONS} - values.keys() - MINIMUM.keys()
+    assert rest == {
+        *("subscribePattern", "assign", "startingTimestamp", "startingOffsetsByTimestamp"),
+        *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+    }
+
+
+def test_subscriptions() -> None:
+    servers = {"kafka.bootstrap.servers": "h:1"}
+    assert parse(subscribe=" a, b ,,a").subscription == Subscribe(("a", "b"))
+    assigned = parse_options({**servers, "assign": '{"t":[1,0,1]}'}, Mode.BATCH)
+    assert assigned.subscription == Assign((T0, T1))
+    pattern = parse_options({**servers, "subscribePattern": " topic[0-9] "}, Mode.BATCH).subscription
+    assert isinstance(pattern, SubscribePattern)
+    assert pattern.matches("topic1")
+
+
+def test_a_pattern_must_match_the_whole_name() -> None:
+    assert not SubscribePattern("topic1").matches("mytopic12")
+    assert SubscribePattern(".*topic1.*").matches("mytopic12")
+    assert not SubscribePattern("a|topic").matches("topic2")
+
+
+def test_one_timestamp_wins_over_timestamps_and_those_over_offsets() -> None:
+    by_offset = {"startingOffsets": '{"t":{"0":23,"1":-2}}'}
+    by_time = {"startingOffsetsByTimestamp": '{"t":{"0":5,"1":6}}'}
+    for_all = {"startingTimestamp": "7"}
+    assert parse(**by_offset).starting == SpecificOffsets({T0: 23, T1: -2})
+    assert parse(**by_offset, **by_time).starting == Timestamps({T0: 5, T1: 6})
+    assert parse(**by_offset, **by_time, **for_all).starting == TimestampForAll(7)
+    assert parse(**for_all, startingOffsetsByTimestampStrategy="LATEST").starting == TimestampForAll(7, True)
+    assert parse(endingTimestamp="9", endingOffsets="latest").ending == TimestampForAll(9, True)
+
+
+def test_the_group_falls_back_to_the_one_of_the_client() -> None:
+    assert parse(offsetStore="group", **{"kafka.group.id": "g"}).group == "g"
+
+
+@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"])
+def test_a_batch_ignores_trigger_limits_with_a_warning(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "pykafka.spark"):
+        parse(**{name: "10"})
+    assert f"{name} option ignored in batch queries" in caplog.text
+
+
+WRONG: list[tuple[str, dict[str, str | None], str]] = [
+    ("unknown option", {"maxOffsetPerTriger": "5"}, r"Unknown option 'maxOffsetPerTriger'.*'maxOffsetsPerTrigger'"),
+    ("path of load()", {"path": "t"}, r"Unknown option 'path'"),
+    ("client property without prefix", {"security.protocol": "SSL"}, r"begin with 'kafka.'"),
+    ("unknown client property", {"kafka.no.such": "1"}, r"'kafka\.\*'.*no\.such"),
+    ("bad client property", {"kafka.isolation.level": "dirty"}, r"isolation\.level"),
+    ("no bootstrap", {"kafka.bootstrap.servers": None}, r"Option 'kafka.bootstrap.servers' must be specified"),
+    ("blank bootstrap", {"kafka.bootstrap.servers": " "}, r"Option 'kafka.bootstrap.servers' must be specified"),
+    ("bootstrap without port", {"kafka.bootstrap.servers": "localhost"}, r"is not host:port"),
+    ("no topic", {"subscribe": None}, r"One of the following options must be specified for Kafka source: subscribe"),
+    ("two ways", {"assign": '{"t":[0]}'}, r"Only one of the following options can be specified.*subscribe, assign"),
+    ("empty topics", {"subscribe": " , "}, r"No topics to subscribe to"),
+    ("empty pattern", {"subscribe": None, "subscribePattern": " "}, r"Pattern to subscribe is empty"),
+    ("bad pattern", {"subscribe": None, "subscribePattern": "a("}, r"'a\(' is not a regular expression"),
+    ("assign no JSON", {"subscribe": None, "assign": "t"}, r"Option 'assign' is not JSON.*Expected e.g."),
+    ("assign nothing", {"subscribe": None, "assign": "{}"}, r"No topicpartitions to assign"),
+    ("assign wrong shape", {"subscribe": None, "assign": '{"t":0}'}, r"Option 'assign': Expected e.g. .*got"),
+    ("assign a negative", {"subscribe": None, "assign": '{"t":[-1]}'}, r"Option 'assign': Expected e.g. .*got"),
+    ("offsets no JSON", {"startingOffsets": '{"t":'}, r"Option 'startingOffsets' is not JSON"),
+    (
+        "offsets a word",
+        {"startingOffsets": "newest"},
+        r"must be earliest, latest, committed or JSON .* not 'newest'",
+    ),
+    ("offsets wrong shape", {"startingOffsets": '{"t":{"0":"5"}}'}, r"Option 'startingOffsets': Expected e.g."),
+    ("offsets a boolean", {"startingOffsets": '{"t":{"0":true}}'}, r"Option 'startingOffsets': Expected e.g."),
+    ("offsets beyond 64 bits", {"startingOffsets": '{"t":{"0":9223372036854775808}}'}, r"Expected e.g."),
+    ("partition no number", {"startingOffsets": '{"t":{"x":5}}'}, r"Option 'startingOffsets': Expected e.g."),
+    ("offset -3", {"startingOffsets": '{"t":{"0":-3}}'}, r"offset -3 of t-0 is negative"),
+    ("timestamp no number", {"startingTimestamp": "noon"}, r"'startingTimestamp' must be a whole number, not 'noon'"),
+    ("negative timestamp", {"endingOffsetsByTimestamp": '{"t":{"0":-1}}'}, r"timestamp -1 of t-0 must not be negative"),
+    ("bad strategy", {"startingOffsetsByTimestampStrategy": "skip"}, r"must be error or latest, not 'skip'"),
+    ("batch from latest", {"startingOffsets": "latest"}, r"starting offset can't be latest for batch queries"),
+    ("batch from -1", {"startingOffsets": '{"t":{"0":-1}}'}, r"startingOffsets for t-0 can't be latest for batch"),
+    ("batch to earliest", {"endingOffsets": "earliest"}, r"ending offset can't be earliest for batch queries"),
+    ("batch to -2", {"endingOffsets": '{"t":{"0":-2}}'}, r"endingOffsets for t-0 can't be earliest for batch"),
+    ("ending committed", {"endingOffsets": "committed"}, r"committed only makes sense as a start"),
+    ("committed, no store", {"startingOffsets": "committed"}, r"needs options 'offsetStore' and 'group'"),
+    ("store, no group", {"offsetStore": "files"}, r"'offsetStore' needs option 'group'"),
+    ("group, no store", {"group": "g"}, r"'group' needs option 'offsetStore'"),
+    ("unknown store", {"offsetStore": "redis", "group": "g"}, r"must be one of zookeeper, files, group, not 'redis'"),
+    ("illegal group", {"offsetStore": "files", "group": "a/b"}, r"group 'a/b' cannot be used"),
+    ("no boolean", {"failOnDataLoss": "yes"}, r"'failOnDataLoss' must be true or false, not 'yes'"),
+    ("zero minPartitions", {"minPartitions": "0"}, r"'minPartitions' must be positive, not 0"),
+    ("zero maxRecordsPerPartition", {"maxRecordsPerPartition": "0"}, r"'maxRecordsPerPartition' must be positive"),
+    ("no number", {"minPartitions": "1.5"}, r"'minPartitions' must be a whole number, not '1.5'"),
+    ("no duration", {"maxTriggerDelay": "soon"}, r"'maxTriggerDelay' must be a time like .* not 'soon'"),
+    ("min above max", {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, r"\(9\) is higher than the .*\(5\)"),
+    (
+        "auto.offset.reset",
+        {"kafka.auto.offset.reset": "latest"},
+        r"is not supported.*'startingOffsets'",
+    ),
+    ("key.deserializer", {"kafka.key.deserializer": "x"}, r"'key.deserializer' is not supported"),
+    ("value.deserializer", {"kafka.value.deserializer": "x"}, r"'value.deserializer' is not supported"),
+    ("enable.auto.commit", {"kafka.enable.auto.commit": "true"}, r"'enable.auto.commit' is not supported"),
+    ("interceptor.classes", {"kafka.interceptor.classes": "x"}, r"'interceptor.classes' is not supported"),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), [row[1:] for row in WRONG], ids=[row[0] for row in WRONG])
+def test_bad_options_say_what_is_wrong(changes: dict[str, str | None], message: str) -> None:
+    options = {name: value for name, value in {**MINIMUM, **changes}.items() if value is not None}
+    with pytest.raises(ConfigError, match=message):
+        parse_options(options, Mode.BATCH)
+
+
+@pytest.mark.parametrize("name", ["endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"])
+def test_a_stream_has_no_end(name: str) -> None:
+    value = {"endingOffsets": "latest", "endingTimestamp": "5"}.get(name, '{"t":{"0":5}}')
+    parse(Mode.ANY, **{name: value})
+    with pytest.raises(ConfigError, match=f"not valid in streaming queries .*'{name}'"):
+        parse(Mode.STREAM, **{name: value})
+
+
+def test_a_stream_may_start_at_latest() -> None:
+    assert parse(Mode.STREAM, startingOffsets='{"t":{"0":-1}}').starting == SpecificOffsets({T0: -1})
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "condition"),
+    [
+        ('{"t":{"0":1}}', '{"t":{"1":2}}', "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET"),
+        ('{"t":{"0":9}}', '{"t":{"0":2}}', "UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET"),
+    ],
+)
+def test_contradicting_ranges_are_refused(start: str, end: str, condition: str) -> None:
+    with pytest.raises(ConnectorError, match=rf"^\[{condition}\]"):
+        parse(startingOffsets=start, endingOffsets=end)
+
+
+def test_named_places_are_not_compared_before_they_are_looked_up() -> None:
+    parse(startingOffsets='{"t":{"0":9}}', endingOffsets='{"t":{"0":-1}}')
+    parse(startingOffsets='{"t":{"0":-2}}', endingOffsets='{"t":{"0":2}}')
+
+
+def test_a_password_is_passed_on_and_never_shown() -> None:
+    login = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "PLAIN", "kafka.sasl.username": "alice"}
+    options = parse_options(
+        {"subscribe": "t", "kafka.bootstrap.servers": "h:1", **login, "kafka.sasl.password": "s3cret"}, Mode.ANY
+    )
+    assert options.client.sasl_password == "s3cret"
+    assert "s3cret" not in repr(options)

@@ -1,0 +1,185 @@
+"""Where a batch query starts and ends, looked up on a real broker, and what it refuses; no Spark runs here."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql.datasource import InputPartition
+
+from broker.client.metadata import UnknownTopic
+from broker.errors import ConfigError, ConnectionFailed
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import ConnectorError
+from spark_connector.offset_store.base import open_store
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.read.batch_reader import KafkaBatchReader
+from tests.support.broker_process import BrokerProcess
+from tests.support.topics import Topic
+
+MINUTE = 60_000
+NOON = 1_700_000_000_000
+
+Plan = list[tuple[int, int, int]]
+"""(partition, from, until) of each task"""
+
+
+@pytest.fixture
+def timed(broker: BrokerProcess, topic: str) -> Topic:
+    """Two partitions with a record a minute: ten from noon on, and five."""
+    made = Topic(broker.bootstrap, topic, 2)
+    for partition, count in ((0, 10), (1, 5)):
+        for minute in range(count):
+            made.produce([b"%d" % minute], partition, timestamp=NOON + minute * MINUTE)
+    return made
+
+
+def options(topic: Topic, **more: str) -> SourceOptions:
+    base = {"kafka.bootstrap.servers": topic.bootstrap, "fetchOffset.retryIntervalMs": "20"}
+    if not {"assign", "subscribePattern"} & more.keys():
+        base["subscribe"] = topic.name
+    return parse_options({**base, **more}, Mode.BATCH)
+
+
+def plan(topic: Topic, **more: str) -> Plan:
+    tasks = KafkaBatchReader(options(topic, **more)).partitions()
+    return [(task.value.tp.partition, task.value.from_offset, task.value.until_offset) for task in tasks]
+
+
+def per_partition(topic: Topic, *values: int) -> str:
+    return json.dumps({topic.name: {str(partition): value for partition, value in enumerate(values)}})
+
+
+def test_all_there_is_by_default(timed: Topic) -> None:
+    assert plan(timed) == [(0, 0, 10), (1, 0, 5)]
+
+
+def test_start_and_end_by_offset(timed: Topic) -> None:
+    start, end = per_partition(timed, 3, -2), per_partition(timed, -1, 2)
+    assert plan(timed, startingOffsets=start, endingOffsets=end) == [(0, 3, 10), (1, 0, 2)]
+
+
+def test_start_and_end_by_one_timestamp(timed: Topic) -> None:
+    assert plan(timed, startingTimestamp=str(NOON + 1), endingTimestamp=str(NOON + 4 * MINUTE)) == [
+        (0, 1, 4),
+        (1, 1, 4),
+    ]
+
+
+def test_start_and_end_by_timestamps(timed: Topic) -> None:
+    start = per_partition(timed, NOON + 2 * MINUTE, NOON)
+    end = per_partition(timed, NOON + 7 * MINUTE, NOON + 99 * MINUTE)
+    ranges = plan(timed, startingOffsetsByTimestamp=start, endingOffsetsByTimestamp=end)
+    assert ranges == [(0, 2, 7), (1, 0, 5)], "no record that young ends at latest"
+
+
+def test_no_record_that_young_is_an_error_or_the_end(timed: Topic) -> None:
+    young = str(NOON + 7 * MINUTE)
+    with pytest.raises(ConfigError, match=rf"No offset matched .*{timed.name}-1 and timestamp {young}.*Strategy"):
+        plan(timed, startingTimestamp=young)
+    assert plan(timed, startingTimestamp=young, startingOffsetsByTimestampStrategy="latest") == [(0, 7, 10)]
+
+
+def test_patterns_and_assignments(timed: Topic) -> None:
+    Topic(timed.bootstrap, f"{timed.name}-2").number(1)
+    assert plan(timed, subscribePattern=timed.name) == [(0, 0, 10), (1, 0, 5)], "the whole name"
+    assert len(plan(timed, subscribePattern=f"{timed.name}.*")) == 3
+    assert plan(timed, subscribePattern="no such topic") == []
+    assert plan(timed, assign=json.dumps({timed.name: [1]})) == [(1, 0, 5)]
+
+
+def test_internal_topics_match_no_pattern(timed: Topic) -> None:
+    store = open_store("group", {"kafka.bootstrap.servers": timed.bootstrap})
+    store.commit(f"{timed.name}-group", {TopicPartition(timed.name, 0): 1})  # has the broker make its offsets topic
+    store.close()
+    topics = {t.value.tp.topic for t in KafkaBatchReader(options(timed, subscribePattern=".*")).partitions()}
+    assert "__consumer_offsets" not in topics
+
+
+@pytest.mark.parametrize("kind", ["files", "group", "zookeeper"])
+def test_a_start_from_committed_offsets(timed: Topic, kind: str, group: str, tmp_path: Path, zookeeper: str) -> None:
+    store = {
+        "kafka.bootstrap.servers": timed.bootstrap,
+        "offsetStore": kind,
+        "offsetStore.path": str(tmp_path),
+        "offsetStore.zookeeper.connect": zookeeper,
+    }
+    opened = open_store(kind, store)
+    opened.commit(group, {TopicPartition(timed.name, 0): 6})
+    opened.close()
+    ranges = plan(timed, startingOffsets="committed", group=group, **store)
+    assert ranges == [(0, 6, 10), (1, 0, 5)], "a partition that was never committed starts at earliest"
+
+
+def test_tasks_by_min_partitions_and_max_records(timed: Topic) -> None:
+    assert plan(timed, minPartitions="4") == [(0, 0, 3), (0, 3, 6), (0, 6, 10), (1, 0, 5)]
+    assert plan(timed, maxRecordsPerPartition="5") == [(0, 0, 5), (0, 5, 10), (1, 0, 5)]
+
+
+def test_partitions_is_a_list_and_tasks_survive_the_way_to_an_executor(timed: Topic) -> None:
+    reader = KafkaBatchReader(options(timed))
+    tasks = reader.partitions()
+    assert type(tasks) is list
+    remote, remote_tasks = pickle.loads(pickle.dumps((reader, tasks)))
+    assert sum(batch.num_rows for task in remote_tasks for batch in remote.read(task)) == 15
+
+
+def test_the_placeholder_for_no_partitions_reads_nothing(timed: Topic) -> None:
+    empty = Topic(timed.bootstrap, f"{timed.name}-empty")
+    reader = KafkaBatchReader(options(empty))
+    assert reader.partitions() == []
+    rows = reader.read(InputPartition(None))
+    assert next(rows, None) is None
+
+
+def test_partitions_that_do_not_match_the_json_are_named(timed: Topic) -> None:
+    short = json.dumps({timed.name: {"0": 1}})
+    with pytest.raises(
+        ConnectorError, match=rf"KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED.*\[{timed.name}-0\].*-0, {timed.name}-1\]"
+    ):
+        plan(timed, startingOffsets=short)
+    with pytest.raises(ConnectorError, match="KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"):
+        plan(timed, startingOffsetsByTimestamp=short)
+
+
+def test_a_start_after_the_end_is_refused(timed: Topic) -> None:
+    with pytest.raises(
+        ConnectorError, match=r"RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET.* 11 .* 10 .* partition 0"
+    ):
+        plan(timed, startingOffsets=per_partition(timed, 11, 0))
+
+
+@pytest.mark.parametrize("more", [{}, {"assign": '{"no-such-topic":[0]}'}])
+def test_a_missing_topic_is_named(timed: Topic, more: dict[str, str]) -> None:
+    where = {"kafka.bootstrap.servers": timed.bootstrap, **(more or {"subscribe": f"{timed.name},no-such-topic"})}
+    with pytest.raises(UnknownTopic, match="no topic 'no-such-topic'"):
+        KafkaBatchReader(parse_options(where, Mode.BATCH)).partitions()
+
+
+def test_a_missing_partition_is_named(timed: Topic) -> None:
+    with pytest.raises(UnknownTopic, match=rf"'{timed.name}' has 2 partitions, option 'assign' names partition 7"):
+        plan(timed, assign=json.dumps({timed.name: [1, 7]}))
+
+
+def test_an_unreachable_broker_is_named_within_seconds() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"  # nobody listens there once the block is left
+    reader = KafkaBatchReader(parse_options({"kafka.bootstrap.servers": address, "subscribe": "t"}, Mode.BATCH))
+    started = time.monotonic()
+    with pytest.raises(ConnectionFailed, match=rf"bootstrap\.servers.*{address}"):
+        reader.partitions()
+    assert time.monotonic() - started < 8
+
+
+def test_reading_never_creates_a_topic(timed: Topic) -> None:
+    for _ in range(2):
+        with pytest.raises(UnknownTopic):
+            KafkaBatchReader(
+                parse_options(
+                    {"kafka.bootstrap.servers": timed.bootstrap, "subscribe": f"{timed.name}-typo"}, Mode.BATCH
+                )
+            ).partitions()
