@@ -8,6 +8,9 @@ CODE   := broker spark_connector pyspark_pykafka.py
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PYTEST := $(BIN)/python -m pytest
 
+# Test processes at a time. Tests of one file stay in one of them.
+WORKERS ?= 2
+
 # Spark's Python workers run in this environment, whatever python3 the PATH holds.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
@@ -27,7 +30,7 @@ demo: $(VENV)/.demo-installed
 	$(BIN)/pykafka demo
 
 test: check
-	$(PYTEST)
+	$(PYTEST) -n $(WORKERS) --dist loadfile
 
 check: $(VENV)/.test-installed
 	$(BIN)/ruff check .
