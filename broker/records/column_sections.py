@@ -38,7 +38,7 @@ _MOST_BYTES: Final = 2**31 - 1
 class DecodeOptions:
     """The arguments of `columns.decode_columns`, described there."""
 
-    headers: bool
+    fields: frozenset[str]
     low: int
     high: int
     check_crcs: bool

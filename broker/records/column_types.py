@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from broker.errors import CorruptBatch
 
-__all__ = ["HEADERS_TYPE", "NO_LIMIT", "TIMESTAMP_TYPE", "Columns"]
+__all__ = ["FIELDS", "HEADERS_TYPE", "NO_LIMIT", "TIMESTAMP_TYPE", "Columns"]
 
 HEADERS_TYPE: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
@@ -21,10 +21,13 @@ TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
 NO_LIMIT: Final = 2**63 - 1
 """An offset behind every record."""
 
+FIELDS: Final = frozenset({"key", "value", "offset", "timestamp", "timestamp_type", "headers"})
+"""What can be asked for: the columns of `Columns`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Records as Arrow arrays of equal length."""
+    """Records as Arrow arrays of equal length. A column that was not asked for is None."""
 
     key: pa.Array
     """binary; null where a record has none"""
@@ -37,13 +40,11 @@ class Columns:
     timestamp_type: pa.Array
     """int32: 0 create time, 1 log append time"""
     headers: pa.Array | None
-    """HEADERS_TYPE, null where a record has none; None when they were not asked for"""
+    """HEADERS_TYPE, null where a record has none"""
+    num_rows: int
+    """Length of the columns, known even if none was asked for"""
     next_offset: int
     """Where to go on: behind the last batch read, be it a control, aborted or unwanted one"""
-
-    @property
-    def num_rows(self) -> int:
-        return len(self.offset)
 
     def timestamp_us(self) -> pa.Array:
         """The timestamps as Spark takes them, timestamp[us, UTC].

@@ -8,7 +8,7 @@ hold the two against each other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 import pyarrow as pa
@@ -16,7 +16,7 @@ import pyarrow as pa
 from broker.errors import ConfigError
 from broker.records.builder import DEFAULT_BATCH_BYTES
 from broker.records.column_sections import DecodeOptions
-from broker.records.column_types import HEADERS_TYPE, NO_LIMIT, TIMESTAMP_TYPE, Columns
+from broker.records.column_types import FIELDS, HEADERS_TYPE, NO_LIMIT, TIMESTAMP_TYPE, Columns
 from broker.records.columns_decode import decode
 from broker.records.columns_encode import EncodeOptions, encode
 from broker.records.compression import DECOMPRESSION_LIMIT, Codec
@@ -31,6 +31,7 @@ _MOST_PLAIN_BYTES: Final = 512 << 20
 def decode_columns(
     chunk: Buffer,
     *,
+    fields: Collection[str] | None = None,
     headers: bool = False,
     low: int | None = None,
     high: int | None = None,
@@ -41,6 +42,9 @@ def decode_columns(
 ) -> Columns:
     """The records of all whole batches in `chunk`; a batch cut off at its end is left for the next fetch.
 
+    fields: the columns that are wanted, of "key", "value", "offset", "timestamp", "timestamp_type" and
+        "headers"; the others stay None and cost next to nothing. None: all but the headers, and those
+        too if `headers` says so, which means nothing else.
     low, high: only records with `low <= offset < high`; the first batch of a fetch usually begins
         before the offset that was asked for.
     aborted: (producer id, first offset) of the aborted transactions that a read-committed fetch
@@ -49,11 +53,16 @@ def decode_columns(
         where to fetch again.
     batch_limit: decompressed bytes beyond which one batch is taken for an attack.
 
-    Raises CorruptBatch for whatever is malformed. Inside the headers that is only seen when
-    `headers` asks for them.
+    Raises CorruptBatch for whatever is malformed, in any field; inside the headers that is only seen
+    when they are asked for. Raises ConfigError for a field of another name.
     """
+    wanted = (FIELDS if headers else FIELDS - {"headers"}) if fields is None else frozenset(fields)
+    if not wanted <= FIELDS:
+        raise ConfigError(
+            f"{', '.join(sorted(wanted - FIELDS))}: no such column, use some of {', '.join(sorted(FIELDS))}"
+        )
     options = DecodeOptions(
-        headers=headers,
+        fields=wanted,
         low=0 if low is None else low,
         high=NO_LIMIT if high is None else high,
         check_crcs=check_crcs,

@@ -24,32 +24,41 @@ Buffer = bytes | bytearray | memoryview
 def decode(chunk: Buffer, options: DecodeOptions) -> Columns:
     """See `columns.decode_columns`."""
     sections = read_sections(chunk, options)
+    wanted = options.fields
     if len(sections.start) == 0:
-        return _empty(options.headers, sections.next_offset)
+        return _empty(wanted, sections.next_offset)
     plain = PlainBytes(sections.data)
     try:
         fields = read_fields(plain, sections)
-        wanted = (fields.offset >= options.low) & (fields.offset < options.high)
-        if not wanted.all():
-            fields = fields.select(np.flatnonzero(wanted))
-        headers = _headers(plain, fields) if options.headers else None
+        inside = (fields.offset >= options.low) & (fields.offset < options.high)
+        if not inside.all():
+            fields = fields.select(np.flatnonzero(inside))
+        headers = _headers(plain, fields) if "headers" in wanted else None
     except IndexError:
         raise CorruptBatch("a record runs past the end of its batch") from None
     return Columns(
-        key=_gather(plain, fields.key),
-        value=_gather(plain, fields.value),
-        offset=pa.array(fields.offset),
-        timestamp=pa.array(fields.timestamp),
-        timestamp_type=pa.array(fields.timestamp_type),
+        key=_gather(plain, fields.key) if "key" in wanted else None,
+        value=_gather(plain, fields.value) if "value" in wanted else None,
+        offset=pa.array(fields.offset) if "offset" in wanted else None,
+        timestamp=pa.array(fields.timestamp) if "timestamp" in wanted else None,
+        timestamp_type=pa.array(fields.timestamp_type) if "timestamp_type" in wanted else None,
         headers=headers,
+        num_rows=len(fields.offset),
         next_offset=sections.next_offset,
     )
 
 
-def _empty(headers: bool, next_offset: int) -> Columns:
-    binary, number = pa.array([], pa.binary()), pa.array([], pa.int64())
-    header_column = pa.array([], HEADERS_TYPE) if headers else None
-    return Columns(binary, binary, number, number, pa.array([], pa.int32()), header_column, next_offset)
+def _empty(wanted: frozenset[str], next_offset: int) -> Columns:
+    types = {
+        "key": pa.binary(),
+        "value": pa.binary(),
+        "offset": pa.int64(),
+        "timestamp": pa.int64(),
+        "timestamp_type": pa.int32(),
+        "headers": HEADERS_TYPE,
+    }
+    columns = {name: pa.array([], kind) if name in wanted else None for name, kind in types.items()}
+    return Columns(**columns, num_rows=0, next_offset=next_offset)
 
 
 def _gather(plain: PlainBytes, span: Span) -> pa.Array:

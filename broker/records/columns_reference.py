@@ -5,14 +5,14 @@ Called by the tests, which hold columns_decode.py and columns_encode.py against 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import pyarrow as pa
 
 from broker.errors import CorruptBatch
 from broker.records.batch import verify_batch, walk_batches
 from broker.records.builder import BatchBuilder
-from broker.records.column_types import HEADERS_TYPE, NO_LIMIT, Columns
+from broker.records.column_types import FIELDS, HEADERS_TYPE, NO_LIMIT, Columns
 from broker.records.compression import Codec
 from broker.records.control import AbortedTransactions
 from broker.records.record import Record, decode_batch
@@ -25,7 +25,7 @@ Buffer = bytes | bytearray | memoryview
 def decode_reference(
     chunk: Buffer,
     *,
-    headers: bool = False,
+    fields: Collection[str] = FIELDS,
     low: int = 0,
     high: int = NO_LIMIT,
     check_crcs: bool = True,
@@ -47,24 +47,25 @@ def decode_reference(
             if header.record_count and not header.is_control and not dropped:
                 records += decode_batch(chunk, position, header)
         next_offset = max(low, header.next_offset)
-    return _to_columns([record for record in records if low <= record.offset < high], headers, next_offset)
+    return _to_columns([record for record in records if low <= record.offset < high], fields, next_offset)
 
 
-def _to_columns(records: list[Record], headers: bool, next_offset: int) -> Columns:
+def _to_columns(records: list[Record], fields: Collection[str], next_offset: int) -> Columns:
     pairs = [[{"key": key, "value": value} for key, value in record.headers] or None for record in records]
     try:
         timestamp = pa.array([record.timestamp for record in records], pa.int64())
     except (OverflowError, pa.ArrowInvalid) as error:
         raise CorruptBatch(f"a timestamp does not fit in 64 bits: {error}") from error
-    return Columns(
-        key=pa.array([record.key for record in records], pa.binary()),
-        value=pa.array([record.value for record in records], pa.binary()),
-        offset=pa.array([record.offset for record in records], pa.int64()),
-        timestamp=timestamp,
-        timestamp_type=pa.array([record.timestamp_type for record in records], pa.int32()),
-        headers=pa.array(pairs, HEADERS_TYPE) if headers else None,
-        next_offset=next_offset,
-    )
+    columns = {
+        "key": pa.array([record.key for record in records], pa.binary()),
+        "value": pa.array([record.value for record in records], pa.binary()),
+        "offset": pa.array([record.offset for record in records], pa.int64()),
+        "timestamp": timestamp,
+        "timestamp_type": pa.array([record.timestamp_type for record in records], pa.int32()),
+        "headers": pa.array(pairs, HEADERS_TYPE),
+    }
+    asked = {name: column if name in fields else None for name, column in columns.items()}
+    return Columns(**asked, num_rows=len(records), next_offset=next_offset)
 
 
 def encode_reference(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from broker.errors import CorruptBatch
+from broker.errors import ConfigError, CorruptBatch
 from broker.records.batch import build_batch, parse_header, patch_base_offset, patch_log_append_time
 from broker.records.columns import HEADERS_TYPE, Columns, decode_columns
 from broker.records.compression import Codec
@@ -25,6 +25,22 @@ def batch(*values: bytes, **options: object) -> bytes:
 
 def values(columns: Columns) -> list[bytes]:
     return list(columns.value.to_pylist())
+
+
+def test_columns_nobody_asked_for_are_not_made() -> None:
+    chunk = build([Row(NOW, b"k", b"v", (("h", b"x"),))])
+    columns = decode_columns(chunk, fields=("value", "headers"), headers=False)
+    assert (columns.key, columns.offset, columns.timestamp, columns.timestamp_type) == (None, None, None, None)
+    assert values(columns) == [b"v"]
+    assert columns.headers is not None
+    for low, rows in ((0, 1), (1, 0)):
+        nothing = decode_columns(chunk, fields=(), low=low)
+        assert (nothing.value, nothing.headers, nothing.num_rows, nothing.next_offset) == (None, None, rows, 1)
+
+
+def test_an_unknown_column_is_refused() -> None:
+    with pytest.raises(ConfigError, match="topic: no such column, use some of headers, key"):
+        decode_columns(b"", fields=["key", "topic"])
 
 
 def test_types_are_those_of_sparks_kafka_source() -> None:

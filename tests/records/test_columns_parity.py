@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, LENGTH_END, parse_header, walk_batches
+from broker.records.column_types import FIELDS
 from broker.records.columns import Columns, decode_columns, encode_columns
 from broker.records.columns_reference import decode_reference, encode_reference
 from broker.records.compression import Codec
@@ -19,6 +20,8 @@ from broker.records.record import Record
 from tests.support.record_batches import NOW, PARSERS, Row, build, columns_of, follow, parse, rows
 
 PRODUCERS = (1, 2)
+
+fields_asked_for = st.just(FIELDS) | st.just(FIELDS - {"headers"}) | st.frozensets(st.sampled_from(sorted(FIELDS)))
 
 
 @st.composite
@@ -35,7 +38,8 @@ def logs(draw: st.DrawFn) -> bytes:
 
 
 def assert_equal(fast: Columns, slow: Columns) -> None:
-    for name in ("key", "value", "offset", "timestamp", "timestamp_type", "headers"):
+    assert fast.num_rows == slow.num_rows
+    for name in sorted(FIELDS):
         column, expected = getattr(fast, name), getattr(slow, name)
         if column is not None:
             column.validate(full=True)
@@ -44,24 +48,26 @@ def assert_equal(fast: Columns, slow: Columns) -> None:
 
 
 @settings(max_examples=200)
-@given(logs(), st.booleans(), st.data())
-def test_decoding_equals_the_reference(log: bytes, headers: bool, data: st.DataObject) -> None:
+@given(logs(), fields_asked_for, st.data())
+def test_decoding_equals_the_reference(log: bytes, fields: frozenset[str], data: st.DataObject) -> None:
     offsets = [header.base_offset for _, header in walk_batches(log)]
     end = max(header.next_offset for _, header in walk_batches(log))
     low = data.draw(st.just(0) | st.integers(offsets[0], end))
     high = data.draw(st.just(1 << 62) | st.integers(low, end + 1))
     aborted = [(producer, data.draw(st.sampled_from(offsets))) for producer in PRODUCERS if data.draw(st.booleans())]
     cut = len(log) - data.draw(st.integers(0, 100))
-    fast = decode_columns(log[:cut], headers=headers, low=low, high=high, aborted=aborted)
-    assert_equal(fast, decode_reference(log[:cut], headers=headers, low=low, high=high, aborted=aborted))
+    fast = decode_columns(log[:cut], fields=fields, low=low, high=high, aborted=aborted)
+    assert_equal(fast, decode_reference(log[:cut], fields=fields, low=low, high=high, aborted=aborted))
 
 
 @settings(max_examples=50)
-@given(st.lists(rows, min_size=1, max_size=3), st.integers(40, 120), st.booleans())
-def test_many_batches_in_lock_step_equal_the_reference(some: list[list[Row]], count: int, headers: bool) -> None:
+@given(st.lists(rows, min_size=1, max_size=3), st.integers(40, 120), fields_asked_for)
+def test_many_batches_in_lock_step_equal_the_reference(
+    some: list[list[Row]], count: int, fields: frozenset[str]
+) -> None:
     batches = [build(rows) for rows in some]
     log = follow([batches[number % len(batches)] for number in range(count)])
-    assert_equal(decode_columns(log, headers=headers), decode_reference(log, headers=headers))
+    assert_equal(decode_columns(log, fields=fields), decode_reference(log, fields=fields))
 
 
 TELLING_BYTES = [b"\0", b"\x01", b"\x0e", b"\x7f", b"\x80", b"\xff"]
@@ -101,7 +107,7 @@ def hostile_logs(draw: st.DrawFn) -> bytes:
 @given(hostile_logs())
 def test_hostile_records_are_corrupt_to_both_or_equal(log: bytes) -> None:
     try:
-        slow = decode_reference(log, headers=True, check_crcs=False)
+        slow = decode_reference(log, check_crcs=False)
     except CorruptBatch:
         with pytest.raises(CorruptBatch):
             decode_columns(log, headers=True, check_crcs=False)

@@ -1,0 +1,84 @@
+"""Which partitions a whole column of keys goes to: Kafka's murmur2, all keys at once.
+
+Called by the connector's sink and by whoever else has keys in columns. The rule for one key is
+`broker.client.partitioner.partition_of_key`; both give the same answer, so records of one key meet
+in one partition whoever wrote them (Kafka's `BuiltInPartitioner.partitionForKey`).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from broker.errors import ConfigError
+
+__all__ = ["NO_KEY", "partitions_of_keys"]
+
+NO_KEY: Final = -1
+"""The partition of a row whose key is null: the caller's choice."""
+
+_SEED: Final = np.uint32(0x9747B28C)
+_M: Final = np.uint32(0x5BD1E995)
+_R: Final = np.uint32(24)
+_POSITIVE: Final = np.uint32(0x7FFFFFFF)
+
+UInt32s = npt.NDArray[np.uint32]
+Int32s = npt.NDArray[np.int32]
+
+
+def partitions_of_keys(keys: pa.Array, partitions: int) -> Int32s:
+    """The partition of each key, 0 to `partitions` - 1, or NO_KEY where it is null; an empty key is a key.
+
+    keys: a binary (or string) array, which may be a slice of another. Raises ConfigError for one of
+    another type and for less than one partition.
+    """
+    if partitions < 1:
+        raise ConfigError(f"{partitions} partitions: a topic has at least one")
+    if keys.type not in (pa.binary(), pa.string()):
+        raise ConfigError(f"keys of type {keys.type}: cast them to {pa.binary()}")
+    result = np.full(len(keys), NO_KEY, np.int32)
+    if keys.null_count == len(keys):
+        return result
+    edges = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, 4 * keys.offset).astype(np.int64)
+    data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)
+    hashes = _murmur2(data, edges[:-1], np.diff(edges))
+    result[:] = (hashes & _POSITIVE) % np.uint32(partitions)
+    if keys.null_count:
+        result[keys.is_null().to_numpy(zero_copy_only=False)] = NO_KEY
+    return result
+
+
+def _murmur2(data: npt.NDArray[np.uint8], start: npt.NDArray[np.int64], length: npt.NDArray[np.int64]) -> UInt32s:
+    """The hash of each range of `data`: word by word, the k-th of all keys that have one at once."""
+    longest_first = np.argsort(-length, kind="stable")  # keys that still have a word are then a prefix
+    start, length = start[longest_first], length[longest_first]
+    words = length >> 2
+    # Four bytes as one number at every place; the few last places of the data hold no whole word.
+    word_at = np.ndarray((max(len(data) - 3, 0),), "<u4", data, 0, (1,))
+    h = _SEED ^ length.astype(np.uint32)
+    for step, alive in enumerate(np.searchsorted(-words, -np.arange(int(words[0])), "left").tolist()):
+        k = word_at[start[:alive] + 4 * step] * _M
+        k ^= k >> _R
+        k *= _M
+        h[:alive] *= _M
+        h[:alive] ^= k
+    _mix_tails(h, data, start + 4 * words, length & 3)
+    h ^= h >> np.uint32(13)
+    h *= _M
+    h ^= h >> np.uint32(15)
+    result = np.empty_like(h)
+    result[longest_first] = h
+    return result
+
+
+def _mix_tails(
+    h: UInt32s, data: npt.NDArray[np.uint8], start: npt.NDArray[np.int64], size: npt.NDArray[np.int64]
+) -> None:
+    """The one to three bytes behind the last word, where there are any."""
+    for position in (2, 1, 0):
+        has = np.flatnonzero(size > position)
+        h[has] ^= data[start[has] + position].astype(np.uint32) << np.uint32(8 * position)
+    h[np.flatnonzero(size)] *= _M
