@@ -20,7 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_connector.loads.log import LoadLog
-from spark_connector.loads.record import LoadError, LoadId, LoadRecord
+from spark_connector.loads.owner import intent_of
+from spark_connector.loads.record import LoadError, LoadId, LoadRecord, published_directory
+from spark_connector.loads.rewind import undo_outputs
 from spark_connector.loads.state import Act, Staged, Step, repair_steps
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
@@ -30,11 +32,6 @@ __all__ = ["MANIFEST", "LoadCommitter", "published_directory"]
 MANIFEST = "_manifest.json"
 _STAGING = "_staging"
 _MAX_ROUNDS = 100  # of repair; each round finishes at least one load that somebody started
-
-
-def published_directory(load_id: str) -> str:
-    """Name of a published load below the output directory; Spark reads `load` as a partition column."""
-    return f"load={load_id}"
 
 
 class LoadCommitter:
@@ -65,7 +62,7 @@ class LoadCommitter:
 
     def stage(self, record: LoadRecord) -> str:
         """Write the intent; gives the directory, relative to the output, that the data must be written to."""
-        self._output.create(f"{self._staging}/{record.load_id}/intent.json", record.to_bytes())
+        self._output.create(f"{self._staging}/{record.load_id}/intent.json", intent_of(record))
         return self._data(record.load_id)
 
     def seal(self, record: LoadRecord) -> None:
@@ -129,8 +126,11 @@ class LoadCommitter:
         record = self._log.record(_sequence(load_id))
         if record is None:
             raise LoadError(f"load {load_id} has vanished from the commit log of group '{self._group}'")
-        here = record.output == self._output.url
-        output = self._output if here else self._open_output(record.output)
+        if record.rewind is not None:
+            undo_outputs(record, record.rewind, self._reach)
+            self._log.mark_published(record)
+            return
+        output = self._reach(record.output)
         target = published_directory(load_id)
         try:
             output.rename(self._data(load_id), target)
@@ -142,6 +142,9 @@ class LoadCommitter:
                 ) from error
         self._log.mark_published(record)
         output.remove(f"{self._staging}/{load_id}")
+
+    def _reach(self, url: str) -> Storage:
+        return self._output if url == self._output.url else self._open_output(url)
 
     def _sealed(self, load_id: str) -> LoadRecord:
         path = f"{self._data(load_id)}/{MANIFEST}"

@@ -23,6 +23,8 @@ __all__ = ["OFFSETS_DIRECTORY", "FilesLoadLog", "LoadLog"]
 OFFSETS_DIRECTORY = "_offsets"
 """Below the output directory; the name is hidden from Spark and pyarrow."""
 
+_PRUNED = ".pruned"  # <number>.pruned: the entries up to this number are forgotten
+
 
 class LoadLog(Protocol):
     """Loads of one group, numbered from 1."""
@@ -53,6 +55,13 @@ class LoadLog(Protocol):
         """Note that the load's data is in place. May be called again."""
         ...
 
+    def prune(self, keep: int) -> list[int]:
+        """Forget all entries but the newest `keep` (at least 1); gives their numbers, oldest first.
+
+        The oldest goes first, so that at every moment what is left is without a gap.
+        """
+        ...
+
     def close(self) -> None: ...
 
 
@@ -79,30 +88,47 @@ class FilesLoadLog:
         return self._store.read(self._group)
 
     def record(self, sequence: int) -> LoadRecord | None:
-        if sequence not in self._store.sequences(self._group):
-            return None
-        return self._load_of(self._store.entry(self._group, sequence))
+        entry = self._store.find(self._group, sequence)
+        return None if entry is None else self._load_of(entry)
 
     def sequences(self) -> list[int]:
-        return self._store.sequences(self._group)
+        pruned = self._pruned_up_to()
+        return [number for number in self._store.sequences(self._group) if number > pruned]
 
     def append(self, record: LoadRecord) -> None:
         """The number decides: whoever creates the file first has committed, and has seen the entry before it."""
         number = record.id.sequence
-        before = self._store.entry(self._group, number - 1).offsets if number > 1 else {}
+        before = self._store.find(self._group, number - 1) if number > 1 else FilesEntry(self._group, 0, {})
+        if before is None:
+            raise self._pruned(number)
         details = {"load": record.without_files().to_json()}
         try:
-            self._store.append(FilesEntry(self._group, number, {**before, **record.committed}, details))
+            self._store.append(FilesEntry(self._group, number, {**before.offsets, **record.committed}, details))
         except OffsetConflict:
             winner = self.record(number)
             if winner is None or winner.load_id != record.load_id:
                 raise
+            return
+        if self._pruned_up_to() >= number:
+            self._store.remove(self._group, number)
+            raise self._pruned(number)
+
+    def prune(self, keep: int) -> list[int]:
+        """A mark comes first: it says that these numbers are not free, to one who has slept since he took his."""
+        pruned = self.sequences()[: -max(keep, 1)]
+        if not pruned:
+            return []
+        older = self._pruned_marks()
+        self._create_mark(f"{self._group}/{pruned[-1]:020d}{_PRUNED}")
+        for number in pruned:
+            self._store.remove(self._group, number)
+            self._storage.remove(self._published_mark(number))
+        for number in older:
+            self._storage.remove(f"{self._group}/{number:020d}{_PRUNED}")
+        return pruned
 
     def mark_published(self, record: LoadRecord) -> None:
-        try:
-            self._storage.create(self._published_mark(record.id.sequence), b"")
-        except FileExistsError:
-            return
+        self._create_mark(self._published_mark(record.id.sequence))
 
     def close(self) -> None:
         self._store.close()
@@ -114,6 +140,22 @@ class FilesLoadLog:
         if not isinstance(entry.details["load"], dict):
             raise LoadError(f"{where} is not the record of a load")
         return LoadRecord.from_json(entry.details["load"], where)
+
+    def _create_mark(self, path: str) -> None:
+        try:
+            self._storage.create(path, b"")
+        except FileExistsError:
+            return
+
+    def _pruned_marks(self) -> list[int]:
+        names = self._storage.names(self._group)
+        return [int(name.removesuffix(_PRUNED)) for name in names if name.endswith(_PRUNED)]
+
+    def _pruned_up_to(self) -> int:
+        return max(self._pruned_marks(), default=0)
+
+    def _pruned(self, number: int) -> OffsetConflict:
+        return OffsetConflict(f"group '{self._group}': others have made commit {number} long ago, it has been pruned")
 
     def _published_mark(self, sequence: int) -> str:
         return f"{self._group}/{sequence:020d}.published"

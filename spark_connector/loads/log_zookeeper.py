@@ -50,10 +50,16 @@ class ZooKeeperLoadLog:
 
     def append(self, record: LoadRecord) -> None:
         """Also raises OffsetStoreError when the connection breaks and it cannot be found out what became of it."""
-        node = self._node(record.id.sequence)
+        number = record.id.sequence
+        node = self._node(number)
         data = record.without_files().to_bytes()
+        # The offsets alone would not tell: a rewind may have brought them back to what a sleeper remembers, and
+        # pruning may have freed its number. The number before it went first.
+        before = [self._node(number - 1)] if number > 1 else []
         try:
-            self._store.commit(self._group, record.committed, expected=record.expected, create={node: data})
+            self._store.commit(
+                self._group, record.committed, expected=record.expected, create={node: data}, must_exist=before
+            )
         except (OffsetConflict, OffsetStoreError):
             # Ours after all: a repair elsewhere has committed it, or the answer was lost on the way.
             winner = self.record(record.id.sequence)
@@ -62,6 +68,12 @@ class ZooKeeperLoadLog:
 
     def mark_published(self, record: LoadRecord) -> None:
         self._store.ensure(self._mark(record.id.sequence))
+
+    def prune(self, keep: int) -> list[int]:
+        pruned = self.sequences()[: -max(keep, 1)]
+        for number in pruned:
+            self._store.delete(self._node(number))
+        return pruned
 
     def close(self) -> None:
         self._store.close()

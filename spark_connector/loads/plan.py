@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import report_data_loss
 from spark_connector.loads.record import LoadRange, LoadRecord
+from spark_connector.loads.rewind import standing
 from spark_connector.read.planning import limit_offsets
 
 __all__ = ["Bounds", "plan_ranges", "plan_rerun"]
@@ -59,7 +60,7 @@ def plan_rerun(loads: Iterable[LoadRecord], stored: Offsets) -> tuple[LoadRange,
     """
     starts: dict[TopicPartition, int] = {}
     ends: dict[TopicPartition, int] = {}
-    for load in loads:
+    for load in standing(loads):
         if load.rerun_of is not None:
             continue  # covers what others have loaded before
         for range in load.ranges:

@@ -18,7 +18,17 @@ from typing import Any
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["LoadError", "LoadFile", "LoadId", "LoadRange", "LoadRecord"]
+__all__ = [
+    "LoadError",
+    "LoadFile",
+    "LoadId",
+    "LoadInterrupted",
+    "LoadRange",
+    "LoadRecord",
+    "Rewind",
+    "Undone",
+    "published_directory",
+]
 
 _VERSION = 1
 _LOAD_ID = re.compile(r"(?P<group>.+)-(?P<sequence>\d{6,})-(?P<token>[0-9a-f]{8})")
@@ -26,6 +36,17 @@ _LOAD_ID = re.compile(r"(?P<group>.+)-(?P<sequence>\d{6,})-(?P<token>[0-9a-f]{8}
 
 class LoadError(PykafkaError):
     """A load cannot go on; what is committed and what is staged stays as it was."""
+
+
+class LoadInterrupted(LoadError):
+    """A load was stopped by what lies outside it, a file system or a task of Spark; the same load may work later."""
+
+    retriable = True
+
+
+def published_directory(load_id: str) -> str:
+    """Name of a published load below the output directory; Spark reads `load` as a partition column."""
+    return f"load={load_id}"
 
 
 @dataclass(frozen=True)
@@ -79,6 +100,26 @@ class LoadFile:
 
 
 @dataclass(frozen=True)
+class Undone:
+    """A load that a rewind takes back, and the URL of the directory that it went to."""
+
+    load_id: str
+    output: str
+
+
+@dataclass(frozen=True)
+class Rewind:
+    """What makes an entry of the commit log a rewind: the load the group stands at again, and those after it.
+
+    Their directories are moved to `_rewound/<load id of the rewind>/` of their output, or, with `delete`, deleted.
+    """
+
+    to_load: str
+    undone: tuple[Undone, ...]
+    delete: bool
+
+
+@dataclass(frozen=True)
 class LoadRecord:
     """One load. `output` is the URL of the directory all loads go to, `offsets` the kind of store it commits to."""
 
@@ -90,6 +131,7 @@ class LoadRecord:
     ranges: tuple[LoadRange, ...]
     rerun_of: str | None = None
     files: tuple[LoadFile, ...] = ()
+    rewind: Rewind | None = None
 
     @property
     def id(self) -> LoadId:
@@ -142,7 +184,8 @@ class LoadRecord:
             fields = {name: document[name] for name in ("load_id", "output", "format", "offsets", "created_ms")}
             ranges = tuple(LoadRange(**range) for range in document["ranges"])
             files = tuple(LoadFile(**file) for file in document["files"])
-            record = cls(**fields, ranges=ranges, rerun_of=document["rerun_of"], files=files)
+            rewind = _rewind(document.get("rewind"))
+            record = cls(**fields, ranges=ranges, rerun_of=document["rerun_of"], files=files, rewind=rewind)
         except (KeyError, TypeError, ValueError) as error:
             raise LoadError(f"{where} is not the record of a load: {error!r}") from error
         if LoadId.parse(record.load_id) is None:
@@ -155,3 +198,9 @@ class LoadRecord:
             return cls.from_json(json.loads(data), where)
         except ValueError as error:
             raise LoadError(f"{where} is not JSON: {error}") from error
+
+
+def _rewind(document: Mapping[str, Any] | None) -> Rewind | None:
+    if document is None:
+        return None
+    return Rewind(document["to_load"], tuple(Undone(**undone) for undone in document["undone"]), document["delete"])

@@ -23,6 +23,7 @@ __all__ = [
     "OffsetConflict",
     "OffsetStore",
     "OffsetStoreError",
+    "OffsetStoreUnavailable",
     "check_expected",
     "check_group",
     "open_store",
@@ -42,6 +43,12 @@ _LEGAL_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 class OffsetStoreError(PykafkaError):
     """A store cannot be reached or holds something that no store wrote."""
+
+
+class OffsetStoreUnavailable(OffsetStoreError):
+    """A store cannot be reached now; it may be later."""
+
+    retriable = True
 
 
 class OffsetConflict(PykafkaError):

@@ -114,11 +114,22 @@ class FilesOffsetStore:
 
     def entry(self, group: str, sequence: int) -> FilesEntry:
         """One entry of the history. Raises OffsetStoreError when it is not there or not readable as one."""
+        found = self.find(group, sequence)
+        if found is None:
+            raise OffsetStoreError(f"{self._storage.url_of(_path(group, sequence))} does not exist")
+        return found
+
+    def find(self, group: str, sequence: int) -> FilesEntry | None:
+        """The same, None when it is not there."""
         path = _path(group, sequence)
         try:
             return FilesEntry.from_bytes(self._storage.read(path), self._storage.url_of(path))
-        except FileNotFoundError as error:
-            raise OffsetStoreError(f"{self._storage.url_of(path)} does not exist") from error
+        except FileNotFoundError:
+            return None
+
+    def remove(self, group: str, sequence: int) -> None:
+        """Forget an entry; no error when there is none. Never the newest: it is what holds now."""
+        self._storage.remove(_path(group, sequence))
 
     def newest(self, group: str) -> FilesEntry | None:
         """The entry that holds now, or None for a group without commits."""

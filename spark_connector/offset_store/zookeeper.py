@@ -30,6 +30,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.offset_store.base import (
     OffsetConflict,
     OffsetStoreError,
+    OffsetStoreUnavailable,
     check_expected,
     check_group,
     required_option,
@@ -39,6 +40,7 @@ __all__ = ["ZooKeeperOffsetStore", "open_from_options"]
 
 T = TypeVar("T")
 
+_ANY_VERSION = -1
 _ABSENT = -1  # version of a node that does not exist
 _CONNECT_TIMEOUT = 15.0  # seconds
 _SESSION_TIMEOUT = 10.0  # seconds
@@ -74,7 +76,7 @@ class ZooKeeperOffsetStore:
             self._client.start(timeout=_CONNECT_TIMEOUT)
         except (KazooTimeoutError, KazooException) as error:
             self.close()
-            raise OffsetStoreError(f"no ZooKeeper answers at {connect} within {_CONNECT_TIMEOUT:g} s") from error
+            raise OffsetStoreUnavailable(f"no ZooKeeper answers at {connect} within {_CONNECT_TIMEOUT:g} s") from error
 
     def read(self, group: str) -> dict[TopicPartition, int]:
         partitions = self._retrying(lambda: self._partitions_of(group))
@@ -87,11 +89,13 @@ class ZooKeeperOffsetStore:
         *,
         expected: Mapping[TopicPartition, int] | None = None,
         create: Mapping[str, bytes] | None = None,
+        must_exist: Sequence[str] = (),
     ) -> None:
-        """As every store; `create` (path → data) are nodes that must come into being in the same transaction.
+        """As every store; `create` (path → data) are nodes that must come into being in the same transaction, and
+        `must_exist` are nodes that must be there.
 
-        Raises OffsetConflict also when one of them exists. When the connection breaks before the answer, raises
-        OffsetStoreError: then it is not known whether the commit was made.
+        Raises OffsetConflict also when one of the former exists, or one of the latter does not. When the connection
+        breaks before the answer, raises OffsetStoreUnavailable: then it is not known whether the commit was made.
         """
         wanted = {*offsets, *(expected or {})}
         stored = self._stored(group, wanted)
@@ -108,6 +112,8 @@ class ZooKeeperOffsetStore:
                 transaction.create(path, str(offsets[tp]).encode())
             else:
                 transaction.set_data(path, str(offsets[tp]).encode(), version)
+        for path in must_exist:
+            transaction.check(self._full(path), _ANY_VERSION)
         for path, data in (create or {}).items():
             transaction.create(self._full(path), data)
         try:
@@ -141,6 +147,13 @@ class ZooKeeperOffsetStore:
     def ensure(self, path: str) -> None:
         """Make the node, and its parents, when it is not there."""
         self._retrying(lambda: self._client.ensure_path(self._full(path)))
+
+    def delete(self, path: str) -> None:
+        """Remove the node with all below it; no error when there is none."""
+        try:
+            self._retrying(lambda: self._client.delete(self._full(path), recursive=True))
+        except NoNodeError:
+            return
 
     def _partitions_of(self, group: str) -> set[TopicPartition]:
         root = _offsets_path(group)
@@ -190,7 +203,7 @@ class ZooKeeperOffsetStore:
         return answer
 
     def _failure(self, error: Exception) -> OffsetStoreError:
-        return OffsetStoreError(f"ZooKeeper at {self.connect}: {type(error).__name__} {error}".rstrip())
+        return OffsetStoreUnavailable(f"ZooKeeper at {self.connect}: {type(error).__name__} {error}".rstrip())
 
     def _offset_path(self, group: str, tp: TopicPartition) -> str:
         return self._full(f"{_offsets_path(group)}/{tp.topic}/{tp.partition}")
