@@ -14,7 +14,9 @@ SUITES = {
     "peers": "tests.bench.broker_bench:run_peers",
     "scale": "tests.bench.scale_bench:run",
     "transactions": "tests.bench.transaction_bench:run",
-    "spark": "tests.bench.spark_bench:run",
+    "spark": "tests.bench.spark_read_bench:run",
+    "spark-write": "tests.bench.spark_write_bench:run",
+    "spark-cost": "tests.bench.spark_cost_bench:run",
 }
 
 

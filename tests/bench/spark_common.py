@@ -1,0 +1,92 @@
+"""What the Spark measurements share: a session, topics filled column by column, rounds that alternate.
+
+Values are JSON-like and of one length, so that compression has something to do; they lie in record batches of 16 KiB,
+a Kafka producer's default.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+
+from broker.client.cluster import Cluster
+from broker.client.partition_writer import PartitionWriter
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.columns import encode_columns
+from broker.records.compression import Codec
+
+__all__ = ["CHUNK_ROWS", "PARTITIONS", "alternate", "bench_session", "fill", "keys", "values"]
+
+PARTITIONS = 4
+CHUNK_ROWS = 10_000
+
+_START_MS = 1_700_000_000_000
+
+
+@contextmanager
+def bench_session(*sources: type[DataSource]) -> Iterator[SparkSession]:
+    """A quiet local session of two cores that knows `sources`."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.driver.memory", "2g")
+        .getOrCreate()
+    )
+    for source in sources:
+        spark.dataSource.register(source)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@functools.cache
+def values(size: int, rows: int = CHUNK_ROWS) -> pa.Array:
+    """`rows` JSON-like values of `size` bytes each; kept, so that a Python worker makes them once."""
+    chance = random.Random(size)
+    prose = "".join(chance.choices("aeinorst ", k=1 << 16))
+    made = []
+    for number in range(rows):
+        begin = chance.randrange(len(prose) - size)
+        text = f'{{"id": {number}, "flight": "UA{chance.randrange(9999)}", "delay": {chance.random():.3f}, "text": "'
+        made.append((text + prose[begin : begin + size - len(text) - 2] + '"}').encode())
+    assert {len(value) for value in made} == {size}
+    return pa.array(made, pa.binary())
+
+
+@functools.cache
+def keys(rows: int = CHUNK_ROWS) -> pa.Array:
+    """`rows` different keys of 13 bytes."""
+    return pa.array([f"key-{number:09}".encode() for number in range(rows)], pa.binary())
+
+
+def fill(
+    bootstrap: str, topic: str, chunk: pa.Array, rows: int, *, keyed: bool, codec: Codec, partitions: int = PARTITIONS
+) -> None:
+    """`rows` records, a multiple of `partitions` × `chunk`, evenly over the topic's partitions."""
+    key = keys(len(chunk)) if keyed else None
+    batches = encode_columns(key, chunk, _START_MS, codec=codec)
+    with Cluster(bootstrap) as cluster:
+        for partition in range(partitions):
+            with PartitionWriter(cluster, TopicPartition(topic, partition)) as writer:
+                for _ in range(rows // partitions // len(chunk)):
+                    writer.write(batches)
+
+
+def alternate(rounds: int, *cases: Callable[[], float]) -> list[float]:
+    """Median seconds of each case over rounds that alternate between them, after one round to warm up."""
+    taken = [[case() for case in cases] for _ in range(rounds + 1)][1:]
+    return [statistics.median(column) for column in zip(*taken, strict=True)]

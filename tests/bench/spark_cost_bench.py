@@ -1,0 +1,185 @@
+"""What the connector costs beside the records: micro-batches, planning, the first batch, an executor's memory."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+from confluent_kafka import Producer
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.records.compression import Codec
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.read.batch_reader import KafkaBatchReader
+from tests.bench.measure import Row, broker_target
+from tests.bench.spark_common import CHUNK_ROWS, PARTITIONS, alternate, bench_session, fill, values
+from tests.bench.spark_read_bench import DDL
+
+BATCHES = 40
+FIRST_ROUNDS = 3
+PLANNED_PARTITIONS = 10_000
+MEMORY_BYTES = 10_000_000_000
+
+
+class EmptyStream(DataSource):
+    """The ceiling of a micro-batch: a stream whose offset moves and whose batches are empty."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "empty_stream"
+
+    def schema(self) -> str:
+        return DDL
+
+    def streamReader(self, schema: object) -> EmptyStreamReader:  # noqa: N802
+        return EmptyStreamReader()
+
+
+class EmptyStreamReader(DataSourceStreamReader):
+    def __init__(self) -> None:
+        self._n = 0
+
+    def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        return {"n": 0}
+
+    def latestOffset(self, *_: object) -> dict[str, int]:  # noqa: N802
+        self._n += 1
+        return {"n": self._n}
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+        return [InputPartition(i) for i in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
+        return iter(())
+
+
+def run(scale: float = 1.0) -> list[Row]:
+    """Micro-batch, planning and memory in one session, then fresh sessions for the first batch."""
+    with tempfile.TemporaryDirectory() as directory, broker_target(Path(directory) / "data", PARTITIONS) as target:
+        with bench_session(EmptyStream) as spark:
+            rows = [
+                _micro_batches(spark, target.bootstrap),
+                _planning(target.bootstrap, int(PLANNED_PARTITIONS * scale)),
+                _memory(spark, target.bootstrap, int(MEMORY_BYTES * scale)),
+            ]
+        rows.append(_first_batch(target.bootstrap))
+    return rows
+
+
+def _micro_batches(spark: SparkSession, bootstrap: str) -> Row:
+    """Median duration of a micro-batch of one record per partition, against an empty one from memory.
+
+    The two take turns, a query each for some batches, so that the machine's mood is the same for both."""
+    topic = "bench-stream"
+    _create(bootstrap, topic, PARTITIONS)
+    ours = spark.readStream.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    ceiling = spark.readStream.format("empty_stream")
+    taken: dict[bool, list[int]] = {True: [], False: []}
+    for feed, frame in [(True, ours.load()), (False, ceiling.load())] * 3:
+        taken[feed] += _durations(frame, bootstrap, topic if feed else None)
+    mine, best = statistics.median(taken[True]), statistics.median(taken[False])
+    return Row("micro-batch, 4 partitions, a record each", mine, "ms", best, "(ceiling: an empty Python stream)")
+
+
+def _durations(frame: DataFrame, bootstrap: str, fed_topic: str | None) -> list[int]:
+    query = frame.writeStream.format("noop").trigger(processingTime="0 seconds").start()
+    producer, pause = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0}), threading.Event()
+    while len([p for p in query.recentProgress if p.batchId > 4]) < BATCHES:
+        for partition in range(PARTITIONS):
+            if fed_topic is not None:
+                producer.produce(fed_topic, b"x", partition=partition)
+        producer.flush()
+        if (error := query.exception()) is not None:
+            raise error
+        pause.wait(0.02)
+    progress = [p for p in query.recentProgress if p.batchId > 4 and "addBatch" in p.durationMs]
+    query.stop()
+    return [p.durationMs["triggerExecution"] for p in progress]
+
+
+def _planning(bootstrap: str, partitions: int) -> Row:
+    """`partitions()` of a batch query over so many partitions: metadata, both ends of each, the tasks."""
+    topic = "bench-wide"
+    _create(bootstrap, topic, partitions)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    reader = KafkaBatchReader(parse_options(options, Mode.BATCH))
+    taken = []
+    for _ in range(5):
+        start = time.perf_counter()
+        reader.partitions()
+        taken.append(time.perf_counter() - start)
+    return Row(f"planning a batch over {partitions:,} partitions", statistics.median(taken), "s")
+
+
+def _memory(spark: SparkSession, bootstrap: str, size: int) -> Row:
+    """Growth of a Python worker's memory between the first and the last third of one long range."""
+    topic = "bench-long"
+    _create(bootstrap, topic, 1)
+    chunk = values(1024)
+    rows = size // 1024 // CHUNK_ROWS * CHUNK_ROWS
+    fill(bootstrap, topic, chunk, rows, keyed=False, codec=Codec.NONE, partitions=1)
+    frame = spark.read.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic).load()
+    samples: list[int] = []
+    done = threading.Event()
+
+    def sample() -> None:
+        while not done.wait(0.1):
+            samples.append(max(_worker_sizes(), default=0))
+
+    watcher = threading.Thread(target=sample)
+    watcher.start()
+    (row,) = frame.selectExpr("count(*)").collect()
+    done.set()
+    watcher.join()
+    assert row[0] == rows, row
+    third = len(samples) // 3
+    first, last = max(samples[:third]) / 1e6, max(samples[-third:]) / 1e6
+    return Row(
+        f"worker memory over a range of {size / 1e9:g} GB, last third", last, "MB", first, "(ceiling: first third)"
+    )
+
+
+def _worker_sizes() -> list[int]:
+    """Resident bytes of every Python worker below this process."""
+    sizes = []
+    for process in psutil.Process().children(recursive=True):
+        try:
+            if "pyspark.daemon" in " ".join(process.cmdline()):
+                sizes.append(process.memory_info().rss)
+        except psutil.Error:
+            continue
+    return sizes
+
+
+def _first_batch(bootstrap: str) -> Row:
+    """Seconds from the first use of a format in a fresh session to its answer, ours against an empty Python source."""
+    topic = "bench-first"
+    _create(bootstrap, topic, 1)
+    producer = Producer({"bootstrap.servers": bootstrap})
+    producer.produce(topic, b"x")
+    producer.flush()
+
+    def fresh(format: str) -> float:
+        command = [sys.executable, "-m", "tests.bench.spark_first", format, bootstrap, topic]
+        environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+        return float(answer.stdout.split()[-1])
+
+    mine, best = alternate(FIRST_ROUNDS, lambda: fresh("pykafka"), lambda: fresh("empty"))
+    return Row("first batch of a fresh session", mine, "s", best, "(ceiling: an empty Python source)")
+
+
+def _create(bootstrap: str, topic: str, partitions: int) -> None:
+    with Cluster(bootstrap) as cluster:
+        Admin(cluster).create_topic(topic, partitions)

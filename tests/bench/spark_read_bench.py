@@ -1,0 +1,106 @@
+"""Spark reads a topic, against the same Arrow batches yielded from memory.
+
+The ceiling is a Python data source that gives the seven Kafka columns from batches it holds: what is left of the
+difference is fetching, checksums, decompressing and decoding, with the broker on the same two cores.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.records.compression import Codec
+from tests.bench.measure import Row, broker_target
+from tests.bench.spark_common import CHUNK_ROWS, PARTITIONS, alternate, bench_session, fill, keys, values
+
+ROUNDS = 4
+DDL = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
+NAMES = [column.split()[0] for column in DDL.split(", ")]
+CASES = [(size, keyed, codec) for size in (100, 1024) for codec in ("none", "lz4", "zstd") for keyed in (False, True)]
+COUNTS = {100: 5_000_000, 1024: 1_000_000}
+
+
+class MemorySource(DataSource):
+    """The ceiling: option `rows` records of `size` bytes, with keys or without, out of memory."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "memory_ceiling"
+
+    def schema(self) -> str:
+        return DDL
+
+    def reader(self, schema: StructType) -> MemoryReader:
+        return MemoryReader(int(self.options["rows"]), int(self.options["size"]), self.options["keyed"] == "true")
+
+
+class MemoryReader(DataSourceReader):
+    """One Arrow batch, given as often as needed."""
+
+    def __init__(self, rows: int, size: int, keyed: bool) -> None:
+        self._rows, self._size, self._keyed = rows, size, keyed
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(i) for i in range(PARTITIONS)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        n = CHUNK_ROWS
+        columns = [
+            keys() if self._keyed else pa.nulls(n, pa.binary()),
+            values(self._size),
+            pa.array(["bench"] * n),
+            pa.array([0] * n, pa.int32()),
+            pa.array(range(n), pa.int64()),
+            pa.array([1_700_000_000_000_000] * n, pa.timestamp("us", "UTC")),
+            pa.array([0] * n, pa.int32()),
+        ]
+        batch = pa.RecordBatch.from_arrays(columns, names=NAMES)
+        # As many rows in a batch as the connector puts there: at most 4 MiB of keys and values.
+        slices = [batch.slice(start, 4_000) for start in range(0, n, 4_000)] if self._size > 400 else [batch]
+        for _ in range(self._rows // PARTITIONS // n):
+            yield from slices
+
+
+def run(scale: float = 1.0) -> list[Row]:
+    """Rows per second of `count(*), sum(length(value))` over both, for each size, codec, with and without keys."""
+    rows: list[Row] = []
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        broker_target(Path(directory) / "data", PARTITIONS) as target,
+        bench_session(MemorySource) as spark,
+    ):
+        for size, keyed, codec in CASES:
+            count = max(int(COUNTS[size] * scale) // (PARTITIONS * CHUNK_ROWS), 1) * PARTITIONS * CHUNK_ROWS
+            topic = f"bench-{size}-{codec}-{keyed}"
+            with Cluster(target.bootstrap) as cluster:
+                Admin(cluster).create_topic(topic, PARTITIONS)
+                fill(target.bootstrap, topic, values(size), count, keyed=keyed, codec=Codec.from_name(codec))
+                rows.append(_case(spark, target.bootstrap, topic, size, count, keyed, codec))
+                Admin(cluster).delete_topics([topic])
+    return rows
+
+
+def _case(spark: SparkSession, bootstrap: str, topic: str, size: int, count: int, keyed: bool, codec: str) -> Row:
+    ours = spark.read.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
+    ceiling = spark.read.format("memory_ceiling").options(rows=count, size=size, keyed=str(keyed).lower())
+    mine, best = alternate(
+        ROUNDS, lambda: _count(ours.load(), count, size), lambda: _count(ceiling.load(), count, size)
+    )
+    what = f"{count:,} × {size} B, {codec}, {'keys' if keyed else 'no keys'}"
+    return Row(what, count / mine, "rows/s", count / best, f"({count * size / mine / 1e6:,.0f} MB/s)")
+
+
+def _count(frame: DataFrame, count: int, size: int) -> float:
+    start = time.perf_counter()
+    (row,) = frame.selectExpr("count(*)", "sum(length(value))").collect()
+    assert tuple(row) == (count, count * size), row
+    return time.perf_counter() - start

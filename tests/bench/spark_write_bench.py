@@ -1,0 +1,83 @@
+"""Spark writes to a topic, against an Arrow writer that throws the rows away.
+
+What the writer is given comes from memory (spark_read_bench.py's ceiling source), in both cases the same; the
+difference is encoding, sending, and with exactly-once delivery the transactions.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from tests.bench.measure import Row, broker_target
+from tests.bench.spark_common import CHUNK_ROWS, PARTITIONS, alternate, bench_session
+from tests.bench.spark_read_bench import MemorySource
+
+ROUNDS = 4
+COUNTS = {100: 1_000_000, 1024: 200_000}
+
+
+class Nowhere(DataSource):
+    """The ceiling: takes Arrow batches and forgets them."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "nowhere_ceiling"
+
+    def writer(self, schema: StructType, overwrite: bool) -> NowhereWriter:
+        return NowhereWriter()
+
+
+class NowhereWriter(DataSourceArrowWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+
+def run(scale: float = 1.0) -> list[Row]:
+    """Rows per second of key + value, by delivery and size."""
+    rows: list[Row] = []
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        broker_target(Path(directory) / "data", PARTITIONS) as target,
+        bench_session(MemorySource, Nowhere) as spark,
+    ):
+        for size, most in COUNTS.items():
+            count = max(int(most * scale) // (PARTITIONS * CHUNK_ROWS), 1) * PARTITIONS * CHUNK_ROWS
+            deliveries = ("at-least-once", "exactly-once")
+            rows += [_case(spark, target.bootstrap, delivery, size, count) for delivery in deliveries]
+    return rows
+
+
+def _case(spark: SparkSession, bootstrap: str, delivery: str, size: int, count: int) -> Row:
+    source = spark.read.format("memory_ceiling").options(rows=count, size=size, keyed="true").load()
+    frame = source.select("key", "value")
+    topic = f"written-{size}-{delivery}"
+    with Cluster(bootstrap) as cluster:
+        Admin(cluster).create_topic(topic, PARTITIONS)
+        mine, best = alternate(
+            ROUNDS,
+            lambda: _write(
+                frame, "pykafka", {"kafka.bootstrap.servers": bootstrap, "topic": topic, "delivery": delivery}
+            ),
+            lambda: _write(frame, "nowhere_ceiling", {}),
+        )
+        Admin(cluster).delete_topics([topic])
+    what = f"batch write {delivery}, {count:,} × {size} B with keys"
+    return Row(what, count / mine, "rows/s", count / best, f"({count * size / mine / 1e6:,.0f} MB/s)")
+
+
+def _write(frame: DataFrame, format: str, options: dict[str, str]) -> float:
+    start = time.perf_counter()
+    frame.write.format(format).options(**options).mode("append").save()
+    return time.perf_counter() - start
