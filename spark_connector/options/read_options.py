@@ -25,6 +25,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options import table
+from spark_connector.options.column_options import parse_columns
 from spark_connector.options.range_limit import (
     EARLIEST,
     LATEST,
@@ -109,7 +110,7 @@ class SourceOptions:
     starting: OffsetRangeLimit
     ending: OffsetRangeLimit
     fail_on_data_loss: bool
-    include_headers: bool
+    columns: tuple[str, ...]
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -148,7 +149,7 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         starting=starting,
         ending=ending,
         fail_on_data_loss=values.boolean("failOnDataLoss"),
-        include_headers=values.boolean("includeHeaders"),
+        columns=parse_columns(values),
         max_offsets_per_trigger=maximum,
         min_offsets_per_trigger=minimum,
         max_trigger_delay_ms=values.duration_ms("maxTriggerDelay"),

@@ -8,7 +8,7 @@ source does not have are marked in their text. Names are matched in any case, li
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from broker.errors import ConfigError
@@ -95,6 +95,12 @@ OPTIONS: tuple[Option, ...] = (
     Option("maxRecordsPerPartition", None, "both", "split ranges into tasks of at most so many offsets; no rate limit"),
     Option("includeHeaders", "false", "both", "add the column `headers`"),
     Option(
+        "columns",
+        "all but headers",
+        "both",
+        "columns to give, comma-separated, in that order: what is not named is not decoded (ours)",
+    ),
+    Option(
         "groupIdPrefix",
         "spark-kafka-relation (batch), spark-kafka-source (stream)",
         "both",
@@ -130,21 +136,22 @@ def default(name: str) -> str:
     return value
 
 
-def check_names(names: Iterable[str]) -> None:
-    """Raise ConfigError for the first option that does not exist, with the names that come close.
+def check_names(names: Iterable[str], declared: Iterable[Option] = OPTIONS) -> None:
+    """Raise ConfigError for the first option that is not `declared`, with the names that come close.
 
     Client properties (`kafka.…`) are not checked here; the client knows them.
     """
+    known = {option.name.lower(): option.name for option in declared}
     for name in names:
         lower = name.lower()
-        if lower in _BY_NAME or lower.startswith(KAFKA_PREFIX):
+        if lower in known or lower.startswith(KAFKA_PREFIX):
             continue
-        close = difflib.get_close_matches(lower, _BY_NAME, n=2, cutoff=0.6)
-        hint = f"Did you mean {' or '.join(repr(_BY_NAME[match].name) for match in close)}?" if close else _hint(lower)
+        close = difflib.get_close_matches(lower, known, n=2, cutoff=0.6)
+        hint = f"Did you mean {' or '.join(repr(known[match]) for match in close)}?" if close else _hint(lower, known)
         raise ConfigError(f"Unknown option '{name}' for format pykafka. {hint}")
 
 
-def _hint(lower: str) -> str:
-    if f"{KAFKA_PREFIX}{lower}" in _BY_NAME or "." in lower:
+def _hint(lower: str, known: Mapping[str, str]) -> str:
+    if f"{KAFKA_PREFIX}{lower}" in known or "." in lower:
         return f"Options of the Kafka client begin with '{KAFKA_PREFIX}': '{KAFKA_PREFIX}{lower}'?"
-    return f"Options are: {', '.join(option.name for option in OPTIONS)}, and '{KAFKA_PREFIX}*' for the client."
+    return f"Options are: {', '.join(known.values())}, and '{KAFKA_PREFIX}*' for the client."

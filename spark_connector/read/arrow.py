@@ -3,12 +3,16 @@
 Called by fetch.py. Spark checks the first batch of a task for equality of names, order, types and
 nullability, and copies every batch over a socket, so batches are handed over in slices of moderate size.
 Slicing copies nothing, and the constant columns of a partition are made once.
+
+A `BatchMaker` says what has to be decoded and makes batches of it. A `BatchDecoder` handed to it turns them into
+what Spark gets where that is not what Kafka holds (typed values).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -16,61 +20,100 @@ import pyarrow as pa
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
 
-__all__ = ["MAX_BYTES", "MAX_ROWS", "arrow_schema", "to_record_batches"]
+__all__ = ["MAX_BYTES", "MAX_ROWS", "BatchDecoder", "BatchMaker", "arrow_schema"]
 
 MAX_ROWS = 10_000
 """Most rows of one record batch."""
 
 MAX_BYTES = 4 << 20
-"""Most bytes of keys and values in one record batch; a single larger row goes alone."""
+"""Most bytes of keys, values and headers in one record batch; a single larger row goes alone."""
+
+_TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIMESTAMP_TYPE,
+    "timestampType": pa.int32(),
+    "headers": HEADERS_TYPE,
+}
+_DECODED = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp", "headers": "headers"} | {
+    "timestampType": "timestamp_type"
+}
+"""Source columns that lie in the record batches, by the name the column decoder has for them."""
+
+Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+class BatchDecoder(Protocol):
+    """Turns batches of source columns into what Spark gets. Used by one task at a time."""
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """The source columns it is given, in this order."""
+
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch in the schema of the read, all batches in the same; rows may be left out."""
 
 
 @functools.cache
-def arrow_schema(include_headers: bool) -> pa.Schema:
-    """The schema of `source.spark_schema` as Arrow; every field nullable, as Spark's own source has it."""
-    fields = [
-        ("key", pa.binary()),
-        ("value", pa.binary()),
-        ("topic", pa.string()),
-        ("partition", pa.int32()),
-        ("offset", pa.int64()),
-        ("timestamp", TIMESTAMP_TYPE),
-        ("timestampType", pa.int32()),
-    ]
-    return pa.schema([*fields, ("headers", HEADERS_TYPE)] if include_headers else fields)
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+    """The schema of `schema.spark_schema` as Arrow; every field nullable, as Spark's own source has it."""
+    return pa.schema([(name, _TYPES[name]) for name in columns])
 
 
-def to_record_batches(columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
-    """`columns` of the partition `tp`, with headers if they hold any, in slices that Spark digests well."""
-    topic, partition = _constants(tp)
-    schema = arrow_schema(columns.headers is not None)
-    timestamp = columns.timestamp_us()
-    for start, count in _slices(columns):
-        arrays = [
-            columns.key.slice(start, count),
-            columns.value.slice(start, count),
-            topic.slice(0, count),
-            partition.slice(0, count),
-            columns.offset.slice(start, count),
-            timestamp.slice(start, count),
-            columns.timestamp_type.slice(start, count),
-        ]
-        if columns.headers is not None:
-            arrays.append(columns.headers.slice(start, count))
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+class BatchMaker:
+    """Makes batches of the source columns `columns`, in that order, or of what `decoder` makes of those it needs."""
+
+    def __init__(self, columns: Sequence[str], decoder: BatchDecoder | None = None) -> None:
+        self._decoder = decoder
+        self._columns = tuple(columns if decoder is None else decoder.needs)
+        self.fields = frozenset(_DECODED[name] for name in self._columns if name in _DECODED)
+        """What the column decoder has to decode."""
+
+    def batches(self, columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
+        """`columns` of the partition `tp` in slices that Spark digests well, none of them empty."""
+        whole = {name: _array(columns, name) for name in self._columns if name in _DECODED}
+        schema = arrow_schema(self._columns)
+        constants = _constants(tp)
+        for start, count in _slices(columns):
+            arrays = [
+                whole[name].slice(start, count) if name in whole else constants[name].slice(0, count)
+                for name in self._columns
+            ]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if self._decoder is not None:
+                batch = self._decoder.decode(batch)
+            if batch.num_rows:
+                yield batch
+
+
+def _array(columns: Columns, name: str) -> pa.Array:
+    if name == "timestamp":
+        return columns.timestamp_us()
+    array = getattr(columns, _DECODED[name])
+    assert array is not None, f"column {name} was not asked of the decoder"
+    return array
 
 
 @functools.lru_cache(maxsize=64)
-def _constants(tp: TopicPartition) -> tuple[pa.Array, pa.Array]:
-    return pa.repeat(pa.scalar(tp.topic, pa.string()), MAX_ROWS), pa.repeat(
-        pa.scalar(tp.partition, pa.int32()), MAX_ROWS
-    )
+def _constants(tp: TopicPartition) -> dict[str, pa.Array]:
+    return {
+        "topic": pa.repeat(pa.scalar(tp.topic, pa.string()), MAX_ROWS),
+        "partition": pa.repeat(pa.scalar(tp.partition, pa.int32()), MAX_ROWS),
+    }
 
 
 def _slices(columns: Columns) -> Iterator[tuple[int, int]]:
     """(first row, rows) of each batch, at least one row each."""
     rows = columns.num_rows
-    ends = _end_bytes(columns.key) + _end_bytes(columns.value)
+    ends = np.zeros(rows + 1, np.int64)
+    for array in (columns.key, columns.value):
+        if array is not None:
+            ends += _end_bytes(array)
+    if columns.headers is not None:
+        ends += _end_bytes_of_headers(columns.headers)
     start = 0
     while start < rows:
         begin = ends[start]
@@ -80,9 +123,15 @@ def _slices(columns: Columns) -> Iterator[tuple[int, int]]:
         start = stop
 
 
-def _end_bytes(array: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _end_bytes(array: pa.Array) -> Int64s:
     """Where each value ends in the data buffer, behind where the first one begins: rows + 1 numbers."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(len(array) + 1, np.int64)
     return np.frombuffer(buffer, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+
+
+def _end_bytes_of_headers(headers: pa.Array) -> Int64s:
+    """The same of keys and values of all headers together."""
+    ends = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + len(headers) + 1]
+    return sum((_end_bytes(headers.values.field(name))[ends] for name in ("key", "value")), np.zeros(1, np.int64))

@@ -23,7 +23,7 @@ from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.records.columns import decode_columns
 from spark_connector.errors import report_data_loss
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.arrow import to_record_batches
+from spark_connector.read.arrow import BatchMaker
 from spark_connector.read.planning import OffsetRange
 from spark_connector.worker_clients import worker_clients
 
@@ -43,6 +43,7 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
     settings = options.client
     cluster = worker_clients().cluster(settings)
     tp, position, until = planned.tp, planned.from_offset, planned.until_offset
+    maker = _batch_maker(options)
     try:
         if topic_id is not None and not _is_still(topic_id, tp.topic, cluster):
             raise UnknownTopic(f"topic {tp.topic!r} was deleted and created anew since the batch was planned")
@@ -50,7 +51,7 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
             try:
                 with worker_clients().fetcher(settings, tp) as fetcher:
                     for fetched in FetchStream(fetcher, position, until, stall_s=options.poll_timeout_ms / 1000):
-                        yield from decode_fetched(options, planned, fetched, position, check_crcs=settings.check_crcs)
+                        yield from decode_fetched(maker, planned, fetched, position, check_crcs=settings.check_crcs)
                         position = fetched.next_offset
             except BrokerError as error:
                 if error.code is not ErrorCode.offset_out_of_range:
@@ -61,7 +62,7 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
 
 
 def decode_fetched(
-    options: SourceOptions, planned: OffsetRange, fetched: Fetched, position: int, *, check_crcs: bool
+    maker: BatchMaker, planned: OffsetRange, fetched: Fetched, position: int, *, check_crcs: bool
 ) -> Iterator[pa.RecordBatch]:
     """The records of one fetch that lie in the range, a bounded number of bytes at a time."""
     # Which batches are aborted is known only from the start of a fetch on, so such a fetch is decoded in one go.
@@ -71,7 +72,7 @@ def decode_fetched(
         try:
             columns = decode_columns(
                 fetched.records,
-                headers=options.include_headers,
+                fields=maker.fields,
                 low=low,
                 high=planned.until_offset,
                 check_crcs=check_crcs,
@@ -81,10 +82,15 @@ def decode_fetched(
         except CorruptBatch as error:
             raise CorruptBatch(f"{planned.tp} at or after offset {low}, reading {planned}: {error.message}") from error
         if columns.num_rows:
-            yield from to_record_batches(columns, planned.tp)
+            yield from maker.batches(columns, planned.tp)
         if columns.next_offset <= low:
             return  # all that is left of this fetch lies behind the range
         low = columns.next_offset
+
+
+def _batch_maker(options: SourceOptions) -> BatchMaker:
+    """What turns decoded columns into the batches of this read. Made once per task."""
+    return BatchMaker(options.columns)
 
 
 def _first_left(options: SourceOptions, cluster: Cluster, planned: OffsetRange, position: int) -> int:

@@ -12,8 +12,9 @@ from pyspark.sql.types import LongType, StructType
 import pyspark_pykafka
 from broker.errors import ConfigError
 from spark_connector.read.batch_reader import KafkaBatchReader
+from spark_connector.read.schema import spark_schema
 from spark_connector.read.stream_reader import KafkaStreamReader
-from spark_connector.source import FORMAT, PykafkaSource, spark_schema
+from spark_connector.source import FORMAT, PykafkaSource
 
 MINIMUM = {"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"}
 SOURCES = [PykafkaSource, pyspark_pykafka.DefaultSource]
@@ -32,9 +33,9 @@ def test_registration_imports_nothing_but_pyspark() -> None:
 def test_the_format_is_pykafka_for_batch_and_stream(source: type[DataSource]) -> None:
     assert source.name() == FORMAT == "pykafka"
     made = source(dict(MINIMUM))
-    assert made.schema() == spark_schema(False)
-    assert isinstance(made.reader(schema=spark_schema(False)), KafkaBatchReader)
-    assert isinstance(made.streamReader(schema=spark_schema(False)), KafkaStreamReader)
+    assert made.schema() == spark_schema()
+    assert isinstance(made.reader(schema=spark_schema()), KafkaBatchReader)
+    assert isinstance(made.streamReader(schema=spark_schema()), KafkaStreamReader)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -45,12 +46,20 @@ def test_wrong_options_fail_at_load(source: type[DataSource]) -> None:
 
 def test_what_depends_on_the_kind_of_query_fails_with_its_reader() -> None:
     made = PykafkaSource({**MINIMUM, "endingOffsets": "latest"})
-    assert made.schema() == spark_schema(False)
-    made.reader(spark_schema(False))
+    assert made.schema() == spark_schema()
+    made.reader(spark_schema())
     with pytest.raises(ConfigError, match="ending offset not valid in streaming queries"):
-        made.streamReader(spark_schema(False))
+        made.streamReader(spark_schema())
     with pytest.raises(ConfigError, match="can't be latest for batch"):
-        PykafkaSource({**MINIMUM, "startingOffsets": "latest"}).reader(spark_schema(False))
+        PykafkaSource({**MINIMUM, "startingOffsets": "latest"}).reader(spark_schema())
+
+
+def test_the_schema_is_that_of_the_columns_asked_for() -> None:
+    made = PykafkaSource({**MINIMUM, "columns": "headers,Value"})
+    assert made.schema().simpleString() == "struct<headers:array<struct<key:string,value:binary>>,value:binary>"
+    made.reader(schema=made.schema())
+    with pytest.raises(ConfigError, match=r"fixed schema .*it is struct<headers"):
+        made.streamReader(schema=spark_schema())
 
 
 def test_another_schema_is_refused() -> None:

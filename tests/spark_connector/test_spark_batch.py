@@ -11,7 +11,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.types import LongType, StructType
 
-from spark_connector.source import spark_schema
+from spark_connector.options.column_options import COLUMNS
+from spark_connector.read.schema import spark_schema
 from tests.support.broker_process import BrokerProcess
 from tests.support.sample_records import AWKWARD
 from tests.support.topics import Topic
@@ -33,7 +34,7 @@ def thousand(broker: BrokerProcess, topic: str) -> Topic:
 
 def test_every_record_is_read_once(spark: SparkSession, thousand: Topic) -> None:
     frame = read(spark, thousand)
-    assert frame.schema == spark_schema(False)
+    assert frame.schema == spark_schema()
     seen = frame.agg(F.count("*"), F.count_distinct("partition", "offset"), F.sum(F.col("value").cast("string")))
     assert seen.first() == (3000, 3000, 3 * sum(range(1000)))
 
@@ -43,7 +44,7 @@ def test_what_a_record_holds_arrives(spark: SparkSession, broker: BrokerProcess,
     for sample in AWKWARD:
         made.produce([sample.value], key=sample.key, headers=sample.headers, codec="zstd", timestamp=1_700_000_000_123)
     frame = read(spark, made, includeHeaders="true")
-    assert frame.schema == spark_schema(True)
+    assert frame.schema == spark_schema(COLUMNS)
     rows = frame.orderBy("offset").withColumn("millis", F.unix_millis("timestamp")).collect()
     for offset, (row, sample) in enumerate(zip(rows, AWKWARD, strict=True)):
         assert (row.topic, row.partition, row.offset, row.timestampType) == (topic, 0, offset, 0)
@@ -62,13 +63,20 @@ def test_a_part_of_the_topic(spark: SparkSession, thousand: Topic) -> None:
     assert_df_equality(counts, expected, ignore_row_order=True, ignore_nullable=True)
 
 
+def test_only_the_columns_asked_for_in_their_order(spark: SparkSession, thousand: Topic) -> None:
+    frame = read(spark, thousand, columns="offset,headers,value,partition", includeHeaders="true")
+    assert frame.columns == ["offset", "headers", "value", "partition"]
+    right = frame.where("headers IS NULL AND cast(cast(value AS string) AS int) = offset")
+    assert sorted(right.groupBy("partition").count().collect()) == [(0, 1000), (1, 1000), (2, 1000)]
+
+
 def test_an_empty_range_has_no_rows_and_still_the_schema(
     spark: SparkSession, broker: BrokerProcess, topic: str
 ) -> None:
     frame = read(spark, Topic(broker.bootstrap, topic), includeHeaders="true")
     assert frame.count() == 0
     assert frame.collect() == []
-    assert frame.schema == spark_schema(True)
+    assert frame.schema == spark_schema(COLUMNS)
 
 
 def test_tasks_follow_min_partitions(spark: SparkSession, thousand: Topic) -> None:

@@ -27,7 +27,7 @@ def test_defaults_of_a_batch() -> None:
     assert options.subscription == Subscribe(("t",))
     assert (options.starting, options.ending) == (Position.EARLIEST, Position.LATEST)
     assert options.fail_on_data_loss
-    assert not options.include_headers
+    assert options.columns == ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
     assert (options.min_partitions, options.max_records_per_partition, options.max_offsets_per_trigger) == (None,) * 3
     assert (options.num_retries, options.retry_interval_ms, options.poll_timeout_ms) == (3, 1000, 120000)
     assert (options.offset_store, options.group) == (None, None)
@@ -43,7 +43,7 @@ def test_defaults_of_a_stream() -> None:
 
 def test_names_match_in_any_case() -> None:
     options = parse(STARTINGoffsets="EARLIEST", includeheaders="True", minpartitions="7")
-    assert (options.starting, options.include_headers, options.min_partitions) == (Position.EARLIEST, True, 7)
+    assert (options.starting, options.columns[-1], options.min_partitions) == (Position.EARLIEST, "headers", 7)
 
 
 def test_every_declared_option_is_accepted_and_an_instance_can_be_pickled() -> None:
@@ -78,7 +78,7 @@ def test_every_declared_option_is_accepted_and_an_instance_can_be_pickled() -> N
     rest = {option.name for option in OPTIONS} - values.keys() - MINIMUM.keys()
     assert rest == {
         *("subscribePattern", "assign", "startingTimestamp", "startingOffsetsByTimestamp"),
-        *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"),
+        *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "columns"),
     }
 
 
@@ -107,6 +107,19 @@ def test_one_timestamp_wins_over_timestamps_and_those_over_offsets() -> None:
     assert parse(**by_offset, **by_time, **for_all).starting == TimestampForAll(7)
     assert parse(**for_all, startingOffsetsByTimestampStrategy="LATEST").starting == TimestampForAll(7, True)
     assert parse(endingTimestamp="9", endingOffsets="latest").ending == TimestampForAll(9, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("value", ("value",)),
+        (" value , KEY", ("value", "key")),
+        ("TimestampTYPE,headers", ("timestampType", "headers")),
+    ],
+)
+def test_columns_come_in_the_order_asked_for(text: str, columns: tuple[str, ...]) -> None:
+    assert parse(columns=text).columns == columns
+    assert parse(columns="headers,key", includeHeaders="true").columns == ("headers", "key")
 
 
 def test_the_group_falls_back_to_the_one_of_the_client() -> None:
@@ -163,6 +176,20 @@ WRONG: list[tuple[str, dict[str, str | None], str]] = [
     ("unknown store", {"offsetStore": "redis", "group": "g"}, r"must be one of zookeeper, files, group, not 'redis'"),
     ("illegal group", {"offsetStore": "files", "group": "a/b"}, r"group 'a/b' cannot be used"),
     ("no boolean", {"failOnDataLoss": "yes"}, r"'failOnDataLoss' must be true or false, not 'yes'"),
+    (
+        "unknown column",
+        {"columns": "key,val"},
+        r"'columns': unknown column 'val'\. Did you mean 'value'\? Columns are: key",
+    ),
+    ("far from a column", {"columns": "x"}, r"unknown column 'x'\. Columns are: key, value, topic"),
+    ("no column", {"columns": " "}, r"'columns' has an empty name"),
+    ("column twice", {"columns": "key,value,KEY"}, r"'columns' names 'key' twice"),
+    (
+        "headers wanted twice",
+        {"columns": "key", "includeHeaders": "true"},
+        r"'includeHeaders' is true, option 'columns'",
+    ),
+    ("headers unwanted", {"columns": "headers", "includeHeaders": "false"}, r"'includeHeaders' is false, option"),
     ("zero minPartitions", {"minPartitions": "0"}, r"'minPartitions' must be positive, not 0"),
     ("zero maxRecordsPerPartition", {"maxRecordsPerPartition": "0"}, r"'maxRecordsPerPartition' must be positive"),
     ("no number", {"minPartitions": "1.5"}, r"'minPartitions' must be a whole number, not '1.5'"),

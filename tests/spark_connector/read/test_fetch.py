@@ -17,7 +17,7 @@ from broker.records.batch import HEADER_SIZE, build_batch, patch_base_offset, wa
 from broker.records.control import ControlType, end_transaction_marker
 from spark_connector.errors import DataLoss
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
-from spark_connector.read.arrow import MAX_ROWS
+from spark_connector.read.arrow import MAX_ROWS, BatchMaker
 from spark_connector.read.fetch import decode_fetched, read_range
 from spark_connector.read.planning import OffsetRange
 from tests.support.broker_process import BrokerProcess
@@ -69,6 +69,14 @@ def test_every_codec_and_every_awkward_record(broker: BrokerProcess, topic: str,
 @pytest.mark.parametrize(("first", "until"), [(0, 10), (0, 1), (3, 7), (9, 10), (4, 4)])
 def test_a_range_is_cut_inside_its_batches(ten: Topic, first: int, until: int) -> None:
     assert read(ten, first, until) == numbers(range(first, until))
+
+
+def test_only_the_columns_asked_for_come(ten: Topic) -> None:
+    planned = OffsetRange(TopicPartition(ten.name, 0), 2, 5)
+    batches = read_range(options(ten.bootstrap, ten.name, columns="partition,value,headers"), planned)
+    assert [row for batch in batches for row in batch.to_pylist()] == [
+        {"partition": 0, "value": b"%d" % number, "headers": None} for number in range(2, 5)
+    ]
 
 
 def test_a_long_range_comes_whole_in_moderate_batches(broker: BrokerProcess, topic: str) -> None:
@@ -200,7 +208,7 @@ def test_aborted_records_and_markers_are_left_out_and_counted_as_read() -> None:
         patch_base_offset(log, len(log) - len(batch), offset, 0)
     fetched = Fetched(memoryview(log), 6, 6, 0, [(aborted, 2)], 6)
     planned = OffsetRange(TopicPartition("t", 0), 0, 6)
-    batches = decode_fetched(options("127.0.0.1:1", "t"), planned, fetched, 0, check_crcs=True)
+    batches = decode_fetched(BatchMaker(("offset", "value")), planned, fetched, 0, check_crcs=True)
     assert [(row["offset"], row["value"]) for batch in batches for row in batch.to_pylist()] == [
         (0, b"a"),
         (1, b"b"),

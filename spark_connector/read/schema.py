@@ -1,0 +1,47 @@
+"""The schema of a read as Spark's types: that of Spark's own Kafka source, or the columns asked for.
+
+Called by source.py at `load()` and when Spark asks for a reader. The same in Arrow is `arrow.arrow_schema`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from spark_connector.options.column_options import COLUMNS
+from spark_connector.options.read_options import SourceOptions
+
+__all__ = ["source_schema", "spark_schema"]
+
+_HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
+_TYPES: dict[str, DataType] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "timestampType": IntegerType(),
+    "headers": ArrayType(_HEADER),
+}
+
+
+def source_schema(options: SourceOptions) -> StructType:
+    """What a read with these options gives."""
+    return spark_schema(options.columns)
+
+
+def spark_schema(columns: Sequence[str] = COLUMNS[:-1]) -> StructType:
+    """Those columns as they come from Kafka: every field nullable, `headers` NULL for a record that has none."""
+    return StructType([StructField(name, _TYPES[name]) for name in columns])
