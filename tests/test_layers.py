@@ -48,6 +48,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"cli"},
     {"load", "source"},
     {"loads", "listener"},
+    {"progress"},
     {"read", "write"},
     {"options"},
     {"formats", "offset_store"},
@@ -80,10 +81,10 @@ ONLY_IN = {
         "spark_connector/demo/",
     },
     "typer": {"broker/tools/", "spark_connector/cli/", "spark_connector/demo/"},
-    "prometheus_client": {"broker/web/exposition.py"},
+    "prometheus_client": {"broker/web/exposition.py", "spark_connector/progress/prometheus.py"},
     "starlette": {"broker/web/"},
     "uvicorn": {"broker/web/"},
-    "rich": {"broker/tools/", "spark_connector/cli/", "spark_connector/demo/"},
+    "rich": {"broker/tools/", "spark_connector/cli/", "spark_connector/demo/", "spark_connector/progress/bar.py"},
 }
 
 # A pure state machine gets time and events as arguments.
@@ -102,6 +103,7 @@ IMPORT_IN_FUNCTION = {
     ("broker/records/compression.py", "pyarrow"): "heavy: 40 MB and 0.15 s that a broker has no use for",
     ("broker/api/list_transactions.py", "pyarrow"): "the same, for the few who filter by a pattern",
     ("broker/api/list_transactions.py", "pyarrow.compute"): "the same",
+    ("spark_connector/progress/bar.py", "IPython.display.display"): "only there in a notebook, and loaded by then",
     ("spark_connector/cli/load.py", "pyspark.sql.SparkSession"): "half a second that --help and --recover need not pay",
     ("spark_connector/cli/load.py", "spark_connector.load.run_load"): "the same",
     ("spark_connector/loads/planner.py", "spark_connector.loads.log_zookeeper.ZooKeeperLoadLog"): (
