@@ -27,9 +27,20 @@ from tests.support.hdfs_jars import gather_jars
 from tests.support.requirements import Unavailable
 from tests.support.waiting import eventually
 
-__all__ = ["MiniHdfs"]
+__all__ = ["CLIENT_OPTIONS", "MiniHdfs"]
 
 Daemon = Literal["namenode", "datanode"]
+
+CLIENT_OPTIONS = {
+    "dfs.replication": "1",
+    "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
+    "dfs.client.retry.policy.enabled": "true",
+    "dfs.client.retry.policy.spec": "500,60",
+}
+"""Hadoop settings of a client of one DataNode: with the default replication of 3, recovery of a pipeline fails.
+
+The retry policy lets a client with a stale connection survive a restart of the NameNode.
+"""
 
 _MAIN_CLASSES: dict[Daemon, str] = {
     "namenode": "org.apache.hadoop.hdfs.server.namenode.NameNode",
@@ -64,16 +75,8 @@ class MiniHdfs:
 
     @property
     def client_options(self) -> dict[str, str]:
-        """Hadoop settings of a client of one DataNode: with the default replication of 3, recovery of a pipeline fails.
-
-        The retry policy lets a client with a stale connection survive a restart of the NameNode.
-        """
-        return {
-            "dfs.replication": "1",
-            "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
-            "dfs.client.retry.policy.enabled": "true",
-            "dfs.client.retry.policy.spec": "500,60",
-        }
+        """What every client of it must set."""
+        return dict(CLIENT_OPTIONS)
 
     def start(self) -> None:
         """Start whichever daemon is not running and wait until HDFS takes writes."""

@@ -1,0 +1,101 @@
+"""The cells of the kill matrix: who is killed × what runs × where it writes; and the order in which they come up.
+
+Pure. Cells that make no sense are refused when they are made, so that no round can pretend to test one. Used by
+kill_round.py and tests/faults/test_kill_matrix.py.
+"""
+
+from __future__ import annotations
+
+import enum
+import random
+from dataclasses import dataclass, replace
+
+__all__ = ["CELLS", "FAST", "Cell", "Job", "Place", "Victim", "schedule"]
+
+
+class Victim(enum.Enum):
+    """Who gets kill -9."""
+
+    DRIVER = "driver"
+    WORKER = "worker"
+    EXECUTOR = "executor"
+    BROKER = "broker"
+    ZOOKEEPER = "zookeeper"
+    NAMENODE = "namenode"
+
+
+class Job(enum.Enum):
+    """What runs (kill_jobs.py)."""
+
+    READ = "read"
+    STREAM = "stream"
+    SINK = "sink"
+    LOAD = "load"
+
+
+class Place(enum.Enum):
+    """Where output, checkpoint and commit log lie."""
+
+    LOCAL = "local"
+    HDFS = "hdfs"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell. `separate_executors`: they are JVMs of their own (local-cluster) instead of threads of the driver."""
+
+    victim: Victim
+    job: Job
+    place: Place = Place.LOCAL
+    separate_executors: bool = False
+
+    def __post_init__(self) -> None:
+        if self.victim is Victim.NAMENODE and self.place is not Place.HDFS:
+            raise ValueError(f"{self}: a job that writes to no HDFS does not notice the death of a NameNode")
+        if self.victim is Victim.EXECUTOR and not self.separate_executors:
+            raise ValueError(f"{self}: with a local master the executor is the driver; ask for separate executors")
+
+    def __str__(self) -> str:
+        return f"{self.victim.value}-{self.job.value}-{self.place.value}"
+
+
+def _cells() -> tuple[Cell, ...]:
+    """Every job under every victim on the local disk, the load on HDFS too, and all of them there for the NameNode."""
+    places = {(victim, job): [Place.LOCAL] for victim in Victim for job in Job}
+    for victim, job in places:
+        if victim is Victim.NAMENODE:
+            places[victim, job] = [Place.HDFS]
+        elif job is Job.LOAD:
+            places[victim, job] = [Place.LOCAL, Place.HDFS]
+    return tuple(
+        Cell(victim, job, place, separate_executors=victim is Victim.EXECUTOR)
+        for (victim, job), where in places.items()
+        for place in where
+    )
+
+
+CELLS = _cells()
+
+FAST = (
+    Cell(Victim.EXECUTOR, Job.STREAM, separate_executors=True),
+    Cell(Victim.WORKER, Job.READ, separate_executors=True),
+    Cell(Victim.ZOOKEEPER, Job.LOAD, separate_executors=True),
+    Cell(Victim.BROKER, Job.SINK, separate_executors=True),
+    Cell(Victim.NAMENODE, Job.LOAD, Place.HDFS, separate_executors=True),
+    Cell(Victim.DRIVER, Job.SINK, separate_executors=True),
+)
+"""Every victim once and every job, on one Spark with separate executors; the driver last, for it costs another one."""
+
+
+def schedule(rounds: int, seed: int, jobs: frozenset[Job] = frozenset(Job)) -> list[Cell]:
+    """`rounds` cells, every one (of those jobs) as often as any other to within one, in an order drawn from `seed`.
+
+    Every other time a cell comes up it is played with separate executors.
+    """
+    dice = random.Random(seed)
+    wanted = [cell for cell in CELLS if cell.job in jobs]
+    drawn: list[Cell] = []
+    for turn in range(rounds // len(wanted) + 1):
+        for cell in dice.sample(wanted, len(wanted)):
+            drawn.append(replace(cell, separate_executors=turn % 2 == 1 or cell.separate_executors))
+    return drawn[:rounds]

@@ -1,0 +1,131 @@
+"""A Spark of its own that runs the jobs of the kill matrix, to be killed: `python -m tests.support.kill_jobs JSON`.
+
+The argument holds the master and Spark's settings. Reads one job per line from standard input, `{"job": name,
+"arguments": {…}}`, and answers on standard output with lines of JSON: `{"event": "ready"}` once; per job `begun`, what
+it reaches on its way (`batch` of a stream, `phase` of a load), and `ended` with the error or null. Ends with its input.
+Everything Spark prints goes to standard error; SIGUSR1 prints the stacks of all threads there.
+
+Every job can be run again with the same arguments after any crash, as a user would. Started by kill_host.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import DataStreamWriter
+
+Arguments = dict[str, Any]
+Tell = Callable[..., None]
+
+COLUMNS = ("topic", "partition", "offset", "key", "value")
+
+
+def read(spark: SparkSession, arguments: Arguments, tell: Tell) -> None:
+    """Everything in the topic to parquet, over whatever was there."""
+    frame = (
+        spark.read.format("pykafka")
+        .option("kafka.bootstrap.servers", arguments["bootstrap"])
+        .option("subscribe", arguments["topic"])
+        .option("maxRecordsPerPartition", str(arguments["cap"]))  # several tasks
+        .load()
+    )
+    frame.select(*COLUMNS).write.mode("overwrite").parquet(arguments["output"])
+
+
+def stream(spark: SparkSession, arguments: Arguments, tell: Tell) -> None:
+    """What is new in the topic to parquet, by several micro-batches."""
+    _run(_source(spark, arguments).select(*COLUMNS).writeStream.format("parquet"), arguments, tell)
+
+
+def sink(spark: SparkSession, arguments: Arguments, tell: Tell) -> None:
+    """What is new in the topic to the topic `output` of the same cluster, exactly once."""
+    writer = (
+        _source(spark, arguments)
+        .select("key", "value")
+        .writeStream.format("pykafka")
+        .option("kafka.bootstrap.servers", arguments["bootstrap"])
+        .option("topic", arguments["output"])
+        .option("delivery", "exactly-once")
+    )
+    _run(writer, arguments, tell)
+
+
+def load(spark: SparkSession, arguments: Arguments, tell: Tell) -> None:
+    """What is new in the topic to parquet, by one load."""
+    from spark_connector.load import load as run_load
+
+    run_load(spark, **arguments, on_phase=lambda phase, _record: tell("phase", name=phase))
+
+
+JOBS = {job.__name__: job for job in (read, stream, sink, load)}
+
+
+def _source(spark: SparkSession, arguments: Arguments) -> DataFrame:
+    return (
+        spark.readStream.format("pykafka")
+        .option("kafka.bootstrap.servers", arguments["bootstrap"])
+        .option("subscribe", arguments["topic"])
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", str(arguments["cap"]))
+        .load()
+    )
+
+
+def _run(writer: DataStreamWriter, arguments: Arguments, tell: Tell) -> None:
+    writer = writer.option("checkpointLocation", arguments["checkpoint"]).trigger(availableNow=True)
+    is_topic = "/" not in arguments["output"]
+    query = writer.start() if is_topic else writer.start(arguments["output"])
+    told = -1
+    while query.isActive:
+        query.awaitTermination(0.1)
+        for progress in query.recentProgress:
+            if progress.batchId > told:
+                told = progress.batchId
+                tell("batch", number=told)
+    if (error := query.exception()) is not None:
+        raise error
+
+
+def main() -> None:
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    events = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # the JVM inherits this one
+
+    def tell(event: str, **details: Any) -> None:
+        events.write(json.dumps({"event": event, **details}) + "\n")
+
+    from pyspark.sql import SparkSession
+
+    given = json.loads(sys.argv[1])
+    builder = SparkSession.builder.master(given["master"]).appName("kill-matrix")
+    for name, value in given["settings"].items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
+    spark.range(4).count()
+    tell("ready")
+    for line in sys.stdin:
+        request = json.loads(line)
+        tell("begun")
+        try:
+            JOBS[request["job"]](spark, request["arguments"], tell)
+        except Exception as error:
+            traceback.print_exc()
+            tell("ended", error=f"{type(error).__name__}: {error}")
+        else:
+            tell("ended", error=None)
+    with contextlib.suppress(Exception):  # it may have lost its executors
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main()

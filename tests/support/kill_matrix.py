@@ -1,0 +1,68 @@
+"""Many rounds of the kill matrix and the table of what came of them.
+
+`python -m tests.support.kill_matrix [--rounds N] [--seed N] [--jobs read,stream,…] [--directory D]` runs them by hand;
+tests/faults/test_kill_matrix.py does so in the slow set. Every round prints a line; one that failed keeps its files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.support.kill_cells import CELLS, Job, schedule
+from tests.support.kill_round import Matrix, Played
+
+__all__ = ["play_rounds", "table"]
+
+
+def play_rounds(directory: Path, rounds: int, seed: int, jobs: frozenset[Job] = frozenset(Job)) -> list[Played]:
+    """That many rounds, over all cells in turn; a failed round does not end them."""
+    print(f"{rounds} rounds, seed {seed}, in {directory}", flush=True)
+    played: list[Played] = []
+    seeds = random.Random(seed)
+    with Matrix(directory) as matrix:
+        for number, cell in enumerate(schedule(rounds, seed, jobs), start=1):
+            played.append(matrix.play(cell, seeds.randrange(10**9)))
+            print(f"{number}/{rounds} {played[-1]}", flush=True)
+            if number % 25 == 0:
+                print(table(played), flush=True)
+    return played
+
+
+def table(played: Iterable[Played]) -> str:
+    """Per cell: rounds, kills that hit, runs of the job beyond one per round, rounds that failed."""
+    by_cell: defaultdict[str, list[Played]] = defaultdict(list)
+    for each in played:
+        by_cell[str(each.cell)].append(each)
+    lines = [f"{'cell':<24}{'rounds':>7}{'kills':>7}{'restarts':>10}{'failed':>8}"]
+    for name in [str(cell) for cell in CELLS] + ["all"]:
+        those = [one for each in by_cell.values() for one in each] if name == "all" else by_cell.get(name, [])
+        if those:
+            kills, tries = sum(one.kills for one in those), sum(one.tries for one in those)
+            failed = sum(bool(one.problems) for one in those)
+            lines.append(f"{name:<24}{len(those):>7}{kills:>7}{tries - len(those):>10}{failed:>8}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("--jobs", default=",".join(job.value for job in Job))
+    parser.add_argument("--directory", type=Path, default=None)
+    given = parser.parse_args()
+    directory = given.directory or Path(tempfile.mkdtemp(prefix="kill-matrix-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    jobs = frozenset(Job(name) for name in given.jobs.split(","))
+    played = play_rounds(directory, given.rounds, given.seed, jobs)
+    print(table(played))
+    sys.exit(any(one.problems for one in played))
+
+
+if __name__ == "__main__":
+    main()

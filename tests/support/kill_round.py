@@ -1,0 +1,214 @@
+"""One round of the kill matrix: a job over new data, blows at random moments, the job again until it ends well, audit.
+
+`Matrix` holds what rounds share (servers, Sparks, how long jobs take); `Matrix.play` runs a round and says what came of
+it. All chances of a round are drawn from its seed; moments are shares of the time such a job took before, or fall
+shortly after something the job tells of. Used by kill_matrix.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import random
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.hdfs import CLIENT_OPTIONS as HDFS_CLIENT_OPTIONS
+from tests.support.kill_cells import Cell, Job, Victim
+from tests.support.kill_host import Attempt, SparkHost
+from tests.support.kill_servers import Servers
+from tests.support.kill_work import Work, work_of
+
+__all__ = ["Matrix", "Played"]
+
+Say = Callable[[str], None]
+
+_HANGS = 180.0  # seconds without an end
+_TRIES = 5  # runs of a job after the last blow
+_AIMS = 4  # runs that may end before their blow falls
+_SECOND_BLOW = 0.3  # share of the rounds
+_LONGEST_OUTAGE = 2.0  # seconds between the death of a server and its start
+_AFTER_EVENT = 0.4  # seconds
+_FIRST_GUESS = 5.0  # seconds a job takes
+
+
+@dataclass
+class Played:
+    """What came of a round. `kills` are those that hit a job that was running, `tries` all its runs."""
+
+    cell: Cell
+    seed: int
+    kills: int = 0
+    tries: int = 0
+    aims: int = 0
+    seconds: float = 0.0
+    steps: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        verdict = "ok" if not self.problems else "FAILED: " + " | ".join(self.problems)
+        return f"{self.cell} seed={self.seed} [{'; '.join(self.steps)}] {self.seconds:.1f} s {verdict}"
+
+
+class Matrix:
+    """Servers and Sparks that rounds share; `directory` takes all they write."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self.servers = Servers(directory)
+        self._numbers = itertools.count(1)
+        self._hosts: dict[bool, SparkHost] = {}
+        self._fresh: set[SparkHost] = set()
+        self._graves: list[SparkHost] = []
+        self._pace: dict[tuple[Job, bool, bool], float] = {}
+
+    def play(self, cell: Cell, seed: int) -> Played:
+        """One round. Its files stay when it failed."""
+        played, begun = Played(cell, seed), time.monotonic()
+        work = work_of(cell, self.servers, self._directory / "output", next(self._numbers))
+        try:
+            _Round(self, work, played).run()
+        except Exception as problem:  # the other rounds are played all the same
+            played.problems.append(str(problem) if isinstance(problem, AssertionError) else traceback.format_exc())
+        finally:
+            for host in self._graves:
+                host.close()
+            self._graves.clear()
+        if not played.problems:
+            work.remove()
+        played.seconds = time.monotonic() - begun
+        return played
+
+    def host(self, separate_executors: bool) -> SparkHost:
+        """A Spark that takes jobs; a new one when the last is dead."""
+        host = self._hosts.get(separate_executors)
+        if host is not None and host.alive:
+            return host
+        if host is not None:
+            self._graves.append(host)
+        settings = {f"spark.hadoop.{name}": value for name, value in HDFS_CLIENT_OPTIONS.items()}
+        place = self._directory / f"spark-{next(self._numbers)}"
+        place.mkdir()
+        host = SparkHost(place, separate_executors=separate_executors, settings=settings)
+        self._hosts[separate_executors] = host
+        self._fresh.add(host)
+        return host.wait_until_ready()
+
+    def begin(self, host: SparkHost, work: Work) -> tuple[Attempt, float]:
+        """Start the job; gives its usual duration too. A first job on a Spark takes longer."""
+        pace = self._pace.get(self._kind(host, work), _FIRST_GUESS)
+        return host.begin(work.job.value, work.arguments()), pace
+
+    def learn(self, host: SparkHost, work: Work, seconds: float, *, whole: bool) -> None:
+        """An undisturbed run took so long; one that only finished what another began tells the least it takes."""
+        kind = self._kind(host, work)
+        self._pace[kind] = seconds if whole else max(seconds, self._pace.get(kind, _FIRST_GUESS))
+
+    def used(self, host: SparkHost) -> None:
+        self._fresh.discard(host)
+
+    def _kind(self, host: SparkHost, work: Work) -> tuple[Job, bool, bool]:
+        return work.job, host.separate_executors, host in self._fresh
+
+    def __enter__(self) -> Self:
+        self.servers.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with contextlib.ExitStack() as closing:
+            closing.callback(self.servers.__exit__, kind, error, trace)
+            for host in [*self._graves, *self._hosts.values()]:
+                closing.callback(host.close)
+
+
+class _Round:
+    """The chances and the course of one round."""
+
+    def __init__(self, matrix: Matrix, work: Work, played: Played) -> None:
+        self._matrix, self._work, self._played = matrix, work, played
+        self._cell = played.cell
+        self._dice = random.Random(played.seed)
+
+    def run(self) -> None:
+        """Raises AssertionError for a job that hangs or never ends well; what the audit finds goes to `played`."""
+        self._work.produce()
+        blows = 1 + (self._dice.random() < _SECOND_BLOW)
+        finished = False
+        while self._played.kills < blows and self._played.aims < _AIMS:
+            if finished:  # before the blow fell: more work, another aim
+                self._work.produce()
+            finished = self._attempt(aim=True)
+            self._audit(complete=finished)
+        for _ in range(_TRIES):
+            if finished:
+                break
+            finished = self._attempt(aim=False)
+        assert finished, f"the job did not end well in {_TRIES} tries after the last blow"
+        self._audit(complete=True)
+
+    def _attempt(self, *, aim: bool) -> bool:
+        """One run of the job, with a blow if it comes in time; whether it ended well."""
+        played = self._played
+        host = self._matrix.host(self._cell.separate_executors)
+        attempt, pace = self._matrix.begin(host, self._work)
+        played.tries += 1
+        struck = False
+        if aim:
+            played.aims += 1
+            struck = self._blow(host, attempt, pace)
+            played.kills += struck
+        if not host.follow(attempt, time.monotonic() + _HANGS):
+            stacks = host.stacks()
+            (host.directory / "stacks.txt").write_text(stacks)
+            host.kill_driver()
+            raise AssertionError(f"hangs: no end in {_HANGS:g} s, see {host.directory}/stacks.txt\n{stacks[:20_000]}")
+        killed = struck and self._cell.victim is Victim.DRIVER
+        assert killed or attempt.error != "gone", f"the driver died by itself\n{host.log_tail()}"
+        if not struck and attempt.error is None:
+            self._matrix.learn(host, self._work, attempt.seconds, whole=aim)
+        self._matrix.used(host)
+        played.steps.append("ran well" if attempt.error is None else f"failed: {attempt.error[:150]}")
+        return attempt.error is None
+
+    def _blow(self, host: SparkHost, attempt: Attempt, pace: float) -> bool:
+        """Wait for the moment and strike; False when the job, or all victims, ended before."""
+        event = self._dice.choice([None, *self._work.events])
+        if event is None:
+            share = self._dice.uniform(0, 1)
+            moment = f"at {share:.2f} of {pace:.1f} s"
+            ended = host.follow(attempt, attempt.begun + share * pace)
+        else:
+            delay = self._dice.uniform(0, _AFTER_EVENT)
+            moment = f"{delay:.2f} s after {event}"
+            ended = host.follow_to(attempt, event, attempt.begun + _HANGS)
+            ended = ended or host.follow(attempt, time.monotonic() + delay)
+        hit = not ended and self._strike(host, attempt)
+        self._played.steps.append(f"{'kill' if hit else 'missed'} {moment}")
+        return hit
+
+    def _strike(self, host: SparkHost, attempt: Attempt) -> bool:
+        victim = self._cell.victim
+        if victim is Victim.DRIVER:
+            return host.kill_driver()
+        if victim in (Victim.WORKER, Victim.EXECUTOR):
+            find = host.workers if victim is Victim.WORKER else host.executors
+            while not host.follow(attempt, time.monotonic() + 0.01):
+                if (found := find()) and host.kill(self._dice.choice(sorted(found))):
+                    return True
+            return False
+        self._matrix.servers.kill(victim)
+        time.sleep(self._dice.uniform(0, _LONGEST_OUTAGE))  # how long it stays away is drawn too
+        self._matrix.servers.restart(victim)
+        return True
+
+    def _audit(self, *, complete: bool) -> None:
+        for problem in self._work.audit(complete=complete):
+            if problem not in self._played.problems:
+                self._played.problems.append(problem)

@@ -1,0 +1,159 @@
+"""What a job of the kill matrix works on: its topic, its arguments, where it writes, and the audit of that.
+
+One `Work` per round, all its names its own. `audit` is told whether the job has ended well: until then rows may be
+missing, but none may be there twice, strange or damaged. Used by kill_round.py.
+"""
+
+from __future__ import annotations
+
+import abc
+import shutil
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from spark_connector.storage import Storage, open_storage
+from tests.support.job_output import committed_copies, rows_of_load, rows_of_read, rows_of_stream, wait_until_stable
+from tests.support.kill_cells import Cell, Job, Place, Victim
+from tests.support.kill_servers import Servers
+from tests.support.record_audit import audit_copies, audit_rows
+from tests.support.topic_data import TopicData
+
+__all__ = ["Work", "work_of"]
+
+_PARTITIONS = 3
+_COPY_PARTITIONS = 2
+
+
+class Work(abc.ABC):
+    """One job's input and output."""
+
+    job: Job
+    records = 3_000  # per run that is aimed at
+    cap = 600  # offsets per micro-batch or task
+    events: tuple[str, ...] = ()
+    """What the job tells of on its way, to strike after."""
+
+    def __init__(self, cell: Cell, servers: Servers, directory: Path, number: int) -> None:
+        self.cell, self.servers = cell, servers
+        self.topic = f"round-{number}-{cell}"
+        on_hdfs = cell.place is Place.HDFS
+        self.root = f"{servers.hdfs.uri}/matrix/{self.topic}" if on_hdfs else str(directory / self.topic)
+        self._storage_options = servers.hdfs.client_options if on_hdfs else {}
+        self._local = None if on_hdfs else directory / self.topic
+        self._data = TopicData(servers.bootstrap, self.topic, partitions=_PARTITIONS)
+
+    def produce(self) -> None:
+        """More for the job to do."""
+        self._data.produce(self.records)
+
+    def arguments(self) -> dict[str, Any]:
+        """What kill_jobs.py is given, the same for every run of the round."""
+        return {
+            "bootstrap": self.servers.bootstrap,
+            "topic": self.topic,
+            "cap": self.cap,
+            "output": f"{self.root}/output",
+            "checkpoint": f"{self.root}/checkpoint",
+        }
+
+    @abc.abstractmethod
+    def audit(self, *, complete: bool) -> list[str]:
+        """What is wrong with the output."""
+
+    def remove(self) -> None:
+        """Topics and files, when nobody needs to look at them."""
+        admin = self._admin()
+        for answer in admin.delete_topics(self._topics()).values():
+            answer.result(60)
+        if self._local is not None:
+            shutil.rmtree(self._local, ignore_errors=True)
+        else:
+            self._storage("").remove("output")
+            self._storage("").remove("checkpoint")
+
+    def _topics(self) -> list[str]:
+        return [self.topic]
+
+    def _admin(self) -> AdminClient:
+        return AdminClient({"bootstrap.servers": self.servers.bootstrap, "log_level": 0})
+
+    def _storage(self, path: str) -> Storage:
+        return open_storage(f"{self.root}/{path}".rstrip("/"), self._storage_options)
+
+    def _audit_rows(self, rows: list[Any], complete: bool) -> list[str]:
+        return audit_rows(rows, self.topic, self._data.ends, TopicData.record, complete=complete)
+
+
+class _Read(Work):
+    job = Job.READ
+    records, cap = 12_000, 1_500
+
+    def audit(self, *, complete: bool) -> list[str]:
+        """Plain parquet makes no promise about what lies there while it is being written."""
+        return self._audit_rows(rows_of_read(self._storage("output")), complete=True) if complete else []
+
+
+class _Stream(Work):
+    job = Job.STREAM
+    events = ("batch 0", "batch 1", "batch 3")
+
+    def audit(self, *, complete: bool) -> list[str]:
+        return self._audit_rows(rows_of_stream(self._storage("output")), complete)
+
+
+class _Load(Work):
+    job = Job.LOAD
+    records = 12_000
+    events = ("plan", "write", "commit")
+
+    def arguments(self) -> dict[str, Any]:
+        """Offsets are kept where the blow falls: in ZooKeeper for its death, else beside the output."""
+        in_zookeeper = self.cell.victim in (Victim.ZOOKEEPER, Victim.DRIVER)
+        return {
+            "bootstrap_servers": self.servers.bootstrap,
+            "topic": self.topic,
+            "to": f"{self.root}/output",
+            "group": self.topic,
+            "offsets": "zookeeper" if in_zookeeper else "files",
+            "zookeeper_connect": f"{self.servers.zookeeper}/loads" if in_zookeeper else None,
+            "storage_options": self._storage_options,
+            "options": {"maxRecordsPerPartition": "1500"},  # several tasks
+        }
+
+    def audit(self, *, complete: bool) -> list[str]:
+        return self._audit_rows(rows_of_load(self._storage("output")), complete)
+
+
+class _Sink(Work):
+    job = Job.SINK
+    events = ("batch 0", "batch 1", "batch 3")
+
+    def __init__(self, cell: Cell, servers: Servers, directory: Path, number: int) -> None:
+        super().__init__(cell, servers, directory, number)
+        self._copy = f"{self.topic}-copy"
+        admin = self._admin()
+        admin.create_topics([NewTopic(self._copy, _COPY_PARTITIONS, 1)])[self._copy].result(30)
+
+    def arguments(self) -> dict[str, Any]:
+        return {**super().arguments(), "output": self._copy}
+
+    def audit(self, *, complete: bool) -> list[str]:
+        """Read back by confluent-kafka as read_committed."""
+        bootstrap = self.servers.bootstrap
+        left_open = wait_until_stable(bootstrap, self._copy, _COPY_PARTITIONS) if complete else None
+        copies = committed_copies(bootstrap, self._copy, _COPY_PARTITIONS)
+        problems = audit_copies(copies, self.topic, self._data.ends, TopicData.record, complete=complete)
+        return [*([left_open] if left_open else []), *problems]
+
+    def _topics(self) -> list[str]:
+        return [self.topic, self._copy]
+
+
+_WORKS: dict[Job, type[Work]] = {work.job: work for work in (_Read, _Stream, _Load, _Sink)}
+
+
+def work_of(cell: Cell, servers: Servers, directory: Path, number: int) -> Work:
+    """New work for a cell; `number` makes its names unique."""
+    return _WORKS[cell.job](cell, servers, directory, number)
