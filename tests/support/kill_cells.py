@@ -96,6 +96,8 @@ def schedule(rounds: int, seed: int, jobs: frozenset[Job] = frozenset(Job)) -> l
     wanted = [cell for cell in CELLS if cell.job in jobs]
     drawn: list[Cell] = []
     for turn in range(rounds // len(wanted) + 1):
-        for cell in dice.sample(wanted, len(wanted)):
-            drawn.append(replace(cell, separate_executors=turn % 2 == 1 or cell.separate_executors))
+        drawn += [
+            replace(cell, separate_executors=turn % 2 == 1 or cell.separate_executors)
+            for cell in dice.sample(wanted, len(wanted))
+        ]
     return drawn[:rounds]
