@@ -30,6 +30,8 @@ __all__ = [
     "check_limits",
     "format_partitions",
     "parse_assignment",
+    "parse_nested",
+    "parse_object",
     "parse_offsets",
     "parse_timestamps",
 ]
@@ -101,7 +103,7 @@ def parse_timestamps(option: str, text: str) -> dict[TopicPartition, int]:
 def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
     """`{"t":[0,1]}`, sorted, without duplicates. Raises ConfigError."""
     partitions: set[TopicPartition] = set()
-    for topic, indexes in _parse_object(option, text, _ASSIGNMENT_EXAMPLE).items():
+    for topic, indexes in parse_object(option, text, _ASSIGNMENT_EXAMPLE).items():
         if not isinstance(indexes, list) or not all(_is_long(index) and index >= 0 for index in indexes):
             raise _wrong_shape(option, text, _ASSIGNMENT_EXAMPLE)
         partitions.update(TopicPartition(topic, index) for index in indexes)
@@ -111,18 +113,27 @@ def parse_assignment(option: str, text: str) -> tuple[TopicPartition, ...]:
 
 
 def _parse_per_partition(option: str, text: str, example: str) -> dict[TopicPartition, int]:
-    result: dict[TopicPartition, int] = {}
-    for topic, values in _parse_object(option, text, example).items():
+    result = parse_nested(option, text, example)
+    if not all(_is_long(value) for value in result.values()):
+        raise _wrong_shape(option, text, example)
+    return result
+
+
+def parse_nested(option: str, text: str, example: str) -> dict[TopicPartition, Any]:
+    """`{"t":{"0":any,"1":any}}` by partition. Raises ConfigError."""
+    result: dict[TopicPartition, Any] = {}
+    for topic, values in parse_object(option, text, example).items():
         if not isinstance(values, dict):
             raise _wrong_shape(option, text, example)
         for index, value in values.items():
-            if not index.isascii() or not index.isdigit() or not _is_long(value):
+            if not index.isascii() or not index.isdigit():
                 raise _wrong_shape(option, text, example)
             result[TopicPartition(topic, int(index))] = value
     return result
 
 
-def _parse_object(option: str, text: str, example: str) -> dict[str, Any]:
+def parse_object(option: str, text: str, example: str) -> dict[str, Any]:
+    """A JSON object. Raises ConfigError."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

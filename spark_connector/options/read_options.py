@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import enum
 import logging
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from broker.client.settings import ClientSettings
 from broker.errors import ConfigError
-from broker.protocol.topic_partition import TopicPartition
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options import table
 from spark_connector.options.column_options import parse_columns
+from spark_connector.options.filter_options import ReadFilters, parse_filters, refuse_push_down
 from spark_connector.options.range_limit import (
     EARLIEST,
     LATEST,
@@ -35,9 +34,16 @@ from spark_connector.options.range_limit import (
     TimestampForAll,
     Timestamps,
     check_limits,
-    parse_assignment,
     parse_offsets,
     parse_timestamps,
+)
+from spark_connector.options.subscription_options import (
+    Assign,
+    Selection,
+    Subscribe,
+    SubscribePattern,
+    Subscription,
+    parse_selection,
 )
 from spark_connector.options.values import OptionValues
 
@@ -47,7 +53,6 @@ logger = logging.getLogger("pykafka.spark")
 
 _FETCH_BYTES = 4 << 20  # what one decode is given; the column decoder is fastest with 1 to 4 MB at a time
 
-_STRATEGIES = ("subscribe", "subscribePattern", "assign")
 _BATCH_IGNORES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _STREAM_REFUSES = {
     "endingOffsets": "ending offset not valid in streaming queries",
@@ -76,41 +81,15 @@ class Mode(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Subscribe:
-    """Every partition of these topics."""
-
-    topics: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class SubscribePattern:
-    """Every partition of every topic whose whole name matches; internal topics are left out."""
-
-    pattern: str
-
-    def matches(self, topic: str) -> bool:
-        return re.fullmatch(self.pattern, topic) is not None
-
-
-@dataclass(frozen=True)
-class Assign:
-    """These partitions and no others."""
-
-    partitions: tuple[TopicPartition, ...]
-
-
-Subscription = Subscribe | SubscribePattern | Assign
-
-
-@dataclass(frozen=True)
 class SourceOptions:
     """The options of one read. Durations in ms, counts in offsets."""
 
-    subscription: Subscription
+    selection: Selection
     starting: OffsetRangeLimit
     ending: OffsetRangeLimit
     fail_on_data_loss: bool
     columns: tuple[str, ...]
+    filters: ReadFilters
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -124,12 +103,18 @@ class SourceOptions:
     store_options: Mapping[str, str] = field(repr=False)  # there may be passwords among them
     group: str | None
 
+    @property
+    def subscription(self) -> Subscription:
+        """Topics or partitions, without `filterPartitions`."""
+        return self.selection.subscription
+
 
 def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
     """Check and read Spark's options for `mode`. Raises ConfigError, ConnectorError."""
     table.check_names(options)
     values = OptionValues(options)
-    subscription = _subscription(values)
+    selection = parse_selection(values)
+    refuse_push_down(values)
     starting, ending = _limits(values, mode)
     if mode is Mode.STREAM:
         for name, why in _STREAM_REFUSES.items():
@@ -145,11 +130,12 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
     if mode is Mode.BATCH:
         _warn_of_what_batch_ignores(values, starting)
     return SourceOptions(
-        subscription=subscription,
+        selection=selection,
         starting=starting,
         ending=ending,
         fail_on_data_loss=values.boolean("failOnDataLoss"),
         columns=parse_columns(values),
+        filters=parse_filters(values, stream=mode is Mode.STREAM),
         max_offsets_per_trigger=maximum,
         min_offsets_per_trigger=minimum,
         max_trigger_delay_ms=values.duration_ms("maxTriggerDelay"),
@@ -163,32 +149,6 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         store_options=values.store_options(),
         group=group,
     )
-
-
-def _subscription(values: OptionValues) -> Subscription:
-    given = [name for name in _STRATEGIES if name in values]
-    if len(given) != 1:
-        which = "One" if not given else "Only one"
-        verb = "must" if not given else "can"
-        raise ConfigError(
-            f"{which} of the following options {verb} be specified for Kafka source: {', '.join(_STRATEGIES)}. "
-            + ("Set e.g. 'subscribe' to a topic." if not given else f"Given: {', '.join(given)}.")
-        )
-    name, text = given[0], values.text(given[0]) or ""
-    if name == "assign":
-        return Assign(parse_assignment(name, text))
-    if name == "subscribe":
-        topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
-        if not topics:
-            raise ConfigError(f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'")
-        return Subscribe(topics)
-    if not text:
-        raise ConfigError(f"Pattern to subscribe is empty as specified value for option '{name}' is '{text}'")
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"Option '{name}': '{text}' is not a regular expression: {error}") from None
-    return SubscribePattern(text)
 
 
 def _client_settings(values: OptionValues, mode: Mode) -> ClientSettings:

@@ -101,6 +101,49 @@ OPTIONS: tuple[Option, ...] = (
         "columns to give, comma-separated, in that order: what is not named is not decoded (ours)",
     ),
     Option(
+        "filterPartitions",
+        None,
+        "both",
+        'read only these partitions: `0,2-5` of every topic, or `{"topicA":"0,2-5"}`, which leaves other topics out '
+        "(ours)",
+    ),
+    Option(
+        "filterOffsets",
+        None,
+        "batch",
+        'read only these offsets, both ends included: `100-199`, `100-`, or `{"topicA":{"0":"100-199"}}`, which leaves '
+        "other partitions out (ours)",
+    ),
+    Option(
+        "filterTimestampFrom",
+        None,
+        "both",
+        "milliseconds: read only records that old or younger; a batch does not even fetch what lies before the first "
+        "such record (ours)",
+    ),
+    Option(
+        "filterTimestampUntil",
+        None,
+        "both",
+        "milliseconds, exclusive: read only older records. All are fetched, since timestamps need not grow; to fetch "
+        "less add `endingTimestamp` (ours)",
+    ),
+    Option(
+        "filterKeyPrefix", None, "both", "read only records whose key begins so: text, or bytes like `X'cafe'` (ours)"
+    ),
+    Option(
+        "filterHeader",
+        None,
+        "both",
+        "read only records with a header of this `name`, or `name=prefix` of its value (ours)",
+    ),
+    Option(
+        "pushDown",
+        "false",
+        "batch",
+        "true is refused: PySpark 4.3 would give wrong rows (docs/decisions.md); use `columns` and `filter…` (ours)",
+    ),
+    Option(
         "groupIdPrefix",
         "spark-kafka-relation (batch), spark-kafka-source (stream)",
         "both",

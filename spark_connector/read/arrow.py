@@ -19,6 +19,8 @@ import pyarrow as pa
 
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
+from spark_connector.options.filter_options import ReadFilters
+from spark_connector.read.row_filter import RowFilter
 
 __all__ = ["MAX_BYTES", "MAX_ROWS", "BatchDecoder", "BatchMaker", "arrow_schema"]
 
@@ -64,16 +66,21 @@ def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
 
 
 class BatchMaker:
-    """Makes batches of the source columns `columns`, in that order, or of what `decoder` makes of those it needs."""
+    """Makes batches of the rows that `rows` lets pass: the source columns `columns`, in that order, or what `decoder`
+    makes of those it needs."""
 
-    def __init__(self, columns: Sequence[str], decoder: BatchDecoder | None = None) -> None:
+    def __init__(
+        self, columns: Sequence[str], rows: RowFilter | None = None, decoder: BatchDecoder | None = None
+    ) -> None:
+        self._rows = rows or RowFilter(ReadFilters())
         self._decoder = decoder
         self._columns = tuple(columns if decoder is None else decoder.needs)
-        self.fields = frozenset(_DECODED[name] for name in self._columns if name in _DECODED)
+        self.fields = self._rows.fields | {_DECODED[name] for name in self._columns if name in _DECODED}
         """What the column decoder has to decode."""
 
     def batches(self, columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
         """`columns` of the partition `tp` in slices that Spark digests well, none of them empty."""
+        columns = self._rows.apply(columns)
         whole = {name: _array(columns, name) for name in self._columns if name in _DECODED}
         schema = arrow_schema(self._columns)
         constants = _constants(tp)

@@ -16,7 +16,7 @@ from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.fetch import read_range
 from spark_connector.read.offset_reader import OffsetReader
-from spark_connector.read.planning import OffsetRange, batch_ranges, split_ranges
+from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets, split_ranges
 
 __all__ = ["KafkaBatchReader", "KafkaInputPartition", "read_partition"]
 
@@ -47,7 +47,7 @@ class KafkaBatchReader(DataSourceReader):
             reader.close()
             committed.close()
         ranges = split_ranges(
-            batch_ranges(bounds.start, bounds.end),
+            keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters),
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
         )

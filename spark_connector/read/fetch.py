@@ -25,6 +25,7 @@ from spark_connector.errors import report_data_loss
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.arrow import BatchMaker
 from spark_connector.read.planning import OffsetRange
+from spark_connector.read.row_filter import RowFilter
 from spark_connector.worker_clients import worker_clients
 
 __all__ = ["decode_fetched", "read_range"]
@@ -90,7 +91,7 @@ def decode_fetched(
 
 def _batch_maker(options: SourceOptions) -> BatchMaker:
     """What turns decoded columns into the batches of this read. Made once per task."""
-    return BatchMaker(options.columns)
+    return BatchMaker(options.columns, RowFilter(options.filters))
 
 
 def _first_left(options: SourceOptions, cluster: Cluster, planned: OffsetRange, position: int) -> int:

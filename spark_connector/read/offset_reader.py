@@ -89,7 +89,7 @@ class OffsetReader:
         assigned = self.assigned()
         start = self.resolve(self._options.starting, assigned, which="start")
         end = self.resolve(self._options.ending, assigned, which="end")
-        return Bounds(start, end, assigned.topic_ids)
+        return Bounds(self._filtered(start, end), end, assigned.topic_ids)
 
     def initial(self) -> StreamOffset:
         """Where a new stream starts."""
@@ -123,13 +123,14 @@ class OffsetReader:
     def assigned(self, *, optional: Collection[str] = ()) -> Assigned:
         """What the options select, by fresh metadata. A missing topic raises UnknownTopic unless it is `optional`."""
         topics = self._with_retries(lambda: self._topics(optional))
-        subscription = self._options.subscription
-        if isinstance(subscription, Assign):
-            partitions = [tp for tp in subscription.partitions if _exists(tp, topics, optional)]
+        selection = self._options.selection
+        if isinstance(selection.subscription, Assign):
+            every = [tp for tp in selection.subscription.partitions if _exists(tp, topics, optional)]
         else:
-            partitions = sorted(
-                TopicPartition(name, index) for name, topic in topics.items() for index in topic.partitions
-            )
+            every = sorted(TopicPartition(name, index) for name, topic in topics.items() for index in topic.partitions)
+        partitions = [tp for tp in every if selection.keeps(tp)]
+        if every and not partitions and not optional:
+            raise ConfigError(f"Option 'filterPartitions' lets none of {format_partitions(set(every))} pass")
         ids = {tp.topic: topics[tp.topic].topic_id for tp in partitions}
         return Assigned(
             tuple(partitions), {name: str(value) for name, value in sorted(ids.items()) if value is not None}
@@ -150,6 +151,20 @@ class OffsetReader:
             wanted = dict.fromkeys(partitions, EARLIEST if limit is Position.EARLIEST else LATEST)
         named = {tp: offset for tp, offset in wanted.items() if offset < 0}
         return {**wanted, **self._list(named)}
+
+    def _filtered(self, start: dict[TopicPartition, int], end: Offsets) -> dict[TopicPartition, int]:
+        """`start`, or the first record that is young enough for `filterTimestampFrom`; the end where there is none.
+
+        Asked after `end` is known: of what came later nothing is read. Younger records may have been followed by
+        older ones, so the rows are looked at all the same.
+        """
+        earliest = self._options.filters.timestamp_from
+        backlog = [tp for tp in start if start[tp] < end[tp]]
+        if earliest is None or not backlog:
+            return start
+        found = self._list(dict.fromkeys(backlog, earliest))
+        young = {tp: end[tp] if found[tp] < 0 else min(max(start[tp], found[tp]), end[tp]) for tp in backlog}
+        return {**start, **young}
 
     def _at_timestamps(
         self, limit: Timestamps | TimestampForAll, assigned: Assigned, which: str

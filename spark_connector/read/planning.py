@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
+from spark_connector.options.filter_options import ReadFilters
 from spark_connector.options.range_limit import format_partitions
 
-__all__ = ["OffsetRange", "batch_ranges", "limit_offsets", "split_ranges", "stream_ranges"]
+__all__ = ["OffsetRange", "batch_ranges", "keep_offsets", "limit_offsets", "split_ranges", "stream_ranges"]
 
 
 @dataclass(frozen=True, order=True)
@@ -48,6 +49,16 @@ def batch_ranges(start: Mapping[TopicPartition, int], end: Mapping[TopicPartitio
             )
         ranges.append(OffsetRange(tp, start[tp], end[tp]))
     return ranges
+
+
+def keep_offsets(ranges: Sequence[OffsetRange], filters: ReadFilters) -> list[OffsetRange]:
+    """What option `filterOffsets` leaves of the ranges: any number of pieces of each, in order."""
+    result: list[OffsetRange] = []
+    for r in ranges:
+        wanted = filters.offsets_of(r.tp)
+        pieces = [(r.from_offset, r.until_offset)] if wanted is None else wanted.cut(r.from_offset, r.until_offset)
+        result += [OffsetRange(r.tp, first, until) for first, until in pieces]
+    return result
 
 
 def stream_ranges(

@@ -78,7 +78,9 @@ def test_every_declared_option_is_accepted_and_an_instance_can_be_pickled() -> N
     rest = {option.name for option in OPTIONS} - values.keys() - MINIMUM.keys()
     assert rest == {
         *("subscribePattern", "assign", "startingTimestamp", "startingOffsetsByTimestamp"),
-        *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "columns"),
+        *("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp", "columns", "pushDown"),
+        *("filterPartitions", "filterOffsets", "filterTimestampFrom", "filterTimestampUntil"),
+        *("filterKeyPrefix", "filterHeader"),
     }
 
 

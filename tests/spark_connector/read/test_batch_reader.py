@@ -183,3 +183,55 @@ def test_reading_never_creates_a_topic(timed: Topic) -> None:
                     {"kafka.bootstrap.servers": timed.bootstrap, "subscribe": f"{timed.name}-typo"}, Mode.BATCH
                 )
             ).partitions()
+
+
+def test_partitions_are_filtered_and_a_start_names_what_is_left(timed: Topic) -> None:
+    assert plan(timed, filterPartitions="1-7") == [(1, 0, 5)]
+    assert plan(timed, filterPartitions=json.dumps({timed.name: "0"})) == [(0, 0, 10)]
+    start = json.dumps({timed.name: {"1": 3}})
+    assert plan(timed, filterPartitions="1", startingOffsets=start) == [(1, 3, 5)]
+    with pytest.raises(ConfigError, match=rf"'filterPartitions' lets none of \[{timed.name}-0, {timed.name}-1\] pass"):
+        plan(timed, filterPartitions="2-")
+
+
+def test_offsets_are_filtered_while_planning(timed: Topic) -> None:
+    assert plan(timed, filterOffsets="8-,2-3") == [(0, 2, 4), (0, 8, 10), (1, 2, 4)]
+    assert plan(timed, filterOffsets=json.dumps({timed.name: {"1": "-1"}})) == [(1, 0, 2)]
+    assert plan(timed, filterOffsets="50-60") == []
+    assert plan(timed, filterOffsets="2-3", startingOffsets=per_partition(timed, 3, 4)) == [(0, 3, 4)]
+
+
+def rows(topic: Topic, columns: str, **more: str) -> list[tuple[object, ...]]:
+    reader = KafkaBatchReader(options(topic, columns=columns, **more))
+    batches = [batch for task in reader.partitions() for batch in reader.read(task)]
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]
+
+
+def test_timestamps_narrow_the_start_and_are_exact_though_they_run_backwards(timed: Topic) -> None:
+    timed.produce([b"late", b"later"], 1, timestamp=NOON - 5 * MINUTE)
+    timed.produce([b"on time"], 1, timestamp=NOON + 3 * MINUTE)
+    window = {"filterTimestampFrom": str(NOON + 2 * MINUTE), "filterTimestampUntil": str(NOON + 4 * MINUTE)}
+    assert plan(timed, **window) == [(0, 2, 10), (1, 2, 8)], "the end stays: younger records may come before older ones"
+    assert rows(timed, "partition,value", **window) == [
+        (0, b"2"),
+        (0, b"3"),
+        (1, b"2"),
+        (1, b"3"),
+        (1, b"on time"),
+    ]
+    assert plan(timed, filterTimestampFrom=str(NOON + 7 * MINUTE)) == [(0, 7, 10)], "nothing that young in the other"
+    start = per_partition(timed, 5, 0)
+    assert plan(timed, startingOffsets=start, **window) == [(0, 5, 10), (1, 2, 8)], "never before the start"
+
+
+def test_keys_and_headers_are_filtered_and_need_not_be_asked_for(broker: BrokerProcess, topic: str) -> None:
+    made = Topic(broker.bootstrap, topic)
+    made.produce([b"1"], key=b"user-1", headers=[("type", b"click"), ("x", None)])
+    made.produce([b"2"], key=b"user-2")
+    made.produce([b"3"], key=b"order-3", headers=[("type", b"clack")])
+    made.produce([b"4"])
+    assert rows(made, "value", filterKeyPrefix="user-") == [(b"1",), (b"2",)]
+    assert rows(made, "offset", filterHeader="type") == [(0,), (2,)]
+    assert rows(made, "offset", filterHeader="type=cli") == [(0,)]
+    assert rows(made, "key", filterHeader="type=cl", filterKeyPrefix="order") == [(b"order-3",)]
+    assert rows(made, "key", filterHeader="x") == [(b"user-1",)]

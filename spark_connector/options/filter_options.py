@@ -1,0 +1,111 @@
+"""Options `filter…`: what Spark's push-down would do, said by the user, because Spark's push-down cannot be had.
+
+Parsed by read_options.py. `filterOffsets` and, in batch, `filterTimestampFrom` narrow what tasks are planned for
+(read/offset_reader.py, read/planning.py); timestamps, keys and headers are looked at row by row on the executor
+(read/row_filter.py), so those filters are exact. `filterPartitions` is part of the subscription.
+
+`pushDown=true` is refused: PySpark 4.3 keeps the plan of a pushed filter for every later query on the same
+DataFrame, which then silently lacks rows (tests/spark_connector/test_push_down.py shows it).
+
+Raises ConfigError.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.options.intervals import Intervals, parse_intervals
+from spark_connector.options.range_limit import parse_nested
+from spark_connector.options.values import OptionValues
+
+__all__ = ["HeaderFilter", "ReadFilters", "parse_filters", "refuse_push_down"]
+
+_OFFSETS_EXAMPLE = '100-199 or per partition {"topicA":{"0":"100-199","1":"0-9,50-"}}'
+_SQL_BYTES = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
+
+
+@dataclass(frozen=True)
+class HeaderFilter:
+    """A record passes that has a header of this name, whose value begins with `prefix`."""
+
+    name: str
+    prefix: bytes
+
+
+@dataclass(frozen=True)
+class ReadFilters:
+    """What a record must be to be read; None where it may be anything. Timestamps in ms, the later one exclusive."""
+
+    offsets: Intervals | Mapping[TopicPartition, Intervals] | None = None
+    timestamp_from: int | None = None
+    timestamp_until: int | None = None
+    key_prefix: bytes | None = None
+    header: HeaderFilter | None = None
+
+    def offsets_of(self, tp: TopicPartition) -> Intervals | None:
+        """The offsets of `tp` that pass; given per partition, nothing passes of one that is not named."""
+        if self.offsets is None or isinstance(self.offsets, Intervals):
+            return self.offsets
+        return self.offsets.get(tp, Intervals(()))
+
+
+def parse_filters(values: OptionValues, *, stream: bool) -> ReadFilters:
+    """The filters of a read."""
+    if stream and "filterOffsets" in values:
+        raise ConfigError(
+            "Option 'filterOffsets' is for batch queries: a stream starts where 'startingOffsets' says and has no end"
+        )
+    first, until = (values.optional_long(f"filterTimestamp{which}", least=0) for which in ("From", "Until"))
+    if first is not None and until is not None and first >= until:
+        raise ConfigError(
+            f"filterTimestampFrom({first}) must be below filterTimestampUntil({until}), which is exclusive"
+        )
+    return ReadFilters(_offsets(values.text("filterOffsets")), first, until, _key_prefix(values), _header(values))
+
+
+def refuse_push_down(values: OptionValues) -> None:
+    """`pushDown=false` is all there is."""
+    if values.boolean("pushDown"):
+        raise ConfigError(
+            "Option 'pushDown': PySpark keeps a plan with pushed filters for every later query on the same DataFrame "
+            "(4.1 to 4.3), which then silently lacks rows, so filters are never pushed down. Use the options columns, "
+            "filterPartitions, filterOffsets, filterTimestampFrom, filterTimestampUntil, filterKeyPrefix and "
+            "filterHeader instead"
+        )
+
+
+def _offsets(text: str | None) -> Intervals | Mapping[TopicPartition, Intervals] | None:
+    if text is None:
+        return None
+    name = "filterOffsets"
+    if not text.startswith("{"):
+        return parse_intervals(name, text, _OFFSETS_EXAMPLE)
+    partitions = parse_nested(name, text, _OFFSETS_EXAMPLE)
+    return {tp: parse_intervals(name, part, _OFFSETS_EXAMPLE) for tp, part in partitions.items()}
+
+
+def _key_prefix(values: OptionValues) -> bytes | None:
+    text = values.text("filterKeyPrefix")
+    if text is not None and not (prefix := _bytes(text)):
+        raise ConfigError("Option 'filterKeyPrefix' is empty: give the first characters, or bytes like X'cafe'")
+    return None if text is None else prefix
+
+
+def _header(values: OptionValues) -> HeaderFilter | None:
+    text = values.text("filterHeader")
+    if text is None:
+        return None
+    name, _, prefix = text.partition("=")
+    if not name.strip():
+        raise ConfigError(f"Option 'filterHeader' must be a name, or a name=prefix of its value, not '{text}'")
+    return HeaderFilter(name.strip(), _bytes(prefix.strip()))
+
+
+def _bytes(text: str) -> bytes:
+    """UTF-8, or bytes as SQL writes them: X'cafe'."""
+    match = _SQL_BYTES.fullmatch(text)
+    return bytes.fromhex(match[1]) if match else text.encode()

@@ -1,0 +1,131 @@
+"""Which partitions a query reads: `subscribe`, `subscribePattern`, `assign`, and `filterPartitions` on top of them.
+
+Parsed by read_options.py, looked up by read/offset_reader.py. A stream's checkpoint holds its `Selection` as text, so
+that a restart can tell a topic that is new in the cluster from one that is new in the options.
+
+Raises ConfigError for anything that selects nothing or cannot be read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.options.intervals import Intervals, parse_intervals
+from spark_connector.options.range_limit import parse_assignment, parse_object
+from spark_connector.options.values import OptionValues
+
+__all__ = ["Assign", "Selection", "Subscribe", "SubscribePattern", "Subscription", "parse_selection", "read_selection"]
+
+_STRATEGIES = ("subscribe", "subscribePattern", "assign")
+_FILTER = "filterPartitions"
+_FILTER_EXAMPLE = '0,2-5 or per topic {"topicA":"0,2-5","topicB":"1"}'
+
+
+@dataclass(frozen=True)
+class Subscribe:
+    """Every partition of these topics."""
+
+    topics: tuple[str, ...]
+
+    def selects(self, tp: TopicPartition) -> bool:
+        return tp.topic in self.topics
+
+
+@dataclass(frozen=True)
+class SubscribePattern:
+    """Every partition of every topic whose whole name matches; internal topics are left out."""
+
+    pattern: str
+
+    def matches(self, topic: str) -> bool:
+        return re.fullmatch(self.pattern, topic) is not None
+
+    def selects(self, tp: TopicPartition) -> bool:
+        return self.matches(tp.topic)
+
+
+@dataclass(frozen=True)
+class Assign:
+    """These partitions and no others."""
+
+    partitions: tuple[TopicPartition, ...]
+
+    def selects(self, tp: TopicPartition) -> bool:
+        return tp in self.partitions
+
+
+Subscription = Subscribe | SubscribePattern | Assign
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A subscription, less what `filterPartitions` leaves out. `text`: the options themselves, for the checkpoint."""
+
+    subscription: Subscription
+    partitions: Intervals | Mapping[str, Intervals] | None
+    text: Mapping[str, str]
+
+    def selects(self, tp: TopicPartition) -> bool:
+        """Whether these options ask for `tp`, be it there or not."""
+        return self.subscription.selects(tp) and self.keeps(tp)
+
+    def keeps(self, tp: TopicPartition) -> bool:
+        """Whether `filterPartitions` lets `tp` pass. Given per topic, it lets no topic pass that it does not name."""
+        if self.partitions is None or isinstance(self.partitions, Intervals):
+            wanted = self.partitions
+        else:
+            wanted = self.partitions.get(tp.topic, Intervals(()))
+        return wanted is None or tp.partition in wanted
+
+
+def parse_selection(values: OptionValues) -> Selection:
+    """The selection of a query. Raises ConfigError."""
+    given = [name for name in _STRATEGIES if name in values]
+    if len(given) != 1:
+        which = "One" if not given else "Only one"
+        verb = "must" if not given else "can"
+        raise ConfigError(
+            f"{which} of the following options {verb} be specified for Kafka source: {', '.join(_STRATEGIES)}. "
+            + ("Set e.g. 'subscribe' to a topic." if not given else f"Given: {', '.join(given)}.")
+        )
+    names = [*given, _FILTER] if _FILTER in values else given
+    text = {name: values.text(name) or "" for name in names}
+    return Selection(_subscription(given[0], text[given[0]]), _partitions(values.text(_FILTER)), text)
+
+
+def read_selection(text: Mapping[str, str]) -> Selection | None:
+    """`Selection.text` as it stands in a checkpoint; None when there is none, or none that can be understood."""
+    try:
+        return parse_selection(OptionValues(text)) if text else None
+    except ConfigError:
+        return None
+
+
+def _subscription(name: str, text: str) -> Subscription:
+    if name == "assign":
+        return Assign(parse_assignment(name, text))
+    if name == "subscribe":
+        topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+        if not topics:
+            raise ConfigError(f"No topics to subscribe to as specified value for option 'subscribe' is '{text}'")
+        return Subscribe(topics)
+    if not text:
+        raise ConfigError(f"Pattern to subscribe is empty as specified value for option '{name}' is '{text}'")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ConfigError(f"Option '{name}': '{text}' is not a regular expression: {error}") from None
+    return SubscribePattern(text)
+
+
+def _partitions(text: str | None) -> Intervals | Mapping[str, Intervals] | None:
+    if text is None:
+        return None
+    if not text.startswith("{"):
+        return parse_intervals(_FILTER, text, _FILTER_EXAMPLE)
+    topics = parse_object(_FILTER, text, _FILTER_EXAMPLE)
+    return {topic: parse_intervals(_FILTER, part, _FILTER_EXAMPLE) for topic, part in topics.items()}
