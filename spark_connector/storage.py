@@ -93,6 +93,16 @@ class Storage:
         entries = self._entries(path)
         return {name: int(info["size"]) for name, info in sorted(entries.items()) if info["type"] == "file"}
 
+    def tree_sizes(self, path: str) -> dict[str, int]:
+        """Name below the directory → bytes of the files in it and in all directories below; no hidden directories."""
+        found = {}
+        for name, info in sorted(self._entries(path).items()):
+            if info["type"] == "file":
+                found[name] = int(info["size"])
+            elif not name.startswith(("_", ".")):
+                found.update({f"{name}/{file}": size for file, size in self.tree_sizes(f"{path}/{name}").items()})
+        return found
+
     def open_input(self, path: str) -> Any:
         """A seekable binary file object."""
         return self._fs.open(self._full(path), "rb")

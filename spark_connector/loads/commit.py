@@ -97,7 +97,7 @@ class LoadCommitter:
 
     def _is_complete(self, load_id: str) -> bool:
         """Sealed, with every file there in its size."""
-        sizes = self._output.file_sizes(self._data(load_id))
+        sizes = self._output.tree_sizes(self._data(load_id))
         if MANIFEST not in sizes:
             return False
         try:

@@ -121,7 +121,8 @@ class Rewind:
 
 @dataclass(frozen=True)
 class LoadRecord:
-    """One load. `output` is the URL of the directory all loads go to, `offsets` the kind of store it commits to."""
+    """One load. `output` is the URL of the directory, or the database and table, that all loads go to, `offsets` the
+    kind of store it commits to; `partition_by` the columns that are directories of its output."""
 
     load_id: str
     output: str
@@ -132,6 +133,7 @@ class LoadRecord:
     rerun_of: str | None = None
     files: tuple[LoadFile, ...] = ()
     rewind: Rewind | None = None
+    partition_by: tuple[str, ...] = ()
 
     @property
     def id(self) -> LoadId:
@@ -184,8 +186,9 @@ class LoadRecord:
             fields = {name: document[name] for name in ("load_id", "output", "format", "offsets", "created_ms")}
             ranges = tuple(LoadRange(**range) for range in document["ranges"])
             files = tuple(LoadFile(**file) for file in document["files"])
-            rewind = _rewind(document.get("rewind"))
-            record = cls(**fields, ranges=ranges, rerun_of=document["rerun_of"], files=files, rewind=rewind)
+            fields["rewind"] = _rewind(document.get("rewind"))
+            fields["partition_by"] = tuple(map(str, document.get("partition_by", ())))
+            record = cls(**fields, ranges=ranges, rerun_of=document["rerun_of"], files=files)
         except (KeyError, TypeError, ValueError) as error:
             raise LoadError(f"{where} is not the record of a load: {error!r}") from error
         if LoadId.parse(record.load_id) is None:
