@@ -16,13 +16,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from broker.errors import PykafkaError
 from spark_connector.loads.commit import published_directory
 from spark_connector.loads.output import read_ranges, write_output
 from spark_connector.loads.planner import LoadSite, finished_rerun, open_site, plan_load, recover
-from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
+from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
@@ -33,6 +34,8 @@ Phase = Callable[[str, LoadRecord | None], None]
 """Told when a load enters a phase: repair, plan, write, commit, done; with the load once there is one."""
 
 _HADOOP_PREFIX = "spark.hadoop."
+_NEVER_HEALS = ("DataLoss", "CorruptBatch", "ConfigError", "ConnectorError", "AuthenticationFailed")
+"""What a task of Spark may fail with that the next try would fail with too."""
 _PYTHON_ERROR = re.compile(
     r"^(?:\w+\.)*(\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut): .+)$", re.MULTILINE
 )
@@ -151,8 +154,15 @@ def _write(
             ) from error
         if isinstance(error, PykafkaError):
             raise
-        raise LoadError(f"load {record.load_id} failed: {_summary(error)}") from error
+        raise _failed(record, error) from error
     return sealed
+
+
+def _failed(record: LoadRecord, error: Exception) -> LoadError:
+    """What Spark could not do, and whether it might another time."""
+    summary = _summary(error)
+    lasting = isinstance(error, AnalysisException | IllegalArgumentException) or summary.startswith(_NEVER_HEALS)
+    return (LoadError if lasting else LoadInterrupted)(f"load {record.load_id} failed: {summary}")
 
 
 def _result(request: LoadRequest, output: Storage, record: LoadRecord | None, recovered: tuple[str, ...]) -> LoadResult:

@@ -58,13 +58,18 @@ WHAT_TO_DO: Mapping[LoadState, str] = {
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One load. `directory` is the URL of its data, None when there is none; `files` are None when not known."""
+    """One load. `directory` is the URL of its data, None when there is none; `manifest`: what lies with the data; its
+    files are the load's, for the commit log does not list them."""
 
     record: LoadRecord
     state: LoadState
     directory: str | None = None
-    files: tuple[LoadFile, ...] | None = None
+    manifest: LoadRecord | None = None
     owner: Owner | None = None
+
+    @property
+    def files(self) -> tuple[LoadFile, ...] | None:
+        return None if self.manifest is None else self.manifest.files
 
     @property
     def bytes(self) -> int | None:
@@ -204,7 +209,7 @@ def _with_files(entry: HistoryEntry, outputs: Outputs) -> HistoryEntry:
         entry,
         record=manifest if entry.record.created_ms < 0 else entry.record,
         state=LoadState.REWOUND if moved else entry.state,
-        files=manifest.files,
+        manifest=manifest,
     )
 
 

@@ -20,8 +20,9 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import LoadCommitter, published_directory
 from spark_connector.loads.log import FilesLoadLog, LoadLog
 from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun
-from spark_connector.loads.record import LoadError, LoadId, LoadRecord
+from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
+from spark_connector.loads.rewind import standing
 from spark_connector.options.range_limit import Position, SpecificOffsets
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.committed import CommittedOffsets
@@ -56,7 +57,7 @@ def open_site(target: Target) -> Iterator[LoadSite]:
     except PykafkaError:
         raise  # some of them are OSErrors too
     except OSError as error:
-        raise LoadError(f"{target.to}: {type(error).__name__}: {error}") from error
+        raise LoadInterrupted(f"{target.to}: {type(error).__name__}: {error}") from error
     finally:
         log.close()
 
@@ -88,7 +89,7 @@ def _knock(url: str) -> None:
     try:
         socket.create_connection((parts.hostname, parts.port), timeout=_KNOCK_TIMEOUT).close()
     except OSError as error:
-        raise LoadError(f"nothing answers at {parts.netloc}, the NameNode of '{url}': {error}") from error
+        raise LoadInterrupted(f"nothing answers at {parts.netloc}, the NameNode of '{url}': {error}") from error
 
 
 def plan_load(request: LoadRequest, site: LoadSite) -> LoadRecord | None:
@@ -150,8 +151,11 @@ def _loads_since(request: LoadRequest, site: LoadSite) -> list[LoadRecord]:
             f"group '{request.target.group}' has no committed load '{wanted}'"
             + (f"; its newest is {newest}" if newest else "; it has none at all")
         )
-    records = [log.record(number) for number in log.sequences() if number >= load_id.sequence]
-    return [record for record in records if record is not None]
+    numbers = (number for number in log.sequences() if number >= load_id.sequence)
+    loads = standing(record for record in map(log.record, numbers) if record is not None)
+    if wanted not in {load.load_id for load in loads}:
+        raise ConfigError(f"load '{wanted}' was taken back by a rewind")
+    return loads
 
 
 def finished_rerun(request: LoadRequest, site: LoadSite) -> LoadRecord | None:

@@ -1,0 +1,90 @@
+"""Which records the log has: the offsets of a range as a reader sees them now, and how much of the log is still there.
+
+Used by loads/verify.py. Reads as a load does (read/fetch.py), the column `offset` alone. Markers, aborted and
+compacted records are no rows here either. Raises ConfigError and the client's PykafkaErrors; a topic that is gone is
+an empty log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from broker.client.admin import Admin, ResourceType
+from broker.client.cluster import Cluster
+from broker.client.metadata import UnknownTopic
+from broker.client.offsets import EARLIEST, LATEST, list_offsets
+from broker.errors import BrokerError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.file_rows import Offsets
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.read.fetch import read_range
+from spark_connector.read.planning import OffsetRange
+from spark_connector.worker_clients import worker_clients
+
+__all__ = ["Extent", "LogRows"]
+
+_POLICY = "cleanup.policy"
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What the log still has of a partition: offsets from `earliest` up to `latest`; none of a topic that is gone."""
+
+    earliest: int
+    latest: int
+
+    def overlap(self, start: int, end: int) -> tuple[int, int]:
+        """The part of a range that is still in the log; empty (start = end) when nothing is."""
+        low, high = max(start, self.earliest), min(end, self.latest)
+        return (low, high) if low < high else (end, end)
+
+
+class LogRows:
+    """Asks one cluster. A context manager; not for several threads."""
+
+    def __init__(self, bootstrap_servers: str, options: Mapping[str, str]) -> None:
+        """`options` are the reader's, those that the loads had: `kafka.*`, above all `kafka.isolation.level`."""
+        given = {name.lower(): value for name, value in options.items()}
+        given |= {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": "any", "columns": "offset"}
+        self._options: SourceOptions = parse_options(given, Mode.BATCH)
+        self._cluster = Cluster(self._options.client, create_topics=False)
+        self._extents: dict[TopicPartition, Extent] = {}
+        self._compacted: dict[str, bool] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._cluster.close()
+        worker_clients().close()
+
+    def extent(self, tp: TopicPartition) -> Extent:
+        """Asked once."""
+        if tp not in self._extents:
+            self._extents[tp] = self._ask_extent(tp)
+        return self._extents[tp]
+
+    def offsets(self, tp: TopicPartition, start: int, end: int) -> Iterator[Offsets]:
+        """The offsets of the rows in a range that lies within the extent, ascending, array by array."""
+        if start < end:
+            for batch in read_range(self._options, OffsetRange(tp, start, end)):
+                yield batch.column(0).to_numpy()
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether records may go from the middle of the log. Taken for possible when the broker will not tell."""
+        if topic not in self._compacted:
+            try:
+                entry = Admin(self._cluster).describe_configs(ResourceType.TOPIC, topic, [_POLICY]).get(_POLICY)
+                self._compacted[topic] = entry is None or "compact" in (entry.value or "")
+            except BrokerError:
+                self._compacted[topic] = True
+        return self._compacted[topic]
+
+    def _ask_extent(self, tp: TopicPartition) -> Extent:
+        try:
+            earliest, latest = (list_offsets(self._cluster, {tp: place})[tp].offset for place in (EARLIEST, LATEST))
+        except UnknownTopic:
+            return Extent(0, 0)
+        return Extent(earliest, latest)

@@ -1,0 +1,129 @@
+"""One range of one load recounted: the offsets its files hold against the offsets the log has.
+
+Called by loads/verify.py with sorted offsets; whole arrays at a time. The log may have lost the range's beginning
+(retention), its end (the topic was created anew) or, when compacted, anything in it: only what it still has can be
+missed, and only a log that is not compacted can say that a row is one too many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.file_rows import Offsets
+from spark_connector.loads.log_rows import LogRows
+from spark_connector.loads.record import LoadRange
+
+__all__ = ["PartitionCount", "recount"]
+
+_EXAMPLES = 3
+
+
+@dataclass(frozen=True)
+class PartitionCount:
+    """What was counted for one range. `rows` is what the commit says, `log_rows` None when the log has none of it left.
+
+    `missing`: rows of the log that are not in the files; `extra`: rows of the files that the log does not have;
+    `doubled`: rows beyond the first of an offset; `outside`: rows beyond the range; `gone`: offsets that the log no
+    longer has; `compacted`: like extra, in a compacted topic. `low`, `high`: offsets of the first and last row.
+    """
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+    rows: int
+    file_rows: int
+    log_rows: int | None
+    low: int | None
+    high: int | None
+    missing: int
+    extra: int
+    doubled: int
+    outside: int
+    gone: int
+    compacted: int
+    examples: tuple[int, ...] = ()
+
+    @property
+    def tp(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    def problems(self) -> list[str]:
+        found = []
+        if self.rows != self.file_rows:
+            found.append(f"{self.tp}: {self.rows:,} rows were committed, the files hold {self.file_rows:,}")
+        if self.doubled:
+            found.append(f"{self.tp}: {self.doubled:,} rows are there more than once{self._such_as()}")
+        if self.outside:
+            found.append(f"{self.tp}: {self.outside:,} rows lie outside the range {self.start} to {self.end - 1}")
+        if self.missing:
+            found.append(f"{self.tp}: {self.missing:,} records of the log are not in the files{self._such_as()}")
+        if self.extra:
+            found.append(f"{self.tp}: {self.extra:,} rows are not in the log{self._such_as()}")
+        return found
+
+    def notes(self) -> list[str]:
+        found = []
+        if self.gone:
+            found.append(f"{self.tp}: {self.gone:,} of {self.end - self.start:,} offsets are no longer in the log")
+        if self.compacted:
+            found.append(f"{self.tp}: {self.compacted:,} rows have been compacted away in the log, or are not its own")
+        return found
+
+    def _such_as(self) -> str:
+        return f", such as offset {', '.join(map(str, self.examples))}" if self.examples else ""
+
+
+def recount(range: LoadRange, held: Offsets, log: LogRows) -> PartitionCount:
+    """Compare the sorted offsets `held` by the files with the log. Raises what reading the log raises."""
+    tp = range.tp
+    is_first = np.ones(len(held), bool)
+    is_first[1:] = held[1:] != held[:-1]
+    once = held[is_first]
+    inside = once[(once >= range.start) & (once < range.end)]
+    low, high = log.extent(tp).overlap(range.start, range.end)
+    log_rows, missing, extra = 0, 0, 0
+    examples = held[~is_first][:_EXAMPLES].tolist()
+    for lacking, surplus, count in _differences(inside, log, tp, low, high):
+        log_rows += count
+        missing += len(lacking)
+        extra += len(surplus)
+        examples += [*lacking[:_EXAMPLES].tolist(), *surplus[:_EXAMPLES].tolist()]
+    compacted = extra if extra and log.is_compacted(tp.topic) else 0
+    return PartitionCount(
+        topic=range.topic,
+        partition=range.partition,
+        start=range.start,
+        end=range.end,
+        rows=range.rows or 0,
+        file_rows=len(held),
+        log_rows=log_rows if low < high else None,
+        low=int(held[0]) if len(held) else None,
+        high=int(held[-1]) if len(held) else None,
+        missing=missing,
+        extra=extra - compacted,
+        doubled=len(held) - len(once),
+        outside=len(once) - len(inside),
+        gone=range.size - (high - low),
+        compacted=compacted,
+        examples=tuple(examples[:_EXAMPLES]),
+    )
+
+
+def _differences(
+    held: Offsets, log: LogRows, tp: TopicPartition, low: int, high: int
+) -> Iterator[tuple[Offsets, Offsets, int]]:
+    """(in the log only, in the files only, rows of the log), for one stretch of the log after the other."""
+    position = low
+    for offsets in log.offsets(tp, low, high):
+        after = int(offsets[-1]) + 1
+        here = held[np.searchsorted(held, position) : np.searchsorted(held, after)]
+        lacking = np.setdiff1d(offsets, here, assume_unique=True)
+        yield lacking, np.setdiff1d(here, offsets, assume_unique=True), len(offsets)
+        position = after
+    rest = held[np.searchsorted(held, position) : np.searchsorted(held, high)]
+    yield np.empty(0, np.int64), rest, 0
