@@ -10,7 +10,13 @@ from __future__ import annotations
 import importlib
 from typing import cast
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 __all__ = ["DefaultSource"]
@@ -31,6 +37,12 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         return self._source().streamReader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        return self._source().writer(schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        return self._source().streamWriter(schema, overwrite)
 
     def _source(self) -> DataSource:
         return cast(DataSource, importlib.import_module("spark_connector.source").PykafkaSource(self.options))

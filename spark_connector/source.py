@@ -1,20 +1,32 @@
-"""The data source `pykafka` as Spark sees it: options in, readers out.
+"""The data source `pykafka` as Spark sees it: options in, readers and writers out.
 
 Spark makes an instance at `load()` and pickles it to every process that plans or reads. Options are checked
 here, at `load()` for all that does not depend on the kind of query (`schema` cannot tell batch from stream), and
-when Spark asks for a reader for the rest; no broker is asked before a query runs.
+when Spark asks for a reader for the rest; no broker is asked before a query runs. Writers are asked for when a write
+runs: columns and options are checked then, and the brokers asked whether they can do it.
 """
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.options.write_options import WriteOptions, parse_write_options
 from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.read.schema import source_schema
 from spark_connector.read.stream_reader import KafkaStreamReader
+from spark_connector.write.batch_writer import KafkaBatchWriter
+from spark_connector.write.columns import check_columns
+from spark_connector.write.plan import plan_write
+from spark_connector.write.stream_writer import KafkaStreamWriter
 
 __all__ = ["FORMAT", "PykafkaSource"]
 
@@ -22,7 +34,7 @@ FORMAT = "pykafka"
 
 
 class PykafkaSource(DataSource):
-    """`spark.read.format("pykafka")` and `spark.readStream.format("pykafka")`; options/table.py lists the options."""
+    """`format("pykafka")`; options/table.py lists the options of a read, options/write_table.py those of a write."""
 
     @classmethod
     def name(cls) -> str:
@@ -43,6 +55,22 @@ class PykafkaSource(DataSource):
         options = parse_options(self.options, Mode.STREAM)
         _refuse_other_schema(schema, options)
         return KafkaStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """A batch writer. Raises ConfigError, ConnectorError, and what the brokers say against the write."""
+        if overwrite:
+            raise ConfigError("Save mode overwrite is not allowed for Kafka. Allowed save mode is append.")
+        return KafkaBatchWriter(plan_write(self._write_options(schema, stream=False)))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
+        """The writer of a micro-batch; `overwrite` (output mode complete) adds the rows like any others, as Spark's
+        own sink does. Raises as `writer`."""
+        return KafkaStreamWriter(plan_write(self._write_options(schema, stream=True)))
+
+    def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
+        options = parse_write_options(self.options, stream=stream)
+        check_columns({one.name: one.dataType.simpleString() for one in schema.fields}, options)
+        return options
 
 
 def _refuse_other_schema(schema: StructType, options: SourceOptions) -> None:

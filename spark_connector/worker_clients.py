@@ -2,7 +2,7 @@
 
 Spark reuses its Python workers and their module globals, so a micro-batch finds the metadata and the
 connection of the one before and costs no handshake (Spark's own source pools consumers for the same
-reason, 64 of them). Used by fetch.py only; a worker runs one task at a time.
+reason, 64 of them). Used by fetch.py and by the sink; a worker runs one task at a time.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from broker.client.cluster import Cluster
+from broker.client.connection import Connection
 from broker.client.fetcher import Fetcher
+from broker.client.metadata import Node
 from broker.client.settings import ClientSettings
 from broker.protocol.topic_partition import TopicPartition
 
@@ -29,6 +31,7 @@ class WorkerClients:
     def __init__(self) -> None:
         self._clusters: OrderedDict[ClientSettings, Cluster] = OrderedDict()
         self._idle: OrderedDict[tuple[ClientSettings, TopicPartition], Fetcher] = OrderedDict()
+        self._producing: dict[ClientSettings, dict[Node, Connection]] = {}
 
     def cluster(self, settings: ClientSettings) -> Cluster:
         """The worker's view of the cluster that `settings` name."""
@@ -40,6 +43,8 @@ class WorkerClients:
             oldest, unused = self._clusters.popitem(last=False)
             for key in [key for key in self._idle if key[0] == oldest]:
                 self._idle.pop(key).close()
+            for connection in self._producing.pop(oldest, {}).values():
+                connection.close()
             unused.close()
         return cluster
 
@@ -57,8 +62,17 @@ class WorkerClients:
         if len(self._idle) > _MAX_IDLE_FETCHERS:
             self._idle.popitem(last=False)[1].close()
 
+    def producing(self, settings: ClientSettings) -> dict[Node, Connection]:
+        """Idle connections to produce on, one a broker: whoever takes one out puts it back, or another."""
+        self.cluster(settings)
+        return self._producing.setdefault(settings, {})
+
     def close(self) -> None:
         """Hang up everywhere."""
+        for connections in self._producing.values():
+            for connection in connections.values():
+                connection.close()
+        self._producing.clear()
         for fetcher in self._idle.values():
             fetcher.close()
         for cluster in self._clusters.values():

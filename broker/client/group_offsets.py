@@ -18,7 +18,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["NO_MEMBER", "GroupMetadata", "GroupOffsets", "Membership"]
+__all__ = ["NO_MEMBER", "CommittedOffset", "GroupMetadata", "GroupOffsets", "Membership"]
 
 
 class Membership(NamedTuple):
@@ -39,6 +39,13 @@ class GroupMetadata(NamedTuple):
     member: Membership = NO_MEMBER
 
 
+class CommittedOffset(NamedTuple):
+    """The next offset to read, and the text that was committed beside it."""
+
+    offset: int
+    metadata: str
+
+
 class GroupOffsets:
     """The committed offsets of `group`. Thread-safe."""
 
@@ -51,6 +58,12 @@ class GroupOffsets:
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
         """Committed offsets of `partitions`, or all there are; one without a commit is left out."""
+        return {tp: one.offset for tp, one in self.committed(partitions, timeout_s=timeout_s).items()}
+
+    def committed(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float | None = None
+    ) -> dict[TopicPartition, CommittedOffset]:
+        """The same with the metadata. Offsets that a transaction is committing are waited for (KIP-447)."""
         topics = (
             None
             if partitions is None
@@ -89,7 +102,7 @@ class GroupOffsets:
         }
         self.cluster.retrying(lambda: self._commit_once(body), timeout_s=timeout_s)
 
-    def _fetch_once(self, topics: list[dict[str, Any]] | None) -> dict[TopicPartition, int]:
+    def _fetch_once(self, topics: list[dict[str, Any]] | None) -> dict[TopicPartition, CommittedOffset]:
         answer = self._coordinator.request(ApiKey.OFFSET_FETCH, {"topics": topics, "require_stable": True})
         self._coordinator.check(field(answer, "error_code", ErrorCode.none), "fetching the offsets")
         offsets = {}
@@ -97,7 +110,8 @@ class GroupOffsets:
             for row in topic.partitions:
                 self._coordinator.check(row.error_code, f"fetching the offset of {topic.name}-{row.partition_index}")
                 if row.committed_offset >= 0:
-                    offsets[TopicPartition(str(topic.name), int(row.partition_index))] = int(row.committed_offset)
+                    tp = TopicPartition(str(topic.name), int(row.partition_index))
+                    offsets[tp] = CommittedOffset(int(row.committed_offset), row.metadata or "")
         return offsets
 
     def _commit_once(self, body: Mapping[str, Any]) -> None:

@@ -138,13 +138,14 @@ def commit_offsets(
     offsets: Mapping[TopicPartition, int],
     group: GroupMetadata,
     *,
+    metadata: str = "",
     timeout_s: float | None = None,
 ) -> None:
-    """Commit `offsets`, each the next to read, when and if the transaction commits."""
+    """Commit `offsets`, each the next to read, with a text beside each, when and if the transaction commits."""
     coordinator = Coordinator(cluster, group.group_id)
     topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for tp, offset in offsets.items():
-        row = {"partition_index": tp.partition, "committed_offset": offset, "committed_metadata": ""}
+        row = {"partition_index": tp.partition, "committed_offset": offset, "committed_metadata": metadata}
         topics[tp.topic].append(row)
     body = {
         **_producer(transaction),

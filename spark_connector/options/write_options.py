@@ -1,0 +1,116 @@
+"""The options of a write, checked and typed: Spark's text map in, one frozen value out.
+
+Called by source.py whenever Spark asks for a writer, which it does on the driver before any task runs. The value is
+small and picklable: it travels to every executor. Same names and conditions as Spark's `KafkaSourceProvider`; an
+option that does not exist is an error with the nearest name (Spark ignores it).
+
+Everything wrong raises ConfigError.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from broker.client.settings import ClientSettings
+from broker.errors import ConfigError
+from spark_connector.options import table
+from spark_connector.options.values import OptionValues
+from spark_connector.options.write_table import SPARKS_OWN, WRITE_OPTIONS
+
+__all__ = ["Delivery", "WriteOptions", "parse_write_options"]
+
+_BATCH_BYTES = 256 << 10
+"""Default of `kafka.batch.size`: Kafka's 16 KiB is for records that come one by one; a task has thousands at hand."""
+
+_REJECTED_PROPERTIES = {
+    "key.serializer": "is not supported as keys are serialized with ByteArraySerializer.",
+    "value.serializer": "is not supported as values are serialized with ByteArraySerializer.",
+    "transactional.id": "is not supported as every task has one of its own; option 'transactionalIdPrefix' says how "
+    "they begin.",
+}
+_TIMEOUT = "transaction.timeout.ms"
+
+
+class Delivery(enum.Enum):
+    """How often a row is seen when tasks or batches are repeated."""
+
+    AT_LEAST_ONCE = "at-least-once"
+    EXACTLY_ONCE = "exactly-once"
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """The options of one write."""
+
+    topic: str | None
+    delivery: Delivery
+    delivery_given: bool
+    """Whether the user asked for it: then brokers that cannot do it are an error, else a warning."""
+    transactional_id_prefix: str
+    include_headers: bool | None
+    transaction_timeout_ms: int | None
+    """What the user set; None for as much as the brokers allow."""
+    client: ClientSettings
+
+
+def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOptions:
+    """Check and read Spark's options. Raises ConfigError."""
+    given = {name: value for name, value in options.items() if name.lower() not in SPARKS_OWN}
+    table.check_names(given, WRITE_OPTIONS)
+    values = OptionValues(given)
+    asked = (values.text("delivery") or "").lower()
+    if asked not in ("", *(delivery.value for delivery in Delivery)):
+        raise ConfigError(f"Option 'delivery' must be exactly-once or at-least-once, not '{values.text('delivery')}'")
+    delivery = Delivery(asked) if asked else (Delivery.EXACTLY_ONCE if stream else Delivery.AT_LEAST_ONCE)
+    topic = values.text("topic")
+    if topic == "":
+        raise ConfigError("Option 'topic' is empty: name a topic, or leave it out and give each row a column 'topic'")
+    return WriteOptions(
+        topic=topic,
+        delivery=delivery,
+        delivery_given=bool(asked),
+        transactional_id_prefix=_prefix(values),
+        include_headers=values.boolean("includeHeaders") if "includeHeaders" in values else None,
+        transaction_timeout_ms=_timeout(values),
+        client=_client_settings(values, delivery),
+    )
+
+
+def _prefix(values: OptionValues) -> str:
+    prefix = values.text("transactionalIdPrefix")
+    if prefix is None:
+        return "pykafka-sink"
+    if not re.fullmatch(r"[\w.-]{1,100}", prefix, re.ASCII):
+        raise ConfigError(f"Option 'transactionalIdPrefix' must be letters, digits, '.', '_' or '-', not '{prefix}'")
+    return prefix
+
+
+def _timeout(values: OptionValues) -> int | None:
+    name = f"{table.KAFKA_PREFIX}{_TIMEOUT}"
+    return values.optional_long(name) if name in values else None
+
+
+def _client_settings(values: OptionValues, delivery: Delivery) -> ClientSettings:
+    """The user's `kafka.*` over what suits a Spark task. Equal options give equal, hashable settings."""
+    properties = values.kafka_properties()
+    for name, why in _REJECTED_PROPERTIES.items():
+        if name in properties:
+            raise ConfigError(f"Kafka option '{name}' {why}")
+    if not properties.get("bootstrap.servers"):
+        raise ConfigError(
+            "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer, e.g. 'localhost:9092'"
+        )
+    ours = {"client.id": "spark-kafka-sink", "batch.size": str(_BATCH_BYTES)}
+    try:
+        settings = ClientSettings.from_properties({**ours, **properties})
+    except ConfigError as error:
+        raise ConfigError(f"Options of the Kafka client ('kafka.*'): {error}") from None
+    if delivery is Delivery.EXACTLY_ONCE and (settings.required_acks != -1 or not settings.enable_idempotence):
+        raise ConfigError(
+            f"kafka.acks={settings.acks}, kafka.enable.idempotence={str(settings.enable_idempotence).lower()}: "
+            "exactly-once needs acks=all and idempotence; leave them out, or set option 'delivery' to at-least-once"
+        )
+    return settings

@@ -1,0 +1,42 @@
+"""Every option of a write with `format("pykafka")`, declared once; the README's second table is made of it.
+
+write_options.py takes names and defaults from here. Names and meaning are those of Spark's own Kafka sink; what
+that does not have is marked in the text. `kafka.*` are properties of the producer.
+"""
+
+from __future__ import annotations
+
+from spark_connector.options.table import Option
+
+__all__ = ["SPARKS_OWN", "WRITE_OPTIONS"]
+
+WRITE_OPTIONS: tuple[Option, ...] = (
+    Option(
+        "kafka.bootstrap.servers", None, "both", "required; `host:port` of one or more brokers, to find the others by"
+    ),
+    Option("topic", None, "both", "topic of all rows; wins over a column `topic`. One of the two must be there"),
+    Option(
+        "delivery",
+        "at-least-once (batch), exactly-once (stream)",
+        "both",
+        "exactly-once: rows are written in transactions, which readers of committed data see when all tasks have "
+        "succeeded; at-least-once: a task or batch that is repeated writes its rows again, as Spark's own sink "
+        "does (ours)",
+    ),
+    Option(
+        "transactionalIdPrefix",
+        "pykafka-sink",
+        "both",
+        "begins the transactional ids and the group of an exactly-once write, for brokers that grant rights by "
+        "prefix (ours)",
+    ),
+    Option(
+        "includeHeaders",
+        None,
+        "both",
+        "false: leave a column `headers` unwritten; true: it must be there; unset: write it if it is there",
+    ),
+)
+
+SPARKS_OWN = frozenset({"checkpointlocation", "queryname", "outputmode"})
+"""Options that Spark hands to every sink; they say nothing about this one."""

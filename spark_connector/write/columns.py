@@ -1,0 +1,96 @@
+"""The columns a written DataFrame may have: checked on the driver, brought to one form in every task.
+
+`check_columns` is called by the writers before any task runs, with Spark's types as text; `to_rows` by rows_writer.py
+for every Arrow batch. The rules are those of Spark's `KafkaWriter`: `value` is required, `key topic partition headers`
+are optional, other columns are not written. Ours is `timestamp`, that of the record.
+
+Wrong columns are ConnectorError under Spark's condition names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.records.columns import HEADERS_TYPE
+from spark_connector.errors import ConnectorError
+from spark_connector.options.write_options import WriteOptions
+
+__all__ = ["check_columns", "to_rows"]
+
+_BYTES: Final = ("string", "binary")
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_TYPES: Final = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": (_HEADERS,),
+    "timestamp": ("timestamp",),
+}
+_WRONG: Final = "_LEGACY_ERROR_TEMP_3080"
+_MAX_INT64: Final = 2**63 - 1
+
+
+def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
+    """Raise ConnectorError unless columns of these types, as Spark's `simpleString` has them, can be written."""
+    if "value" not in types:
+        raise ConnectorError(_WRONG, f"Required attribute 'value' not found; there are: {', '.join(types) or 'none'}.")
+    if options.topic is None and "topic" not in types:
+        raise ConnectorError(
+            _WRONG,
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic.",
+        )
+    if options.include_headers and "headers" not in types:
+        raise ConnectorError(_WRONG, f"includeHeaders=true needs a column headers of type {_HEADERS}.")
+    for name, allowed in _TYPES.items():
+        found = types.get(name)
+        if found is None or found in allowed or (name == "topic" and found.startswith(("varchar(", "char("))):
+            continue
+        if name == "headers" and options.include_headers is False:
+            continue
+        raise ConnectorError(
+            _WRONG, f"{name} attribute unsupported type {found}. {name} must be a {' or '.join(allowed)}: cast it."
+        )
+
+
+def to_rows(batch: pa.RecordBatch, options: WriteOptions) -> pa.Table:
+    """The columns to write of `batch`: value, key, timestamp (ms, never null), and topic, partition, headers if any.
+
+    key and headers are left out where there are none. Raises ConnectorError for a topic that is null.
+    """
+    names = set(batch.schema.names)
+    columns = {"value": _binary(batch["value"])}
+    if "key" in names:
+        columns["key"] = _binary(batch["key"])
+    columns["timestamp"] = _milliseconds(batch["timestamp"] if "timestamp" in names else None, batch.num_rows)
+    if options.topic is None:
+        topic = batch["topic"]
+        if topic.null_count:
+            raise ConnectorError(
+                "KAFKA_NULL_TOPIC_IN_DATA",
+                "The Kafka topic is null in the data. Use the topic option for setting a topic, or drop such rows.",
+            )
+        columns["topic"] = topic.cast(pa.string())
+    if "partition" in names:
+        columns["partition"] = batch["partition"].cast(pa.int32())
+    if "headers" in names and options.include_headers is not False:
+        columns["headers"] = batch["headers"].cast(HEADERS_TYPE)
+    return pa.table(columns)
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _milliseconds(column: pa.Array | None, rows: int) -> pa.Array:
+    now = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
+    if column is None or column.null_count == rows:
+        return pa.repeat(now, rows)
+    # Rounded down, as Spark shows and compares them; before 1970, too.
+    floored = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
+    return floored.fill_null(now)

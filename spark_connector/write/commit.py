@@ -1,0 +1,261 @@
+"""What the driver does at the end of a batch of an exactly-once write, without pyspark.
+
+Called by the writers. A streaming batch: take the query over, read what is decided, see that the prepared transactions
+still stand, record the decision, end them. A batch write has no decision, for nobody would come back to it: its
+transactions are ended once all tasks have succeeded.
+
+What cannot be made whole raises ConnectorError (`PYKAFKA_SINK_…`) that says what is visible, what is not, and what to
+do; an unreachable broker raises what the client raises, and the next driver goes on from the decision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from broker.client.admin_transactions import TransactionAdmin
+from broker.client.cluster import Cluster
+from broker.client.transaction_errors import ProducerFenced, TransactionError
+from broker.client.transactions import TransactionHandle, add_partitions, end_transaction, init_transactional_id
+from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
+from spark_connector.errors import ConnectorError
+from spark_connector.worker_clients import worker_clients
+from spark_connector.write.attempt import TaskReport
+from spark_connector.write.decision import Decision, Fail, Finish, Prepared, Record, Standing, may_withdraw, next_step
+from spark_connector.write.decision_log import DecisionLog, Recorded
+from spark_connector.write.names import SinkNames
+from spark_connector.write.plan import WritePlan
+
+__all__ = ["abort_batch", "abort_batch_write", "commit_batch", "commit_batch_write"]
+
+logger = logging.getLogger("pykafka.spark")
+
+_GONE: Final = (
+    ErrorCode.producer_fenced,
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.invalid_txn_state,
+    ErrorCode.invalid_producer_id_mapping,
+    ErrorCode.unknown_producer_id,
+)
+"""The transaction is not open any more: it timed out, or a later attempt at the task has taken its id over."""
+
+_swept: set[SinkNames] = set()
+
+
+def commit_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -> None:
+    """All tasks of the batch have succeeded: decide it and end its transactions, or finish what was decided."""
+    if not reports:
+        return
+    batch = _StreamBatch(plan, reports[0].sink, batch_id)
+    if any(report.handle or report.decided is not None for report in reports):
+        batch.commit(reports)
+    batch.sweep()
+
+
+def abort_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -> None:
+    """The batch has failed: abort what its tasks left open, unless it is decided, which may be why we are called."""
+    left_open = [report for report in reports if report.handle is not None]
+    if not left_open:
+        return
+    names = SinkNames(plan.options.transactional_id_prefix, left_open[0].sink)
+    cluster = worker_clients().cluster(plan.options.client)
+    recorded = DecisionLog(cluster, names).read()
+    if recorded is not None and recorded.decision.settled_batch >= batch_id:
+        return
+    for report in left_open:
+        _abort(cluster, report.handle)
+
+
+def commit_batch_write(plan: WritePlan, reports: Sequence[TaskReport]) -> None:
+    """All tasks of a batch write have succeeded: make it visible. Nothing is when this raises for the first of them."""
+    cluster = worker_clients().cluster(plan.options.client)
+    left_open = [report for report in reports if report.handle is not None]
+    _check_standing(cluster, plan, left_open, "of this write")
+    for committed, report in enumerate(left_open):
+        try:
+            _end(cluster, report.handle)
+        except TransactionError as error:
+            if error.code not in _GONE:
+                raise
+            rows = sum(one.rows for one in left_open[:committed])
+            raise ConnectorError(
+                "PYKAFKA_SINK_TRANSACTION_LOST",
+                f"the transaction of task {report.partition} ({report.rows} rows) ended before it was committed: "
+                f"{error}. Of this write {rows} rows are visible, by {committed} of {len(left_open)} tasks.",
+            ) from error
+
+
+def abort_batch_write(plan: WritePlan, write_id: str, tasks: int) -> None:
+    """Abort what any task of the write has left open, and keep out those that still run: the ids are this write's."""
+    cluster = worker_clients().cluster(plan.options.client)
+    names = SinkNames(plan.options.transactional_id_prefix, write_id)
+    for partition in range(tasks):
+        init_transactional_id(cluster, names.of_task(partition), timeout_ms=plan.timeout_ms)
+
+
+class _StreamBatch:
+    """One micro-batch of a query, from the driver's side."""
+
+    def __init__(self, plan: WritePlan, sink: str, batch_id: int) -> None:
+        self._plan = plan
+        self._batch_id = batch_id
+        self._names = SinkNames(plan.options.transactional_id_prefix, sink)
+        self._cluster = worker_clients().cluster(plan.options.client)
+        self._log = DecisionLog(self._cluster, self._names)
+
+    def commit(self, reports: Sequence[TaskReport]) -> None:
+        driver = self._log.take_over()
+        recorded = self._log.read()
+        left_open = [report for report in reports if report.handle is not None]
+        decided = [report.decided for report in reports if report.decided is not None]
+        decision = recorded.decision if recorded else None
+        step = next_step(decision, self._batch_id, [_prepared(report) for report in left_open], decided)
+        if isinstance(step, Fail):
+            raise ConnectorError(step.condition, f"Query {self._names.sink}: {step.message}")
+        if isinstance(step, Record):
+            self._record(driver, step.decision, left_open)
+        elif isinstance(step, Finish) and recorded is not None:
+            for stray in step.strays:
+                _abort(self._cluster, self._handle(stray))
+            self._finish(driver, recorded)
+
+    def _record(self, driver: TransactionHandle, decision: Decision, left_open: Sequence[TaskReport]) -> None:
+        _check_standing(self._cluster, self._plan, left_open, f"of batch {self._batch_id}")
+        topic = min(report.written_to.topic for report in left_open if report.written_to is not None)
+        try:
+            self._log.record(driver, decision, topic)
+        except ProducerFenced as error:
+            raise ConnectorError(
+                "PYKAFKA_SINK_SUPERSEDED",
+                f"Query {self._names.sink}: another driver took it over while batch {self._batch_id} was being "
+                "committed; this one has written nothing of it. A query runs once at a time from its checkpoint.",
+            ) from error
+        self._end_all(driver, Recorded(decision, topic), nothing_visible=True)
+
+    def _finish(self, driver: TransactionHandle, recorded: Recorded) -> None:
+        """End what an earlier driver has decided; where that is not possible any more, see what can be said of it."""
+        logger.info("query %s: batch %d was decided before; finishing it", self._names.sink, self._batch_id)
+        if may_withdraw(recorded.decision, self._standings(recorded.decision)):
+            self._withdraw(driver, recorded)
+        self._end_all(driver, recorded, nothing_visible=False)
+
+    def _end_all(self, driver: TransactionHandle, recorded: Recorded, *, nothing_visible: bool) -> None:
+        """Commit every transaction of the decision. `nothing_visible`: it is certain that none was, up to now."""
+        lost: list[Prepared] = []
+        for one in recorded.decision.prepared:
+            try:
+                _end(self._cluster, self._handle(one))
+                nothing_visible = False
+            except TransactionError as error:
+                if error.code not in _GONE:
+                    raise
+                if nothing_visible:
+                    self._withdraw(driver, recorded)
+                lost.append(one)
+        if lost:
+            raise self._incomplete(recorded.decision, lost)
+
+    def _withdraw(self, driver: TransactionHandle, recorded: Recorded) -> None:
+        """Take the decision back, so that the batch is written anew; raises to say so."""
+        withdrawn = Decision(self._batch_id, (), withdrawn=True)
+        self._log.record(driver, withdrawn, recorded.topic)
+        for one in recorded.decision.prepared:
+            _abort(self._cluster, self._handle(one))
+        raise ConnectorError(
+            "PYKAFKA_SINK_BATCH_WITHDRAWN",
+            f"Query {self._names.sink}: the transactions of batch {self._batch_id} ended before they were committed "
+            f"(kafka.transaction.timeout.ms={self._plan.timeout_ms}). Nothing of it is visible, and its decision is "
+            "withdrawn; a restart of the query writes it anew.",
+        )
+
+    def _incomplete(self, decision: Decision, lost: Sequence[Prepared]) -> ConnectorError:
+        tasks = ", ".join(f"{one.partition} ({one.rows} rows)" for one in lost[:20])
+        more = f" and {len(lost) - 20} more" if len(lost) > 20 else ""
+        return ConnectorError(
+            "PYKAFKA_SINK_BATCH_INCOMPLETE",
+            f"Query {self._names.sink}: batch {self._batch_id} was decided, but {len(lost)} of its "
+            f"{len(decision.prepared)} transactions had ended before they were committed; up to "
+            f"{sum(one.rows for one in lost)} rows are missing, those of tasks {tasks}{more}. The others are visible. "
+            "To have the whole batch written again, with duplicates of these, delete the group "
+            f"'{self._names.group()}' and restart the query.",
+        )
+
+    def _standings(self, decision: Decision) -> list[Standing | None]:
+        """What the coordinators say of each; None where they do not (DescribeTransactions is of Kafka 3.0)."""
+        admin = TransactionAdmin(self._cluster)
+        standings: list[Standing | None] = []
+        for one in decision.prepared:
+            try:
+                found = admin.describe_transaction(self._names.of_task(one.partition))
+                same = found.producer_id == one.producer_id
+                standings.append(Standing(found.state, found.producer_epoch) if same else None)
+            except (BrokerError, UnsupportedVersion) as error:
+                if getattr(error, "retriable", False):
+                    raise
+                standings.append(None)
+        return standings
+
+    def _handle(self, one: Prepared) -> TransactionHandle:
+        return TransactionHandle(self._names.of_task(one.partition), one.producer_id, one.epoch)
+
+    def sweep(self) -> None:
+        """Once per process and query: abort what earlier attempts with more tasks have left open, for it holds up
+        readers of committed data until it times out. Called when nothing of this driver's is open."""
+        if self._names in _swept:
+            return
+        _swept.add(self._names)
+        with contextlib.suppress(PykafkaError):  # best effort: brokers before Kafka 3.0 cannot list, others may refuse
+            for found in TransactionAdmin(self._cluster).list_transactions(states=("Ongoing",)):
+                if self._names.task_of(found.transactional_id) is not None:
+                    logger.info("aborting %s, which an earlier attempt has left open", found.transactional_id)
+                    init_transactional_id(self._cluster, found.transactional_id, timeout_ms=self._plan.timeout_ms)
+
+
+def _prepared(report: TaskReport) -> Prepared:
+    assert report.handle is not None
+    return Prepared(report.partition, report.handle.producer_id, report.handle.epoch, report.rows)
+
+
+def _check_standing(cluster: Cluster, plan: WritePlan, left_open: Sequence[TaskReport], whose: str) -> None:
+    """Raise unless every transaction is still open; adding a partition that is in it changes nothing else."""
+    now_ms = time.time_ns() // 1_000_000
+    oldest_ms = now_ms - min((report.opened_ms for report in left_open), default=now_ms)
+    if oldest_ms > plan.timeout_ms // 2:
+        logger.warning(
+            "the transactions %s are open for %d s when they are committed; after %d s brokers abort them "
+            "(kafka.transaction.timeout.ms)",
+            whose,
+            oldest_ms // 1000,
+            plan.timeout_ms // 1000,
+        )
+    for report in left_open:
+        assert report.handle is not None
+        assert report.written_to is not None
+        try:
+            add_partitions(cluster, report.handle, [report.written_to])
+        except TransactionError as error:
+            if error.code not in _GONE:
+                raise
+            raise ConnectorError(
+                "PYKAFKA_SINK_TRANSACTION_LOST",
+                f"the transaction of task {report.partition} {whose} ({report.rows} rows, opened "
+                f"{(now_ms - report.opened_ms) // 1000} s ago, kafka.transaction.timeout.ms={plan.timeout_ms}) ended "
+                f"before it was decided: {error}. Nothing is visible; run it again.",
+            ) from error
+
+
+def _end(cluster: Cluster, handle: TransactionHandle | None) -> None:
+    assert handle is not None
+    end_transaction(cluster, handle, commit=True)
+
+
+def _abort(cluster: Cluster, handle: TransactionHandle | None) -> None:
+    """Best effort: what is not aborted is fenced by the next attempt, or times out."""
+    assert handle is not None
+    try:
+        end_transaction(cluster, handle, commit=False)
+    except PykafkaError as error:
+        logger.info("could not abort %s: %s", handle.transactional_id, error)

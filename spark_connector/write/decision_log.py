@@ -1,0 +1,98 @@
+"""Where the decisions of a query are kept: in the committed offsets of a group of its name.
+
+The offset is the batch's number, its metadata the decision (decision.py), and it is committed within a transaction of
+the driver's own id (TxnOffsetCommit): so all parts of a decision appear together, and a driver whose epoch is over
+can decide nothing. The offsets are those of partition 0 of a topic that is written to, for brokers keep none of
+topics they do not have; parts beyond the first are in further groups.
+
+Used by attempt.py (read) and commit.py. Raises TransactionError (ProducerFenced: another driver has taken over) and
+what the client raises.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from broker.client.cluster import Cluster
+from broker.client.group_offsets import CommittedOffset, GroupMetadata, GroupOffsets
+from broker.client.transactions import (
+    TransactionHandle,
+    add_offsets,
+    commit_offsets,
+    end_transaction,
+    init_transactional_id,
+)
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.write.decision import Decision, Part, pack, parse_part, unpack
+from spark_connector.write.names import SinkNames
+
+__all__ = ["DecisionLog", "Recorded"]
+
+_TIMEOUT_MS: Final = 10_000
+"""Of the deciding transaction: how long tasks may have to wait for the outcome when a driver dies in it."""
+
+
+class Recorded(NamedTuple):
+    """A decision, and the topic under whose offsets it is kept."""
+
+    decision: Decision
+    topic: str
+
+
+class _Found(NamedTuple):
+    tp: TopicPartition
+    batch_id: int
+    part: Part
+
+
+class DecisionLog:
+    """The decisions of one sink. The last one counts; it holds all that is needed of those before."""
+
+    def __init__(self, cluster: Cluster, names: SinkNames) -> None:
+        self._cluster = cluster
+        self._names = names
+
+    def read(self) -> Recorded | None:
+        """The newest decision; one that is just being made is waited for. None when there is none.
+
+        Raises ConnectorError for what cannot be read.
+        """
+        return self._cluster.retrying(self._read_once)
+
+    def take_over(self) -> TransactionHandle:
+        """Become the driver: what an earlier one was deciding is over, and no earlier one decides any more."""
+        return init_transactional_id(self._cluster, self._names.of_driver, timeout_ms=_TIMEOUT_MS)
+
+    def record(self, driver: TransactionHandle, decision: Decision, topic: str) -> None:
+        """Make `decision` the newest. When this raises anything but a TransactionError it may have been made."""
+        tp = TopicPartition(topic, 0)
+        for index, text in enumerate(pack(decision, driver.producer_id << 16 | driver.epoch)):
+            group = GroupMetadata(self._names.group(index))
+            add_offsets(self._cluster, driver, group.group_id)
+            commit_offsets(self._cluster, driver, {tp: decision.batch_id}, group, metadata=text)
+        end_transaction(self._cluster, driver, commit=True)
+
+    def _read_once(self) -> Recorded | None:
+        found = [_found(tp, one) for tp, one in GroupOffsets(self._cluster, self._names.group()).committed().items()]
+        if not found:
+            return None
+        newest = max(found, key=lambda one: (one.batch_id, one.part.stamp))
+        parts = [newest.part]
+        for index in range(1, newest.part.parts):
+            part = GroupOffsets(self._cluster, self._names.group(index)).committed([newest.tp]).get(newest.tp)
+            if part is None or _found(newest.tp, part).batch_id != newest.batch_id:
+                raise _changed(newest.batch_id)
+            parts.append(parse_part(part.metadata))
+            if parts[-1]._replace(number=0, text="") != newest.part._replace(text=""):
+                raise _changed(newest.batch_id)
+        return Recorded(unpack(newest.batch_id, parts), newest.tp.topic)
+
+
+def _found(tp: TopicPartition, committed: CommittedOffset) -> _Found:
+    return _Found(tp, committed.offset, parse_part(committed.metadata))
+
+
+def _changed(batch_id: int) -> BrokerError:
+    """Another decision was made between the reads of the parts: read again."""
+    return BrokerError(ErrorCode.unstable_offset_commit, f"the decision for batch {batch_id} is being replaced")

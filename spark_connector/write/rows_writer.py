@@ -1,0 +1,187 @@
+"""Rows to record batches on the wire, column by column: the hot path of a writing task.
+
+Called by attempt.py with the Arrow batches Spark hands to a task. Some megabytes of rows are gathered, sorted by topic
+and partition (stably: rows of a partition keep their order), encoded partition by partition and sent while the next
+are gathered. Memory holds those rows twice and what is under way.
+
+Errors: ConnectorError and ConfigError for data that cannot be written, UnknownTopic, and what `BatchSender` raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.client.batch_sender import BatchSender
+from broker.client.cluster import Cluster
+from broker.client.connection import Connection
+from broker.client.metadata import Node
+from broker.client.transactions import TransactionHandle, add_partitions
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.batch import parse_header
+from broker.records.columns import encode_columns
+from broker.records.compression import Codec
+from spark_connector.options.write_options import WriteOptions
+from spark_connector.write.columns import to_rows
+from spark_connector.write.routing import StickyRuns, partitions_of_rows
+
+__all__ = ["RowsWriter", "Written"]
+
+_GATHERED_BYTES: Final = 16 << 20
+"""Rows sorted at a time: enough for fair batches where a topic has many partitions."""
+
+_MOST_PARTITIONS_OF_INT16: Final = 1 << 15
+
+
+class Written(NamedTuple):
+    """What a task wrote: records, bytes as they went over the wire, and where to, sorted."""
+
+    rows: int
+    bytes: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class RowsWriter:
+    """Writes Arrow batches of one task. Not thread-safe, and of no more use after an error."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        options: WriteOptions,
+        *,
+        transaction: TransactionHandle | None = None,
+        idle: MutableMapping[Node, Connection] | None = None,
+    ) -> None:
+        """`transaction`: what the records become part of, if any; `idle`: see BatchSender."""
+        self._cluster = cluster
+        self._options = options
+        self._transaction = transaction
+        self._sender = BatchSender(cluster, transaction=transaction, idle=idle)
+        self._codec = Codec.from_name(options.client.compression_type)
+        self._gathered: list[pa.Table] = []
+        self._gathered_bytes = 0
+        self._sticky: dict[tuple[str, int], StickyRuns] = {}
+        self._partitions: set[TopicPartition] = set()
+        self._rows = 0
+        self._bytes = 0
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take the rows of `batch`; sends when enough are there."""
+        if batch.num_rows:
+            rows = to_rows(batch, self._options)
+            self._gathered.append(rows)
+            self._gathered_bytes += rows.nbytes
+            if self._gathered_bytes >= _GATHERED_BYTES:
+                self._send_gathered()
+
+    def finish(self) -> Written:
+        """Send the rest and wait until every record is acknowledged."""
+        self._send_gathered()
+        self._sender.flush()
+        return Written(self._rows, self._bytes, tuple(sorted(self._partitions)))
+
+    def close(self) -> None:
+        """Let the connections go. May be called again."""
+        self._sender.close()
+
+    def _send_gathered(self) -> None:
+        if not self._gathered:
+            return
+        rows = pa.concat_tables(self._gathered).combine_chunks()
+        self._gathered, self._gathered_bytes = [], 0
+        self._refuse_too_large(rows)
+        parts = [
+            (TopicPartition(topic, partition), part)
+            for topic, of_topic in self._by_topic(rows)
+            for partition, part in self._by_partition(topic, of_topic)
+        ]
+        new = {tp for tp, _ in parts} - self._partitions
+        if new and self._transaction is not None:
+            add_partitions(self._cluster, self._transaction, new)
+        self._partitions |= new
+        for tp, part in parts:
+            self._send(tp, part)
+        self._rows += rows.num_rows
+
+    def _by_topic(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        if self._options.topic is not None:
+            yield self._options.topic, rows
+            return
+        topics = rows["topic"].combine_chunks().dictionary_encode()
+        if isinstance(topics, pa.ChunkedArray):
+            topics = topics.chunk(0)
+        codes = topics.indices.to_numpy()
+        for code, part in _grouped(rows.drop_columns(["topic"]), codes, len(topics.dictionary)):
+            yield topics.dictionary[code].as_py(), part
+
+    def _by_partition(self, topic: str, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+        settings = self._options.client
+        count = len(self._cluster.partitions(topic))
+        sticky = self._sticky.get((topic, count))
+        if sticky is None:
+            sticky = self._sticky[topic, count] = StickyRuns(count)
+        rows_per_run = max(1, settings.batch_size * rows.num_rows // max(1, rows.nbytes))
+        partitions = partitions_of_rows(
+            rows,
+            topic,
+            count,
+            sticky,
+            rows_per_run=1 if settings.partitioner == "roundrobin" else rows_per_run,
+            by_key=settings.partitioner == "murmur2_random",
+        )
+        return _grouped(rows, partitions, count)
+
+    def _send(self, tp: TopicPartition, rows: pa.Table) -> None:
+        names = rows.schema.names
+        key, headers = (rows[name].chunk(0) if name in names else None for name in ("key", "headers"))
+        stamp = self._sender.stamp(tp)
+        batches = encode_columns(
+            key,
+            rows["value"].chunk(0),
+            rows["timestamp"].chunk(0),
+            headers,
+            codec=self._codec,
+            max_bytes=min(self._options.client.batch_size, self._sender.largest_batch(tp.topic)),
+            producer_id=stamp.producer_id,
+            producer_epoch=stamp.producer_epoch,
+            base_sequence=stamp.base_sequence,
+            transactional=self._transaction is not None,
+        )
+        for batch in batches:
+            self._sender.send(tp, batch, parse_header(batch).record_count)
+            self._bytes += len(batch)
+
+    def _refuse_too_large(self, rows: pa.Table) -> None:
+        limit = self._options.client.max_request_size
+        sizes = pc.binary_length(rows["value"]).fill_null(0)
+        if "key" in rows.schema.names:
+            sizes = pc.add(sizes, pc.binary_length(rows["key"]).fill_null(0))
+        largest = pc.max(sizes).as_py() or 0
+        if largest > limit:
+            raise BrokerError(
+                ErrorCode.message_too_large,
+                f"a row of {largest} bytes exceeds kafka.max.request.size={limit}: raise it, and the topic's "
+                "max.message.bytes",
+            )
+
+
+def _grouped(
+    rows: pa.Table, codes: np.ndarray[tuple[int], np.dtype[np.int32]], count: int
+) -> Iterator[tuple[int, pa.Table]]:
+    """(code, its rows in order) for each code below `count` that occurs."""
+    present = np.flatnonzero(np.bincount(codes, minlength=1))
+    if len(present) == 1:
+        yield int(present[0]), rows
+        return
+    if count <= _MOST_PARTITIONS_OF_INT16:
+        codes = codes.astype(np.int16)  # numpy sorts these by radix
+    order = np.argsort(codes, kind="stable")
+    edges = np.searchsorted(codes[order], present)
+    taken = rows.take(pa.array(order)).combine_chunks()
+    for code, begin, end in zip(present.tolist(), edges.tolist(), [*edges.tolist()[1:], len(order)], strict=True):
+        yield code, taken.slice(begin, end - begin)
