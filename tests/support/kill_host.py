@@ -46,8 +46,11 @@ class Attempt:
     seconds: float = 0.0
 
     def has_reached(self, name: str) -> bool:
-        """Whether the job has told of `name`: a batch as `batch 2`, a phase of a load as `commit`."""
-        return any(event.get("name") == name or f"batch {event.get('number')}" == name for event in self.events)
+        """Whether the job has told of `name`: its second micro-batch is `batch 2`, a load's phase is its name."""
+        batches = sum(event["event"] == "batch" for event in self.events)
+        return any(event.get("name") == name for event in self.events) or name in (
+            f"batch {number}" for number in range(1, batches + 1)
+        )
 
 
 class SparkHost:

@@ -31,9 +31,9 @@ Say = Callable[[str], None]
 _HANGS = 180.0  # seconds without an end
 _TRIES = 5  # runs of a job after the last blow
 _AIMS = 4  # runs that may end before their blow falls
-_SECOND_BLOW = 0.3  # share of the rounds
+_SECOND_BLOW = 0.25  # share of the rounds
 _LONGEST_OUTAGE = 2.0  # seconds between the death of a server and its start
-_AFTER_EVENT = 0.4  # seconds
+_AFTER_EVENT = 0.3  # seconds
 _FIRST_GUESS = 5.0  # seconds a job takes
 
 

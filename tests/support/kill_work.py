@@ -30,7 +30,7 @@ class Work(abc.ABC):
     """One job's input and output."""
 
     job: Job
-    records = 3_000  # per run that is aimed at
+    records = 2_400  # per run that is aimed at
     cap = 600  # offsets per micro-batch or task
     events: tuple[str, ...] = ()
     """What the job tells of on its way, to strike after."""
@@ -88,7 +88,7 @@ class Work(abc.ABC):
 
 class _Read(Work):
     job = Job.READ
-    records, cap = 12_000, 1_500
+    records, cap = 6_000, 1_000
 
     def audit(self, *, complete: bool) -> list[str]:
         """Plain parquet makes no promise about what lies there while it is being written."""
@@ -97,7 +97,7 @@ class _Read(Work):
 
 class _Stream(Work):
     job = Job.STREAM
-    events = ("batch 0", "batch 1", "batch 3")
+    events = ("batch 1", "batch 2", "batch 3")
 
     def audit(self, *, complete: bool) -> list[str]:
         return self._audit_rows(rows_of_stream(self._storage("output")), complete)
@@ -105,7 +105,7 @@ class _Stream(Work):
 
 class _Load(Work):
     job = Job.LOAD
-    records = 12_000
+    records = 6_000
     events = ("plan", "write", "commit")
 
     def arguments(self) -> dict[str, Any]:
@@ -119,7 +119,7 @@ class _Load(Work):
             "offsets": "zookeeper" if in_zookeeper else "files",
             "zookeeper_connect": f"{self.servers.zookeeper}/loads" if in_zookeeper else None,
             "storage_options": self._storage_options,
-            "options": {"maxRecordsPerPartition": "1500"},  # several tasks
+            "options": {"maxRecordsPerPartition": "1000"},  # several tasks
         }
 
     def audit(self, *, complete: bool) -> list[str]:
@@ -128,7 +128,7 @@ class _Load(Work):
 
 class _Sink(Work):
     job = Job.SINK
-    events = ("batch 0", "batch 1", "batch 3")
+    events = ("batch 1", "batch 2", "batch 3")
 
     def __init__(self, cell: Cell, servers: Servers, directory: Path, number: int) -> None:
         super().__init__(cell, servers, directory, number)
