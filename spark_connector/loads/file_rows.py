@@ -29,11 +29,9 @@ from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.storage import Storage
 
-__all__ = ["FORMATS", "Offsets", "UnreadableFile", "data_files", "read_offsets"]
+__all__ = ["Offsets", "UnreadableFile", "read_offsets"]
 
 Offsets = npt.NDArray[np.int64]
-
-FORMATS = ("parquet", "orc", "json", "avro")
 
 _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 _AVRO_TYPES = {"topic": "string", "partition": "int", "offset": "long"}
@@ -46,21 +44,6 @@ _CRC_READ = 4 << 20  # bytes
 
 class UnreadableFile(PykafkaError):
     """A file is not what its name says; the text names it."""
-
-
-def data_files(storage: Storage, directory: str) -> dict[str, int]:
-    """Name below `directory` → bytes of every file that readers see, those in directories below included."""
-    found = {}
-    sizes = storage.file_sizes(directory)
-    for name in storage.names(directory):
-        if name.startswith(("_", ".")):
-            continue
-        if name in sizes:
-            found[name] = sizes[name]
-        else:
-            below = data_files(storage, f"{directory}/{name}")
-            found.update({f"{name}/{file}": size for file, size in below.items()})
-    return found
 
 
 def read_offsets(storage: Storage, directory: str, name: str, format: str) -> dict[TopicPartition, list[Offsets]]:

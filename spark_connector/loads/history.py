@@ -21,7 +21,10 @@ from spark_connector.loads.request import Target
 from spark_connector.loads.rewind import REWOUND, aside_of
 from spark_connector.storage import Storage, open_storage
 
-__all__ = ["HistoryEntry", "LoadState", "Outputs", "read_history"]
+__all__ = ["FILE_FORMATS", "HistoryEntry", "LoadState", "Outputs", "read_history"]
+
+FILE_FORMATS = ("parquet", "json", "orc", "avro")
+"""Those of which every load has a directory."""
 
 _READERS = 8  # manifests at once; each is a round trip or two on HDFS
 _PREFIX = published_directory("")
@@ -149,6 +152,8 @@ def _undone(records: Iterable[LoadRecord]) -> dict[str, LoadRecord]:
 def _logged_entry(record: LoadRecord, outputs: Outputs, undone: Mapping[str, LoadRecord]) -> HistoryEntry:
     if record.rewind is not None:
         return HistoryEntry(record, LoadState.REWIND)
+    if record.format not in FILE_FORMATS:
+        return HistoryEntry(record, LoadState.PUBLISHED)  # a table: what is committed is visible
     output = outputs.at(record.output)
     if record.load_id in undone:
         aside = aside_of(undone[record.load_id].load_id, record.load_id)

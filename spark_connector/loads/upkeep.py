@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from broker.errors import ConfigError
-from spark_connector.loads.history import HistoryEntry, LoadState, read_history
+from spark_connector.loads.history import FILE_FORMATS, HistoryEntry, LoadState, read_history
 from spark_connector.loads.planner import LoadSite, open_site
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import Target
@@ -70,6 +70,9 @@ def _standing_without_gap(target: Target, site: LoadSite, to_load: str) -> list[
             raise ConfigError(
                 f"{entry.directory} is visible, but not a load of this commit log; move it away before a rewind"
             )
+    tables = [entry.record for entry in entries if entry.record.format not in FILE_FORMATS and not entry.record.rewind]
+    if tables:
+        raise ConfigError(f"format '{tables[0].format}' cannot be rewound: only loads into files can be taken back")
     records = [replace(entry.record, files=()) for entry in entries]
     gone = {entry.record.load_id for entry in entries if entry.state is LoadState.REWOUND}
     numbers = {record.id.sequence for record in records} | set(site.log.sequences())

@@ -21,8 +21,8 @@ import numpy as np
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import MANIFEST
-from spark_connector.loads.file_rows import FORMATS, Offsets, UnreadableFile, data_files, read_offsets
-from spark_connector.loads.history import HistoryEntry, LoadState, Outputs, read_history
+from spark_connector.loads.file_rows import Offsets, UnreadableFile, read_offsets
+from spark_connector.loads.history import FILE_FORMATS, HistoryEntry, LoadState, Outputs, read_history
 from spark_connector.loads.log_rows import LogRows
 from spark_connector.loads.planner import LoadSite, open_site
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
@@ -49,7 +49,9 @@ class LoadCheck:
         if self.problems:
             return "mismatch"
         counted = [count for count in self.partitions if count.end > count.start]
-        return "unverifiable" if counted and all(count.log_rows is None for count in counted) else "ok"
+        if any(count.log_rows is not None for count in counted) or not (counted or self.notes):
+            return "ok"
+        return "unverifiable"
 
     def to_json(self) -> dict[str, Any]:
         return {"verdict": self.verdict, **asdict(self)}
@@ -93,16 +95,17 @@ def verify(
 
 def _check_load(entry: HistoryEntry, outputs: Outputs, log: LogRows) -> LoadCheck:
     record = entry.record
+    if record.format not in FILE_FORMATS:
+        return LoadCheck(record.load_id, (), (), (f"what is in format '{record.format}' cannot be recounted",))
     if entry.directory is None:
         return LoadCheck(record.load_id, (), (f"its directory, {record.output}/load={record.load_id}, is gone",), ())
-    if record.format not in FORMATS:
-        return LoadCheck(record.load_id, (), (), (f"the files of format '{record.format}' cannot be recounted",))
     output = outputs.at(record.output)
     directory = entry.directory.removeprefix(output.url + "/")
     problems, notes = [], []
     if entry.state is LoadState.HIDDEN:
         notes.append("it is committed, but not visible yet; the next load or a recovery shows it")
-    files = data_files(output, directory)
+    sizes = output.tree_sizes(directory).items()
+    files = {name: size for name, size in sizes if not name.rpartition("/")[2].startswith(("_", "."))}
     problems += _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
     held, unreadable = _held(outputs, record, directory, files)
     problems += unreadable

@@ -1,0 +1,54 @@
+"""What `pykafka loads verify` and `pykafka load --verify` print: a table of counts, then what does not add up."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from spark_connector.loads.verify import LoadCheck, Verification
+
+__all__ = ["print_verified"]
+
+_STYLES = {"ok": "green", "mismatch": "red", "unverifiable": "yellow"}
+
+
+def print_verified(verified: Verification, as_json: bool) -> None:
+    """One document, or a row per load; problems and what could not be checked in words below."""
+    if as_json:
+        typer.echo(json.dumps(verified.to_json(), indent=2))
+        return
+    console = Console()
+    if not verified.loads and verified.ok:
+        console.print("Nothing has been loaded.")
+        return
+    table = Table()
+    for heading in ("load", "verdict"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("partitions", "committed", "in files", "in the log", "gone from the log"):
+        table.add_column(heading, justify="right")
+    for load in verified.loads:
+        style = _STYLES[load.verdict]
+        table.add_row(load.load_id, f"[{style}]{load.verdict}[/]", *(f"{number:,}" for number in _numbers(load)))
+    console.print(table)
+    for load in verified.loads:
+        for text in (*load.problems, *load.notes):
+            console.print(f"{load.load_id}: {text}", soft_wrap=True, highlight=False, markup=False)
+    for text in verified.problems:
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+    if verified.ok:
+        rows = sum(count.file_rows for load in verified.loads for count in load.partitions)
+        console.print(f"{len(verified.loads):,} loads with {rows:,} rows agree with what is left of the log.")
+
+
+def _numbers(load: LoadCheck) -> tuple[int, int, int, int, int]:
+    counts = load.partitions
+    return (
+        len(counts),
+        sum(count.rows for count in counts),
+        sum(count.file_rows for count in counts),
+        sum(count.log_rows or 0 for count in counts),
+        sum(count.gone for count in counts),
+    )

@@ -1,0 +1,118 @@
+"""Offsets out of files of every format, whole, empty, compressed, damaged, and in directories that are columns."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.orc
+import pyarrow.parquet
+import pytest
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.file_rows import UnreadableFile, read_offsets
+from spark_connector.storage import open_storage
+
+ROWS: list[dict[str, Any]] = [
+    {"key": None, "value": b"x" * (i % 7), "topic": "ab"[i % 2], "partition": i % 3, "offset": 2**40 + i}
+    for i in range(1000)
+]
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+    ]
+)
+EXPECTED = {
+    TopicPartition(topic, partition): [
+        row["offset"] for row in ROWS if (row["topic"], row["partition"]) == (topic, partition)
+    ]
+    for topic in "ab"
+    for partition in range(3)
+}
+
+
+def write(path: Path, format: str, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table = pa.Table.from_pylist(rows, schema=SCHEMA)
+    if format == "parquet":
+        pyarrow.parquet.write_table(table, path, row_group_size=300)
+    elif format == "orc":
+        pyarrow.orc.write_table(table, path)
+    elif format == "json":
+        lines = [json.dumps({**row, "value": row["value"].hex(), "note": {"a": 1}}) + "\n" for row in rows]
+        data = "".join(lines).encode()
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    else:
+        kinds = {"key": "bytes", "value": "bytes", "topic": "string", "partition": "int", "offset": "long"}
+        fields = [{"name": name, "type": ["null", kind]} for name, kind in kinds.items()]
+        with path.open("wb") as file:
+            fastavro.writer(file, {"type": "record", "name": "KafkaRecord", "fields": fields}, rows, codec="snappy")
+
+
+def read(root: Path, name: str, format: str) -> dict[TopicPartition, list[int]]:
+    found = read_offsets(open_storage(str(root)), "d", name, format)
+    return {tp: sorted(offset for array in arrays for offset in array.tolist()) for tp, arrays in found.items()}
+
+
+@pytest.mark.parametrize("name", ["part.parquet", "part.orc", "part.json", "part.json.gz", "part.avro"], ids=str)
+def test_every_row_of_every_format_is_found(tmp_path: Path, name: str) -> None:
+    format = name.split(".")[1]
+    write(tmp_path / "d" / name, format, ROWS)
+    assert read(tmp_path, name, format) == EXPECTED
+    write(tmp_path / "d" / name, format, [])
+    assert read(tmp_path, name, format) == {}
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc", "json", "avro"])
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None], ids=["empty", "nonsense", "cut"])
+def test_damage_is_told_with_the_name_of_the_file(tmp_path: Path, format: str, damage: bytes | None) -> None:
+    path = tmp_path / "d" / "part"
+    write(path, format, ROWS)
+    path.write_bytes(path.read_bytes()[:-20] if damage is None else damage)
+    if format == "json" and damage == b"":
+        assert read(tmp_path, "part", format) == {}
+        return
+    with pytest.raises(UnreadableFile, match=f"part cannot be read as {format}: "):
+        read(tmp_path, "part", format)
+
+
+def test_a_column_that_is_missing_or_null_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "d" / "part"
+    write(path, "parquet", ROWS[:1])
+    pyarrow.parquet.write_table(pyarrow.parquet.ParquetFile(path).read().drop(["offset"]), path)
+    with pytest.raises(UnreadableFile, match="there is no column 'offset'"):
+        read(tmp_path, "part", "parquet")
+    write(path, "parquet", [{**ROWS[0], "offset": None}])
+    with pytest.raises(UnreadableFile, match="a row has no topic, partition or offset"):
+        read(tmp_path, "part", "parquet")
+    with pytest.raises(UnreadableFile, match="nothing is missing"):
+        read(tmp_path, "nothing", "parquet")
+
+
+def test_columns_that_are_directories_are_read_from_their_names(tmp_path: Path) -> None:
+    name = "topic=a%3Db/partition=7/part.parquet"
+    path = tmp_path / "d" / name
+    write(path, "parquet", ROWS[:3])
+    pyarrow.parquet.write_table(pyarrow.parquet.ParquetFile(path).read().drop(["topic", "partition"]), path)
+    assert read(tmp_path, name, "parquet") == {TopicPartition("a=b", 7): [2**40, 2**40 + 1, 2**40 + 2]}
+
+
+def test_bytes_that_disagree_with_hadoops_checksums_are_damage(tmp_path: Path) -> None:
+    path = tmp_path / "d" / "part.parquet"
+    write(path, "parquet", ROWS)
+    data = path.read_bytes()
+    sums = b"".join(zlib.crc32(data[at : at + 512]).to_bytes(4, "big") for at in range(0, len(data), 512))
+    path.with_name(".part.parquet.crc").write_bytes(b"crc\0" + (512).to_bytes(4, "big") + sums)
+    assert read(tmp_path, "part.parquet", "parquet") == EXPECTED
+    path.write_bytes(data[:100] + bytes([data[100] ^ 1]) + data[101:])
+    with pytest.raises(UnreadableFile, match=r"part.parquet is damaged: .* \(.part.parquet.crc\)"):
+        read(tmp_path, "part.parquet", "parquet")

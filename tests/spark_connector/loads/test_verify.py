@@ -1,0 +1,245 @@
+"""Recounting loads against a real broker's log: what is sound is called so, and every damage is found and named."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from confluent_kafka import Producer
+
+from broker.client.admin import Admin, ResourceType
+from broker.client.cluster import Cluster
+from broker.client.settings import ClientSettings
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.planner import open_site
+from spark_connector.loads.upkeep import prune, rewind
+from spark_connector.loads.verify import LoadCheck, Verification, verify
+from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
+from spark_connector.storage import open_storage
+from tests.support.broker_process import BrokerProcess
+from tests.support.plain_loads import PlainLoads
+from tests.support.topic_data import TopicData
+
+
+@contextlib.contextmanager
+def administration(bootstrap: str) -> Iterator[Admin]:
+    cluster = Cluster(ClientSettings.from_properties({"bootstrap.servers": bootstrap}), create_topics=False)
+    yield Admin(cluster)
+    cluster.close()
+
+
+@pytest.fixture
+def data(broker: BrokerProcess, topic: str) -> TopicData:
+    data = TopicData(broker.bootstrap, topic, partitions=2)
+    data.produce(400)
+    return data
+
+
+@pytest.fixture
+def loads(data: TopicData, tmp_path: Path) -> PlainLoads:
+    """Two loads: offsets 0 to 199 and 200 to 249 of two partitions."""
+    loads = PlainLoads(data.bootstrap, data.topic, tmp_path / "output")
+    loads.must_load()
+    data.produce(100)
+    loads.must_load()
+    return loads
+
+
+def verified(loads: PlainLoads) -> Verification:
+    return verify(loads.target, loads.bootstrap)
+
+
+def directories(loads: PlainLoads) -> list[Path]:
+    return sorted(loads.to.glob("load=*"))
+
+
+def only_mismatch(loads: PlainLoads, number: int) -> LoadCheck:
+    """The check of the load with this number, the only one that does not add up."""
+    found = verified(loads)
+    assert not found.ok
+    (wrong,) = (load for load in found.loads if load.verdict == "mismatch")
+    assert f"-{number:06d}-" in wrong.load_id
+    return wrong
+
+
+def rewrite(path: Path, change: Callable[[pa.Table], pa.Table]) -> None:
+    """Another program's idea of the same file; its manifest is made to agree, so that only the rows can tell."""
+    pyarrow.parquet.write_table(change(pyarrow.parquet.ParquetFile(path).read()), path)
+    manifest = json.loads((path.parent / "_manifest.json").read_text())
+    for file in manifest["files"]:
+        if file["name"] == path.name:
+            file["size"] = path.stat().st_size
+    (path.parent / "_manifest.json").write_text(json.dumps(manifest))
+
+
+def test_sound_loads_are_counted_partition_by_partition(loads: PlainLoads) -> None:
+    found = verified(loads)
+    assert found.ok
+    assert [load.verdict for load in found.loads] == ["ok", "ok"]
+    counts = [(c.start, c.end, c.rows, c.file_rows, c.log_rows, c.low, c.high) for c in found.loads[1].partitions]
+    assert counts == [(200, 250, 50, 50, 50, 200, 249)] * 2
+    assert json.loads(json.dumps(found.to_json()))["ok"] is True
+
+
+def test_a_file_that_is_missing_is_named(loads: PlainLoads) -> None:
+    (directories(loads)[0] / "part-1.parquet").unlink()
+    wrong = only_mismatch(loads, 1)
+    assert "part-1.parquet is missing" in wrong.problems
+    assert any("200 rows were committed, the files hold 0" in problem for problem in wrong.problems)
+    assert any("200 records of the log are not in the files, such as offset 0, 1, 2" in p for p in wrong.problems)
+
+
+@pytest.mark.parametrize("damage", ["cut", "garbage"])
+def test_a_file_that_is_damaged_is_named(loads: PlainLoads, damage: str) -> None:
+    path = directories(loads)[1] / "part-0.parquet"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-40] if damage == "cut" else b"\xff" * len(whole))
+    wrong = only_mismatch(loads, 2)
+    assert any(problem.startswith("part-0.parquet cannot be read as parquet") for problem in wrong.problems)
+
+
+def test_a_file_that_is_there_twice_is_named(loads: PlainLoads) -> None:
+    directory = directories(loads)[0]
+    shutil.copy(directory / "part-0.parquet", directory / "part-0-copy.parquet")
+    wrong = only_mismatch(loads, 1)
+    assert "part-0-copy.parquet is not a file of this load" in wrong.problems
+    assert any("200 rows are there more than once, such as offset 0, 1, 2" in problem for problem in wrong.problems)
+
+
+def test_rows_that_are_missing_doubled_or_foreign_are_counted(loads: PlainLoads) -> None:
+    path = directories(loads)[0] / "part-0.parquet"
+    rewrite(path, lambda table: pa.concat_tables([table.slice(0, 10), table.slice(20), table.slice(30, 5)]))
+    wrong = only_mismatch(loads, 1)
+    (count,) = (count for count in wrong.partitions if count.partition == 0)
+    assert (count.missing, count.doubled, count.file_rows, count.extra, count.outside) == (10, 5, 195, 0, 0)
+
+    def move(table: pa.Table) -> pa.Table:
+        moved = pa.array([offset + 190 for offset in table.column("offset").to_pylist()], pa.int64())
+        return table.set_column(table.schema.get_field_index("offset"), "offset", moved)
+
+    rewrite(path, move)
+    (count,) = (count for count in only_mismatch(loads, 1).partitions if count.partition == 0)
+    assert (count.outside, count.missing) == (180, 190)
+
+
+def test_a_manifest_that_is_forged_is_named(loads: PlainLoads) -> None:
+    path = directories(loads)[1] / "_manifest.json"
+    forged = json.loads(path.read_text())
+    forged["ranges"][0]["rows"] += 1
+    path.write_text(json.dumps(forged))
+    assert any("disagrees with the commit log" in problem for problem in only_mismatch(loads, 2).problems)
+    path.write_text("{}")
+    assert any("is not the manifest of this load" in problem for problem in only_mismatch(loads, 2).problems)
+
+
+def test_a_directory_that_is_gone_or_of_nobody_is_named(loads: PlainLoads) -> None:
+    first, second = directories(loads)
+    shutil.copytree(second, second.with_name(second.name + "-copy"))
+    (loads.to / "stray.parquet").write_bytes(b"")
+    shutil.rmtree(first)
+    found = verified(loads)
+    assert [problem.split()[0].rpartition("/")[2] for problem in found.problems] == [
+        second.name + "-copy",
+        "stray.parquet",
+    ]
+    assert found.loads[0].problems[0].endswith("is gone")
+
+
+def test_loads_that_overlap_and_offsets_that_went_back_are_named(loads: PlainLoads) -> None:
+    with open_site(loads.target) as site:
+        store = FilesOffsetStore(site.output.below("_offsets"))
+    tp = TopicPartition(loads.topic, 0)
+    store.commit(loads.target.group, {tp: 240})
+    assert f"{tp}: loaded up to offset 250, but the group stands at 240: the next load doubles rows" in (
+        verified(loads).problems
+    )
+    loads.must_load()
+    assert any(f"{tp}: offsets 240 to 249 are in" in problem for problem in verified(loads).problems)
+
+
+def test_records_that_were_skipped_between_two_loads_are_named(loads: PlainLoads, data: TopicData) -> None:
+    data.produce(100)
+    store = FilesOffsetStore(open_storage(str(loads.to)).below("_offsets"))
+    store.commit(loads.target.group, {TopicPartition(loads.topic, 1): 290})
+    loads.must_load()
+    (problem,) = verified(loads).problems
+    assert "40 records of offsets 250 to 289, between" in problem
+
+
+def test_what_the_log_no_longer_has_is_unverifiable_not_wrong(loads: PlainLoads) -> None:
+    with administration(loads.bootstrap) as admin:
+        admin.delete_records({TopicPartition(loads.topic, 0): 220, TopicPartition(loads.topic, 1): 200})
+    found = verified(loads)
+    assert found.ok
+    assert [load.verdict for load in found.loads] == ["unverifiable", "ok"]
+    assert [count.gone for load in found.loads for count in load.partitions] == [200, 200, 20, 0]
+    (directories(loads)[0] / "part-0.parquet").unlink()
+    assert only_mismatch(loads, 1).partitions[0].file_rows == 0
+
+
+def test_a_topic_that_is_gone_is_unverifiable(loads: PlainLoads) -> None:
+    with administration(loads.bootstrap) as admin:
+        admin.delete_topics([loads.topic])
+    found = verified(loads)
+    assert found.ok
+    assert {load.verdict for load in found.loads} == {"unverifiable"}
+
+
+def test_transactions_and_their_markers_are_no_rows(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+    TopicData(broker.bootstrap, topic, partitions=1)
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
+    producer.init_transactions(30)
+    for end in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+        producer.begin_transaction()
+        for number in range(10):
+            producer.produce(topic, str(number))
+        producer.flush(30)
+        end(30)
+    loads = PlainLoads(broker.bootstrap, topic, tmp_path / "output")
+    loads.must_load()
+    (load,) = verified(loads).loads
+    assert (load.verdict, load.partitions[0].log_rows, load.partitions[0].end) == ("ok", 30, 33)
+    committed = {"kafka.isolation.level": "read_committed"}
+    (load,) = verify(loads.target, loads.bootstrap, options=committed).loads
+    assert (load.verdict, load.partitions[0].extra) == ("mismatch", 10)
+    with administration(loads.bootstrap) as admin:
+        admin.alter_configs(ResourceType.TOPIC, topic, {"cleanup.policy": "compact"})
+    (load,) = verify(loads.target, loads.bootstrap, options=committed).loads
+    assert (load.verdict, load.partitions[0].compacted) == ("ok", 10), "compaction might have dropped them"
+
+
+def test_rewound_loads_are_left_out_and_pruned_ones_are_not(loads: PlainLoads) -> None:
+    first, second = directories(loads)
+    rewind(loads.target, first.name.removeprefix("load="))
+    found = verified(loads)
+    assert found.ok
+    assert [load.load_id for load in found.loads] == [first.name.removeprefix("load=")]
+    loads.must_load()
+    assert prune(loads.target, 1) == [1, 2, 3]
+    found = verified(loads)
+    assert found.ok
+    assert len(found.loads) == 2
+    assert (loads.to / "_rewound").exists()
+    assert not second.exists()
+
+
+def test_one_load_may_be_asked_for_and_must_be_there(loads: PlainLoads) -> None:
+    name = directories(loads)[0].name.removeprefix("load=")
+    assert [load.load_id for load in verify(loads.target, loads.bootstrap, only=[name]).loads] == [name]
+    with pytest.raises(ConfigError, match="there is no committed load 'nobody'"):
+        verify(loads.target, loads.bootstrap, only=["nobody"])
+
+
+def test_the_loads_of_another_kind_of_entry_do_not_disturb(loads: PlainLoads) -> None:
+    store = FilesOffsetStore(open_storage(str(loads.to)).below("_offsets"))
+    newest = store.newest(loads.target.group)
+    assert newest is not None
+    store.append(FilesEntry(loads.target.group, newest.sequence + 1, {**newest.offsets, TopicPartition("else", 0): 3}))
+    assert verified(loads).ok

@@ -1,0 +1,120 @@
+"""Loads of a real broker's records without Spark: planned, staged and committed as load.py does it, written by pyarrow.
+
+`PlainLoads` is one group's loads into one directory. Used where the Spark side does not matter: history, verification,
+the service. `python -m tests.support.plain_loads ARGUMENTS` (JSON) is a service of such loads, to be killed.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+
+from spark_connector.loads.planner import open_site, plan_load
+from spark_connector.loads.record import LoadRange, LoadRecord
+from spark_connector.loads.request import LoadRequest, Target
+from spark_connector.loads.watch import Watch
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.read.fetch import read_range
+from spark_connector.read.planning import OffsetRange
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What `watch` is told of a load."""
+
+    load_id: str | None
+    ranges: tuple[LoadRange, ...] = ()
+
+
+class PlainLoads:
+    """Loads `topic` into `to`, a parquet file per partition."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, to: Path, *, zookeeper: str | None = None, max_records: int | None = None
+    ) -> None:
+        offsets = "files" if zookeeper is None else "zookeeper"
+        self.bootstrap, self.topic, self.to = bootstrap, topic, to
+        self.target = Target(str(to), f"g-{topic}", offsets, zookeeper)
+        self._max_records = max_records
+        self.words = ["--to", str(to), "--group", self.target.group]
+        self.words += ["--zookeeper", zookeeper] if zookeeper else []
+
+    def load(self, on_phase: Callable[[str, LoadRecord | None], None] | None = None) -> Loaded:
+        tell = on_phase or (lambda phase, record: None)
+        request = LoadRequest.build(
+            self.target,
+            bootstrap_servers=self.bootstrap,
+            topic=self.topic,
+            format="parquet",
+            starting_offsets="earliest",
+            max_records=self._max_records,
+            options={},
+            write_options={},
+            from_load=None,
+            from_directory=None,
+        )
+        with open_site(self.target) as site:
+            tell("repair", None)
+            site.committer.repair()
+            tell("plan", None)
+            record = plan_load(request, site)
+            if record is None:
+                return Loaded(None)
+            tell("write", record)
+            directory = site.committer.stage(record)
+            rows = {}
+            for range in record.ranges:
+                table = self._read(range)
+                path = f"{directory}/part-{range.partition}.parquet"
+                with site.output.open_output(path) as file:
+                    pyarrow.parquet.write_table(table, file)
+                rows[range.tp] = table.num_rows
+            sealed = record.completed(rows, site.output.file_sizes(directory))
+            site.committer.seal(sealed)
+            tell("commit", sealed)
+            site.committer.commit(sealed)
+            tell("done", sealed)
+            return Loaded(sealed.load_id, sealed.ranges)
+
+    def must_load(self) -> str:
+        """The id of a load that must find something new."""
+        load_id = self.load().load_id
+        assert load_id is not None
+        return load_id
+
+    def directory(self, load_id: str) -> Path:
+        return self.to / f"load={load_id}"
+
+    def visible(self) -> list[tuple[str, int, int]]:
+        """(topic, partition, offset) of every row that a reader of the directory finds, sorted."""
+        rows: list[tuple[str, int, int]] = []
+        for path in self.to.glob("load=*/*.parquet"):
+            table = pyarrow.parquet.ParquetFile(path).read(["topic", "partition", "offset"])
+            rows += zip(*(column.to_pylist() for column in table.columns), strict=True)
+        return sorted(rows)
+
+    def _read(self, range: LoadRange) -> pa.Table:
+        options = parse_options({"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.topic}, Mode.BATCH)
+        return pa.Table.from_batches(read_range(options, OffsetRange(range.tp, range.start, range.end)))
+
+
+def main() -> None:
+    """Load at once whatever is new, again and again, until killed; a line per load."""
+    arguments: dict[str, Any] = json.loads(sys.argv[1])
+    arguments["to"] = Path(arguments["to"])
+    loads = PlainLoads(**arguments)
+    print("ready", flush=True)
+    for loaded in Watch(loads.load, interval=0.05, stop=threading.Event()):
+        print(loaded.load_id, flush=True)
+
+
+if __name__ == "__main__":
+    main()
