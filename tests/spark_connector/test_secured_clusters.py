@@ -1,0 +1,178 @@
+"""Spark against brokers with TLS and logins, by the options of Spark's own source; secrets stay secret."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.options.write_options import parse_write_options
+from spark_connector.read.batch_reader import KafkaBatchReader
+from spark_connector.read.stream_reader import KafkaStreamReader
+from tests.support.secured import (
+    PLAIN_PASSWORD,
+    PLAIN_USER,
+    SCRAM_PASSWORD,
+    SCRAM_USER,
+    SECRETS,
+    Certificates,
+    SecuredBroker,
+)
+from tests.support.topics import Topic
+
+WRONG = "wrong-s3cret"
+QUICKLY = 20.0  # seconds until a refused login or certificate must be an error, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[SecuredBroker]:
+    directory = tmp_path_factory.mktemp("secured")
+    certificates = Certificates.make(directory)
+    with SecuredBroker(directory / "data", certificates, f"{zookeeper}/spark-secured") as process:
+        yield process
+
+
+def login(module: str, user: str, password: str) -> str:
+    return f'org.apache.kafka.common.security.{module} required username="{user}" password="{password}";'
+
+
+def sasl_ssl(broker: SecuredBroker, password: str = SCRAM_PASSWORD, ca: Path | None = None) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": broker.listeners["SASL_SSL"],
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.ssl.truststore.location": str(ca or broker.certificates.ca),
+        "kafka.ssl.truststore.type": "PEM",
+        "kafka.sasl.mechanism": "SCRAM-SHA-512",
+        "kafka.sasl.jaas.config": login("scram.ScramLoginModule", SCRAM_USER, password),
+    }
+
+
+def sasl_plaintext(broker: SecuredBroker) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": broker.listeners["SASL_PLAINTEXT"],
+        "kafka.security.protocol": "SASL_PLAINTEXT",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.jaas.config": login("plain.PlainLoginModule", PLAIN_USER, PLAIN_PASSWORD),
+    }
+
+
+def client_certificate(broker: SecuredBroker) -> dict[str, str]:
+    return {
+        "kafka.bootstrap.servers": broker.listeners["MTLS"],
+        "kafka.security.protocol": "SSL",
+        "kafka.ssl.truststore.certificates": broker.certificates.ca.read_text(),
+        "kafka.ssl.keystore.location": str(broker.certificates.client),
+        "kafka.ssl.keystore.type": "PEM",
+    }
+
+
+@pytest.fixture
+def numbers(secured: SecuredBroker, topic: str) -> dict[str, str]:
+    """The options that name a topic of 30 records."""
+    Topic(secured.listeners["PLAINTEXT"], topic).number(30)
+    return {"subscribe": topic, "startingOffsets": "earliest"}
+
+
+def start(spark: SparkSession, options: dict[str, str], home: Path) -> Any:
+    writer = spark.readStream.format("pykafka").options(**options).load().writeStream.format("parquet")
+    where = {"path": str(home / "output"), "checkpointLocation": str(home / "checkpoint")}
+    return writer.options(**where).trigger(availableNow=True).start()
+
+
+@pytest.mark.parametrize("way", [sasl_ssl, sasl_plaintext, client_certificate], ids=lambda way: way.__name__)
+def test_batch_stream_and_the_store_of_offsets(
+    spark: SparkSession,
+    secured: SecuredBroker,
+    numbers: dict[str, str],
+    way: Callable[[SecuredBroker], dict[str, str]],
+    group: str,
+    tmp_path: Path,
+) -> None:
+    options = {**numbers, **way(secured)}
+    assert spark.read.format("pykafka").options(**options).load().count() == 30
+    query = start(spark, {**options, "offsetStore": "group", "group": group}, tmp_path)
+    assert query.awaitTermination(100)
+    assert spark.read.parquet(str(tmp_path / "output")).count() == 30
+    consumer = Consumer({"bootstrap.servers": secured.listeners["PLAINTEXT"], "group.id": group})
+    (found,) = consumer.committed([TopicPartition(numbers["subscribe"], 0)], 30)
+    consumer.close()
+    assert found.offset == 30
+
+
+def test_nothing_that_is_shown_of_a_query_has_a_secret(
+    spark: SparkSession, secured: SecuredBroker, numbers: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {**numbers, **sasl_ssl(secured)}
+    frame = spark.read.format("pykafka").options(**options).load().where("offset > 3")
+    stream = spark.readStream.format("pykafka").options(**options).load()
+    frame.createOrReplaceTempView("secured")
+    for one in (frame, stream):
+        one.explain(True)
+        one.explain("formatted")
+    spark.sql("EXPLAIN EXTENDED SELECT count(*) FROM secured").show(truncate=False)
+    spark.sql("DESCRIBE EXTENDED secured").show(truncate=False)
+    shown = [capsys.readouterr().out, *_plans(frame), *_plans(stream)]
+    for read in (
+        KafkaBatchReader(parse_options(options, Mode.BATCH)),
+        KafkaStreamReader(parse_options(options, Mode.STREAM)),
+    ):
+        shown += [str(read), repr(read), str(vars(read))]
+    shown.append(repr(parse_options({**options, "offsetStore": "group", "group": "g"}, Mode.STREAM)))
+    assert "pykafka" in shown[0]
+    assert_no_secret("\n".join(shown))
+
+
+def test_options_are_pickled_with_their_secrets_for_executors_must_log_in_too(secured: SecuredBroker) -> None:
+    options = parse_options({"subscribe": "t", **sasl_ssl(secured)}, Mode.BATCH)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert SCRAM_PASSWORD.encode() in pickle.dumps(options)
+
+
+@pytest.mark.parametrize("refused", ["password", "authority"])
+def test_a_refused_login_or_certificate_is_an_error_at_once_that_tells_no_secret(
+    spark: SparkSession, secured: SecuredBroker, numbers: dict[str, str], refused: str, tmp_path: Path
+) -> None:
+    changed: dict[str, Any] = {"password": WRONG} if refused == "password" else {"ca": secured.certificates.stranger_ca}
+    says = r"(?i)authentication" if refused == "password" else r"(?i)certificate"
+    options = {**numbers, **sasl_ssl(secured, **changed)}
+    began = time.monotonic()
+    with pytest.raises(PySparkException, match=says) as batch:
+        spark.read.format("pykafka").options(**options).load().count()
+    query = start(spark, options, tmp_path)
+    with pytest.raises(StreamingQueryException, match=says) as stream:
+        query.awaitTermination(100)
+    assert time.monotonic() - began < 2 * QUICKLY
+    assert_no_secret(f"{batch.value}\n{stream.value}\n{query.exception()}\n{stream.value!r}")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"kafka.sasl.jaas.config": f'nonsense password="{WRONG}"'}, {"kafka.sasl.mechanism": "GSSAPI"}]
+)
+def test_a_login_that_cannot_be_read_is_refused_without_showing_it(
+    secured: SecuredBroker, wrong: dict[str, str]
+) -> None:
+    options = {**sasl_ssl(secured), **wrong}
+    with pytest.raises(ValueError, match="sasl") as reading:
+        parse_options({"subscribe": "t", **options}, Mode.ANY)
+    with pytest.raises(ValueError, match="sasl") as writing:
+        parse_write_options({"topic": "t", **options}, stream=False)
+    assert_no_secret(f"{reading.value!r} {writing.value!r}")
+
+
+def _plans(frame: DataFrame) -> list[str]:
+    """The plan as Spark's event log and UI have it, and as its debugging aids."""
+    execution = frame._jdf.queryExecution()
+    return [execution.toString(), execution.logical().toJSON(), execution.analyzed().toJSON(), repr(frame), str(frame)]
+
+
+def assert_no_secret(text: str) -> None:
+    for secret in (*SECRETS, WRONG, "PRIVATE KEY"):
+        assert secret not in text
