@@ -8,7 +8,9 @@ Raises ConfigError for anything that selects nothing or cannot be read.
 
 from __future__ import annotations
 
+import json
 import re
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -50,12 +52,13 @@ class SubscribePattern:
 
 @dataclass(frozen=True)
 class Assign:
-    """These partitions and no others."""
+    """These partitions and no others, in order."""
 
     partitions: tuple[TopicPartition, ...]
 
     def selects(self, tp: TopicPartition) -> bool:
-        return tp in self.partitions
+        place = bisect_left(self.partitions, tp)
+        return self.partitions[place : place + 1] == (tp,)
 
 
 Subscription = Subscribe | SubscribePattern | Assign
@@ -63,7 +66,7 @@ Subscription = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True)
 class Selection:
-    """A subscription, less what `filterPartitions` leaves out. `text`: the options themselves, for the checkpoint."""
+    """A subscription, less what `filterPartitions` leaves out. `text`: these options, in one form, for checkpoints."""
 
     subscription: Subscription
     partitions: Intervals | Mapping[str, Intervals] | None
@@ -92,9 +95,11 @@ def parse_selection(values: OptionValues) -> Selection:
             f"{which} of the following options {verb} be specified for Kafka source: {', '.join(_STRATEGIES)}. "
             + ("Set e.g. 'subscribe' to a topic." if not given else f"Given: {', '.join(given)}.")
         )
-    names = [*given, _FILTER] if _FILTER in values else given
-    text = {name: values.text(name) or "" for name in names}
-    return Selection(_subscription(given[0], text[given[0]]), _partitions(values.text(_FILTER)), text)
+    subscription = _subscription(given[0], values.text(given[0]) or "")
+    text = {given[0]: _canonical(subscription)}
+    if (filtered := values.text(_FILTER)) is not None:
+        text[_FILTER] = filtered
+    return Selection(subscription, _partitions(filtered), text)
 
 
 def read_selection(text: Mapping[str, str]) -> Selection | None:
@@ -120,6 +125,17 @@ def _subscription(name: str, text: str) -> Subscription:
     except re.error as error:
         raise ConfigError(f"Option '{name}': '{text}' is not a regular expression: {error}") from None
     return SubscribePattern(text)
+
+
+def _canonical(subscription: Subscription) -> str:
+    if isinstance(subscription, SubscribePattern):
+        return subscription.pattern
+    if isinstance(subscription, Subscribe):
+        return ",".join(sorted(subscription.topics))
+    assigned: dict[str, list[int]] = {}
+    for tp in subscription.partitions:
+        assigned.setdefault(tp.topic, []).append(tp.partition)
+    return json.dumps(assigned)
 
 
 def _partitions(text: str | None) -> Intervals | Mapping[str, Intervals] | None:

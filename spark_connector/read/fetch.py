@@ -59,7 +59,7 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
                     raise
                 position = _first_left(options, cluster, planned, position)
     except UnknownTopic as error:
-        _report(options, planned, position, error.message)
+        _report(options, planned, position, error.message, until)
 
 
 def decode_fetched(
@@ -98,14 +98,16 @@ def _first_left(options: SourceOptions, cluster: Cluster, planned: OffsetRange, 
     """The broker does not have `position`: report the loss, and return where to go on."""
     tp, until = planned.tp, planned.until_offset
     earliest, latest = (list_offsets(cluster, {tp: place})[tp].offset for place in (EARLIEST, LATEST))
-    _report(options, planned, position, f"The broker has offsets [{earliest}, {latest}) of it.")
-    return min(max(earliest, position), until) if position < latest else until
+    go_on = min(max(earliest, position), until) if position < latest else until
+    _report(options, planned, position, f"The broker has offsets [{earliest}, {latest}) of it.", go_on)
+    return go_on
 
 
-def _report(options: SourceOptions, planned: OffsetRange, position: int, why: str) -> None:
+def _report(options: SourceOptions, planned: OffsetRange, position: int, why: str, go_on: int) -> None:
+    skipped = "" if options.fail_on_data_loss else f" Offsets skipped: {go_on - position}."
     reason = (
         f"Could not read records in offset [{position}, {planned.until_offset}) for topic partition {planned.tp} "
-        f"(topic '{planned.tp.topic}', partition {planned.tp.partition}). {why}"
+        f"(topic '{planned.tp.topic}', partition {planned.tp.partition}). {why}{skipped}"
     )
     report_data_loss("COULD_NOT_READ_OFFSET_RANGE", reason, fail=options.fail_on_data_loss)
 

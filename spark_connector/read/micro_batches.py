@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from broker.client.metadata import UnknownTopic
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.errors import report_data_loss
-from spark_connector.options.range_limit import LATEST, Position, SpecificOffsets, format_partitions
+from spark_connector.options.range_limit import LATEST, Position, SpecificOffsets
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offset_reader import Ends, OffsetReader
 from spark_connector.read.offsets import Offsets, StreamOffset, plan_start
+from spark_connector.read.partition_changes import Losses, PartitionChanges, compare
 from spark_connector.read.planning import OffsetRange, limit_offsets, split_ranges, stream_ranges
 
 __all__ = ["BatchPlan", "Document", "MicroBatches"]
@@ -38,16 +39,6 @@ class BatchPlan:
 
     ranges: list[OffsetRange]
     topic_ids: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class _News:
-    """What changed among the partitions since an offset was made."""
-
-    gone: set[TopicPartition]
-    created: set[TopicPartition]
-    recreated: set[TopicPartition]
-    shrunk: set[TopicPartition]
 
 
 class MicroBatches:
@@ -71,7 +62,7 @@ class MicroBatches:
     def initial(self) -> Document:
         """Where a new query starts; the same answer however often Spark asks this process."""
         if self._initial is None:
-            self._initial = self._offsets.initial().to_json()
+            self._initial = replace(self._offsets.initial(), selects=self._options.selection.text).to_json()
         return self._initial
 
     def freeze(self) -> None:
@@ -91,10 +82,14 @@ class MicroBatches:
         first = start == self._initial
         if not first:
             self._committed.publish(begin.offsets)  # Spark has finished what lies before
+        last_seen = {} if self._ends is None else self._ends.offsets
         if self._ends is None or not self._freeze:
             self._ends = self._offsets.ends(begin)
         ends = self._ends
-        added = self._added(begin, ends)
+        losses = Losses(fail=self._options.fail_on_data_loss)
+        changes = compare(begin, ends)
+        losses.report_changes(changes, begin.offsets, ends.offsets, last_seen)
+        added = {**self._starts_of_new(begin, changes, losses), **self._after_lost_heads(begin, ends, changes, losses)}
         start_offsets = {tp: offset for tp, offset in {**begin.offsets, **added}.items() if tp in ends.offsets}
         end_offsets = dict(ends.offsets)
         if self._too_few(start_offsets, end_offsets, at_least):
@@ -105,7 +100,8 @@ class MicroBatches:
         if unchanged and not (first and self._start_moves()):
             return start
         init = {tp: offset for tp, offset in begin.offsets.items() if tp in ends.offsets} if first else None
-        return StreamOffset(end_offsets, ends.topic_ids, init, added).to_json()
+        selects = self._options.selection.text
+        return StreamOffset(end_offsets, ends.topic_ids, init, added, losses.added_to(begin.skipped), selects).to_json()
 
     def plan(self, start: Document, end: Document) -> BatchPlan:
         """The tasks of a batch; asks no broker, so that a replay after a crash reads the same."""
@@ -124,34 +120,40 @@ class MicroBatches:
         """Spark has finished all that lies before `end`."""
         self._committed.publish(StreamOffset.from_json(end).offsets)
 
-    def _added(self, begin: StreamOffset, ends: Ends) -> dict[TopicPartition, int]:
-        """Where partitions that `begin` does not know begin. Reports what was lost on the way."""
-        news = _compare(begin, ends)
-        self._report(news, begin.offsets, ends.offsets)
-        added = self._offsets.earliest(sorted(news.created | news.recreated))
-        for tp, offset in added.items():
-            if offset != 0 and tp in news.created:
-                reason = f"Added partition {tp} starts from {offset} instead of 0."
-                report_data_loss(
-                    "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO", reason, fail=self._options.fail_on_data_loss
-                )
-        return added
+    def _starts_of_new(
+        self, begin: StreamOffset, changes: PartitionChanges, losses: Losses
+    ) -> dict[TopicPartition, int]:
+        """Where partitions begin that `begin` does not know. New partitions of a topic it knows: at their beginning."""
+        known = {tp.topic for tp in begin.offsets}
+        grown = {tp for tp in changes.created if tp.topic in known}
+        added = self._offsets.earliest(sorted(grown | changes.recreated))
+        new_topics = self._offsets.starts_of_new_topics(changes.created - grown, changes.selected)
+        for tp in sorted(changes.created):
+            first = {**added, **new_topics.earliest}.get(tp, 0)
+            if first:
+                losses.report_late_start(tp, first)
+        return {**added, **new_topics.starts}
 
-    def _report(self, news: _News, before: Offsets, now: Offsets) -> None:
-        fail = self._options.fail_on_data_loss
-        if news.gone:
-            reason = f"Partitions {format_partitions(news.gone)} have been deleted."
-            report_data_loss("PARTITIONS_DELETED", reason, fail=fail)
-        if news.recreated:
-            topics = ", ".join(sorted({tp.topic for tp in news.recreated}))
-            reason = f"Topic {topics} was deleted and created anew; the new one would be read from its beginning."
-            report_data_loss("TOPIC_RECREATED", reason, fail=fail)
-        for tp in sorted(news.shrunk):
-            reason = (
-                f"Partition {tp} offset was changed from {before[tp]} to {now[tp]}. This could either be a user error "
-                "that the start offset is set too high and this is the first batch, or the topic was truncated."
-            )
-            report_data_loss("PARTITION_OFFSET_CHANGED", reason, fail=fail)
+    def _after_lost_heads(
+        self, begin: StreamOffset, ends: Ends, changes: PartitionChanges, losses: Losses
+    ) -> dict[TopicPartition, int]:
+        """Where to go on in partitions whose next records are gone. Asked only where there is something to read."""
+        backlog = [
+            tp
+            for tp, offset in begin.offsets.items()
+            if offset < ends.offsets.get(tp, 0) and tp not in changes.recreated
+        ]
+        try:
+            earliest = self._offsets.earliest(backlog)
+        except UnknownTopic:
+            return {}  # deleted this moment: the tasks, or the next look, will tell
+        found = {}
+        for tp in sorted(backlog):
+            first = min(earliest[tp], ends.offsets[tp])
+            if first > begin.offsets[tp]:
+                losses.report_lost_head(tp, begin.offsets[tp], first)
+                found[tp] = first
+        return found
 
     def _too_few(self, start: Offsets, end: Offsets, at_least: int | None) -> bool:
         """Whether to wait for more. A frozen stream never waits: nothing more would come."""
@@ -170,14 +172,3 @@ class MicroBatches:
         if isinstance(starting, SpecificOffsets):
             return LATEST in starting.offsets.values()
         return starting is not Position.EARLIEST
-
-
-def _compare(begin: StreamOffset, ends: Ends) -> _News:
-    before, now = begin.offsets, ends.offsets
-    anew = {topic for topic, id_ in begin.topic_ids.items() if ends.topic_ids.get(topic, id_) != id_}
-    return _News(
-        gone={tp for tp in before if tp not in now and tp.topic not in anew},
-        created={tp for tp in now if tp not in before and tp.topic not in anew},
-        recreated={tp for tp in now if tp.topic in anew},
-        shrunk={tp for tp in now if tp.topic not in anew and now[tp] < before.get(tp, 0)},
-    )

@@ -36,7 +36,7 @@ from spark_connector.options.read_options import Assign, SourceOptions, Subscrib
 from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offsets import Offsets, StreamOffset
 
-__all__ = ["Assigned", "Bounds", "Ends", "OffsetReader"]
+__all__ = ["Assigned", "Bounds", "Ends", "NewTopics", "OffsetReader"]
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -66,6 +66,14 @@ class Ends:
 
     offsets: Offsets
     topic_ids: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class NewTopics:
+    """Where a stream starts in topics that came to it later. `earliest`: of those that start at their beginning."""
+
+    starts: Mapping[TopicPartition, int]
+    earliest: Mapping[TopicPartition, int]
 
 
 class OffsetReader:
@@ -99,6 +107,34 @@ class OffsetReader:
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset still there of each."""
         return self._list(dict.fromkeys(partitions, EARLIEST))
+
+    def starts_of_new_topics(self, created: Iterable[TopicPartition], selected: Iterable[TopicPartition]) -> NewTopics:
+        """Where the options say that a stream starts, for topics it did not know when it began.
+
+        `latest` means the time when the query began: a topic that was `created` since has nothing older, and is read
+        from its beginning, one that new options have `selected` starts at its end as it is now. What the options name
+        no place for starts at its beginning; where no record is as young as asked for, at the end.
+        """
+        limit = self._options.starting
+        found, ages = dict.fromkeys(created, EARLIEST), {}
+        if limit is Position.LATEST:
+            found |= dict.fromkeys(selected, LATEST)
+        else:
+            found |= dict.fromkeys(selected, EARLIEST)
+        if limit is Position.COMMITTED and found:
+            found |= {tp: offset for tp, offset in self._committed.read().items() if tp in found}
+        elif isinstance(limit, SpecificOffsets):
+            found |= {tp: o for tp, o in limit.offsets.items() if tp in found and o != LATEST}
+            found |= {tp: LATEST for tp in selected if limit.offsets.get(tp) == LATEST}
+        elif isinstance(limit, TimestampForAll):
+            ages = dict.fromkeys(found, limit.timestamp)
+        elif isinstance(limit, Timestamps):
+            ages = {tp: timestamp for tp, timestamp in limit.timestamps.items() if tp in found}
+        starts = found | self._list({tp: LATEST if tp in ages else o for tp, o in found.items() if o < 0})
+        young = {tp: offset for tp, offset in self._list(ages).items() if offset >= 0}
+        return NewTopics(
+            {**starts, **young}, {tp: starts[tp] for tp, o in found.items() if o == EARLIEST and tp not in ages}
+        )
 
     def ends(self, known: StreamOffset) -> Ends:
         """The ends now, asked again while they contradict what the stream has read already.

@@ -8,7 +8,12 @@ NEXT to read. One document:
      "topics": {"t": {"0": 23, "1": 7}},     end of the batch, start of the next one
      "ids":    {"t": "uuid"},                 topic ids, where the broker has them: a recreated topic shows
      "init":   {"t": {"0": 3, "1": 0}},       first batch only: where the query started
-     "added":  {"t": {"1": 0}}}               partitions this batch begins with: where they start
+     "added":  {"t": {"1": 0}},               partitions that do not go on where the batch before ended, for they are
+                                              new or their next records are gone: where they start
+     "selects": {"subscribe": "t"},           the options that selected the partitions
+     "skipped": {"t": 120}}                   offsets passed over since the query began (failOnDataLoss=false)
+
+The last two came later: they are optional, and who does not know them loses only them, so the version is the same.
 
 Spark calls `initialOffset` twice for batch 0 and once more after a crash, and a start like `latest`
 moves in between. So the resolved start travels inside the first END offset, which is logged before the
@@ -39,6 +44,8 @@ class StreamOffset:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     init: Offsets | None = None
     added: Offsets = field(default_factory=dict)
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    selects: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """The canonical document; equal offsets give equal JSON text."""
@@ -49,6 +56,10 @@ class StreamOffset:
             document["ids"] = dict(sorted(self.topic_ids.items()))
         if self.init is not None:
             document["init"] = _to_json(self.init)
+        if self.selects:
+            document["selects"] = dict(sorted(self.selects.items()))
+        if skipped := {topic: count for topic, count in sorted(self.skipped.items()) if count}:
+            document["skipped"] = skipped
         document["topics"] = _to_json(self.offsets)
         document["v"] = _VERSION
         return document
@@ -68,6 +79,8 @@ class StreamOffset:
                 topic_ids={str(topic): str(value) for topic, value in document.get("ids", {}).items()},
                 init=_from_json(document["init"]) if "init" in document else None,
                 added=_from_json(document.get("added", {})),
+                skipped={str(topic): int(count) for topic, count in document.get("skipped", {}).items()},
+                selects={str(name): str(value) for name, value in document.get("selects", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConnectorError(

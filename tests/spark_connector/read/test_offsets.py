@@ -19,10 +19,19 @@ offset_maps = st.dictionaries(partitions, st.integers(0, 2**63 - 1), max_size=6)
 
 
 def test_the_document_reads_as_it_is_documented() -> None:
-    offset = StreamOffset({B0: 5, A1: 7}, {"b": "y", "a": "x"}, init={A1: 0, B0: 0}, added={B0: 0})
+    offset = StreamOffset(
+        {B0: 5, A1: 7},
+        {"b": "y", "a": "x"},
+        init={A1: 0, B0: 0},
+        added={B0: 0},
+        skipped={"b": 2, "a": 0},
+        selects={"subscribe": "a,b", "filterPartitions": "0-1"},
+    )
     assert json.dumps(offset.to_json()) == (
         '{"added": {"b": {"0": 0}}, "ids": {"a": "x", "b": "y"}, '
-        '"init": {"a": {"1": 0}, "b": {"0": 0}}, "topics": {"a": {"1": 7}, "b": {"0": 5}}, "v": 1}'
+        '"init": {"a": {"1": 0}, "b": {"0": 0}}, '
+        '"selects": {"filterPartitions": "0-1", "subscribe": "a,b"}, "skipped": {"b": 2}, '
+        '"topics": {"a": {"1": 7}, "b": {"0": 5}}, "v": 1}'
     )
 
 
@@ -34,6 +43,11 @@ def test_an_empty_start_is_still_a_start() -> None:
     document = StreamOffset({}, init={}).to_json()
     assert document == {"init": {}, "topics": {}, "v": 1}
     assert StreamOffset.from_json(document).init == {}
+
+
+def test_a_document_of_the_first_version_is_read() -> None:
+    document = {"added": {"b": {"0": 0}}, "ids": {"a": "x"}, "topics": {"a": {"0": 3}}, "v": 1}
+    assert StreamOffset.from_json(document) == StreamOffset({A0: 3}, {"a": "x"}, added={B0: 0})
 
 
 @given(offset_maps, st.none() | offset_maps, offset_maps)

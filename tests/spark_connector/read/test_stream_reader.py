@@ -1,6 +1,6 @@
 """The stream reader against a real broker, called as Spark 4.3 calls it: every trap of that protocol has a test.
 
-No Spark runs here. `as_spark_does` stands for the process border: what Spark hands back went through JSON.
+No Spark runs here: tests/support/stream_calls.py stands for it.
 """
 
 from __future__ import annotations
@@ -12,58 +12,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, ReadMinRows
 
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.stream_reader import KafkaStreamReader
 from tests.support.broker_process import BrokerProcess
+from tests.support.stream_calls import ALL, Document, ReaderOf, as_spark_does, planned, values
 from tests.support.topics import Topic
-
-Document = dict[str, Any]
-ALL = ReadAllAvailable()
-
-
-def as_spark_does(document: Document) -> Document:
-    """Through Spark's hands and back: JSON text, as in the offset log."""
-    result: Document = json.loads(json.dumps(document))
-    return result
-
-
-@pytest.fixture
-def numbers(broker: BrokerProcess, topic: str) -> Topic:
-    """A topic of two partitions with ten and five records."""
-    made = Topic(broker.bootstrap, topic, 2)
-    made.number(10, 0)
-    made.number(5, 1)
-    return made
-
-
-@pytest.fixture
-def reader_of(broker: BrokerProcess, request: pytest.FixtureRequest) -> Callable[..., KafkaStreamReader]:
-    def make(topic: Topic | None = None, **options: str) -> KafkaStreamReader:
-        where = {"kafka.bootstrap.servers": broker.bootstrap, "fetchOffset.retryIntervalMs": "20"}
-        if topic is not None:
-            where["subscribe"] = topic.name
-        reader = KafkaStreamReader(parse_options({"startingOffsets": "earliest", **where, **options}, Mode.STREAM))
-        request.addfinalizer(reader.stop)
-        return reader
-
-    return make
-
-
-ReaderOf = Callable[..., KafkaStreamReader]
-
-
-def planned(reader: KafkaStreamReader, start: Document, end: Document) -> list[tuple[int, int, int]]:
-    """(partition, from, until) of each task."""
-    tasks = reader.partitions(as_spark_does(start), as_spark_does(end))
-    return [(task.value.tp.partition, task.value.from_offset, task.value.until_offset) for task in tasks]
-
-
-def values(reader: KafkaStreamReader, start: Document, end: Document) -> list[bytes]:
-    tasks = reader.partitions(start, end)
-    return [value.as_py() for task in tasks for batch in reader.read(task) for value in batch["value"]]
 
 
 def test_a_batch_reads_from_the_start_to_the_end(reader_of: ReaderOf, numbers: Topic) -> None:

@@ -1,0 +1,35 @@
+"""Readers and a topic for the tests of streams."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.read.stream_reader import KafkaStreamReader
+from tests.support.broker_process import BrokerProcess
+from tests.support.stream_calls import ReaderOf
+from tests.support.topics import Topic
+
+
+@pytest.fixture
+def numbers(broker: BrokerProcess, topic: str) -> Topic:
+    """A topic of two partitions with ten and five records."""
+    made = Topic(broker.bootstrap, topic, 2)
+    made.number(10, 0)
+    made.number(5, 1)
+    return made
+
+
+@pytest.fixture
+def reader_of(broker: BrokerProcess, request: pytest.FixtureRequest) -> ReaderOf:
+    """`reader_of(topic, **options)`: a stream reader that starts at earliest unless told otherwise."""
+
+    def make(topic: Topic | None = None, **options: str) -> KafkaStreamReader:
+        where = {"kafka.bootstrap.servers": broker.bootstrap, "fetchOffset.retryIntervalMs": "20"}
+        if topic is not None:
+            where["subscribe"] = topic.name
+        reader = KafkaStreamReader(parse_options({"startingOffsets": "earliest", **where, **options}, Mode.STREAM))
+        request.addfinalizer(reader.stop)
+        return reader
+
+    return make
