@@ -46,6 +46,7 @@ FORBIDDEN = {
 CONNECTOR_ROWS: list[set[str]] = [
     {"demo"},
     {"cli"},
+    {"watch"},
     {"load", "source"},
     {"loads", "listener"},
     {"progress"},
@@ -75,6 +76,7 @@ ONLY_IN = {
         "spark_connector/listener.py",
         "spark_connector/formats/spark_schema.py",
         "spark_connector/load.py",
+        "spark_connector/watch.py",
         "spark_connector/loads/avro_output.py",
         "spark_connector/loads/output.py",
         "spark_connector/cli/",
@@ -104,8 +106,9 @@ IMPORT_IN_FUNCTION = {
     ("broker/api/list_transactions.py", "pyarrow"): "the same, for the few who filter by a pattern",
     ("broker/api/list_transactions.py", "pyarrow.compute"): "the same",
     ("spark_connector/progress/bar.py", "IPython.display.display"): "only there in a notebook, and loaded by then",
-    ("spark_connector/cli/load.py", "pyspark.sql.SparkSession"): "half a second that --help and --recover need not pay",
+    ("spark_connector/cli/session.py", "pyspark.sql.SparkSession"): "half a second --help and --recover need not pay",
     ("spark_connector/cli/load.py", "spark_connector.load.run_load"): "the same",
+    ("spark_connector/cli/load.py", "spark_connector.cli.service.serve"): "the same",
     ("spark_connector/loads/planner.py", "spark_connector.loads.log_zookeeper.ZooKeeperLoadLog"): (
         "kazoo behind it, for those who keep offsets in ZooKeeper"
     ),

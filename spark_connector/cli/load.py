@@ -2,50 +2,34 @@
 
 Found by the console through the entry point group `pykafka.commands`; the work is `spark_connector.load`. Shows the
 phases and Spark's tasks while it runs, and what was loaded per partition at the end. `--json` prints one document and
-nothing else. PykafkaErrors pass: the console makes one line of them.
+nothing else. With `--watch` it is a service (cli/service.py). PykafkaErrors pass: the console makes one line of them.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import sys
-import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from broker.errors import ConfigError
+from spark_connector.cli.pairs import parse_pairs
+from spark_connector.cli.session import LazySession
+from spark_connector.cli.verified import print_verified
+from spark_connector.cli.watching import Watching
 from spark_connector.loads.planner import recover as recover_loads
-from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import FORMATS, OFFSET_KINDS, LoadRequest, Target
+from spark_connector.loads.upkeep import prune
+from spark_connector.loads.verify import verify as verify_loads
+from spark_connector.loads.watch import DEFAULT_INTERVAL, parse_interval
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from spark_connector.load import LoadResult
 
 __all__ = ["load"]
-
-_POLL_SECONDS = 0.2
-_PHASES = {
-    "repair": "looking for unfinished loads",
-    "plan": "asking the brokers what is new",
-    "write": "writing",
-    "commit": "committing",
-    "done": "done",
-}
-_SESSION = {
-    "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
-    "spark.sql.session.timeZone": "UTC",
-}
 
 
 def load(
@@ -81,14 +65,32 @@ def load(
     ] = None,
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     recover: Annotated[bool, typer.Option("--recover", help="Only finish loads that were killed; no Spark.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Only recount what was loaded, in the files and in the log; no Spark.")
+    ] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Go on loading until told to stop (SIGTERM, Ctrl-C).")] = False,
+    interval: Annotated[
+        str | None, typer.Option(help=f"With --watch: from load to load. Default: {DEFAULT_INTERVAL:g}s.")
+    ] = None,
+    max_loads: Annotated[int | None, typer.Option(min=1, help="With --watch: end after so many loads.")] = None,
+    history_keep: Annotated[
+        int | None, typer.Option(min=1, help="Forget all but so many entries of the commit log. Default: none.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Load what is new in a topic into files, each record exactly once."""
-    settings = _pairs(conf, "--conf")
+    settings = parse_pairs(conf, "--conf")
     target = Target(to, group, offsets, zookeeper, _hadoop(settings))
+    _refuse_together(recover=recover, verify=verify, watch=watch)
+    if not watch and (interval or max_loads):
+        raise ConfigError("--interval and --max-loads go with --watch")
     if recover:
         _print_recovered(target, as_json)
         return
+    if verify:
+        verified = verify_loads(target, bootstrap_server, options=parse_pairs(option, "--option"))
+        print_verified(verified, as_json)
+        raise typer.Exit(0 if verified.ok else 1)
     request = LoadRequest.build(
         target,
         bootstrap_servers=bootstrap_server,
@@ -96,79 +98,42 @@ def load(
         format=format,
         starting_offsets=starting_offsets,
         max_records=max_records,
-        options=_pairs(option, "--option"),
-        write_options=_pairs(write_option, "--write-option"),
+        options=parse_pairs(option, "--option"),
+        write_options=parse_pairs(write_option, "--write-option"),
         from_load=from_load,
         from_directory=from_directory,
     )
+    if watch:
+        seconds = parse_interval(interval) if interval else DEFAULT_INTERVAL
+        _serve(request, master, settings, Watching(seconds, max_loads, history_keep), as_json)
+        return
     result = _run(request, master, settings, Console(stderr=True, quiet=as_json))
     typer.echo(json.dumps(result.to_json())) if as_json else _print_result(result)
+    if history_keep is not None:
+        prune(target, history_keep)
+
+
+def _refuse_together(**modes: bool) -> None:
+    given = [f"--{name}" for name, wanted in modes.items() if wanted]
+    if len(given) > 1:
+        raise ConfigError(f"give one of {', '.join(given)}, not {len(given)} of them")
 
 
 def _run(request: LoadRequest, master: str, settings: Mapping[str, str], console: Console) -> LoadResult:
-    """Spark starts only when there is something to load: an error or "nothing new" comes at once."""
     # Half a second of imports that --help and --recover need not pay.
-    from pyspark.sql import SparkSession
-
     from spark_connector.load import run_load
 
-    sessions: list[SparkSession] = []
-
-    def start() -> SparkSession:
-        # Spark would take the python3 of the PATH for its workers, which may be another one, without the connector.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        builder = SparkSession.builder.master(master).appName(f"pykafka load {request.target.group}")
-        for name, value in {**_SESSION, **settings}.items():
-            builder = builder.config(name, value)
-        sessions.append(builder.getOrCreate())
-        return sessions[0]
-
-    try:
-        with _shown(sessions, console) as on_phase:
-            return run_load(request, start, on_phase)
-    finally:
-        for session in sessions:
-            session.stop()
+    with (
+        LazySession(f"pykafka load {request.target.group}", master, settings) as spark,
+        spark.shown(console) as on_phase,
+    ):
+        return run_load(request, spark.session, on_phase)
 
 
-@contextmanager
-def _shown(sessions: Sequence[SparkSession], console: Console) -> Iterator[Any]:
-    """A progress line that follows the first of `sessions` once it is there; gives the function to tell the phase."""
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("tasks"),
-        TimeElapsedColumn(),
-    )
-    stopped = threading.Event()
-    with Progress(*columns, console=console, transient=True) as progress:
-        line = progress.add_task(_PHASES["repair"], total=None)
+def _serve(request: LoadRequest, master: str, settings: Mapping[str, str], watching: Watching, as_json: bool) -> None:
+    from spark_connector.cli.service import serve
 
-        def on_phase(phase: str, record: LoadRecord | None) -> None:
-            offsets = sum(range.size for range in record.ranges) if record else 0
-            text = f"{_PHASES[phase]} {offsets:,} offsets" if phase == "write" else _PHASES[phase]
-            progress.update(line, description=text)
-
-        watcher = threading.Thread(target=_watch, args=(sessions, progress, line, stopped), daemon=True)
-        watcher.start()
-        try:
-            yield on_phase
-        finally:
-            stopped.set()
-            watcher.join()
-
-
-def _watch(sessions: Sequence[SparkSession], progress: Progress, line: Any, stopped: threading.Event) -> None:
-    """Follow the tasks of the running Spark job until told to stop."""
-    while not stopped.wait(_POLL_SECONDS):
-        tracker = sessions[0].sparkContext.statusTracker() if sessions else None
-        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
-        running = [stage for stage in stages if stage is not None]
-        if running:
-            total = sum(stage.numTasks for stage in running)
-            progress.update(line, total=total, completed=sum(stage.numCompletedTasks for stage in running))
+    serve(request, master, settings, watching, as_json=as_json)
 
 
 def _print_result(result: LoadResult) -> None:
@@ -198,16 +163,6 @@ def _print_recovered(target: Target, as_json: bool) -> None:
         typer.echo(f"Finished load {load_id}, which had been killed.")
     if not finished:
         typer.echo("Nothing to recover.")
-
-
-def _pairs(given: Iterable[str] | None, option: str) -> dict[str, str]:
-    pairs = {}
-    for text in given or ():
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise ConfigError(f"{option} {text}: expected NAME=VALUE")
-        pairs[name] = value
-    return pairs
 
 
 def _hadoop(settings: dict[str, str]) -> dict[str, str]:

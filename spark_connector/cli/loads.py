@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from broker.errors import ConfigError
+from spark_connector.cli.pairs import parse_pairs
 from spark_connector.cli.verified import print_verified
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
 from spark_connector.loads.planner import recover as recover_loads
@@ -123,7 +124,7 @@ def verify_command(
     """Recount every committed load against the log and against its files."""
     place = _Place(to, group, offsets, zookeeper, hadoop, as_json)
     target, as_json = _target(context, place), _as_json(context, place)
-    verified = verify(target, bootstrap_server, only=load_id or (), options=_pairs(option, "--option"))
+    verified = verify(target, bootstrap_server, only=load_id or (), options=parse_pairs(option, "--option"))
     print_verified(verified, as_json)
     if not verified.ok:
         raise typer.Exit(1)
@@ -209,7 +210,7 @@ def _target(context: typer.Context, place: _Place) -> Target:
     place = replace(before, **{name: value for name, value in given.items() if value not in (None, False)})
     if place.to is None or place.group is None:
         raise ConfigError("say which loads: --to DIR and --group NAME")
-    hadoop = _pairs(place.hadoop, "--hadoop")
+    hadoop = parse_pairs(place.hadoop, "--hadoop")
     offsets = place.offsets or ("zookeeper" if place.zookeeper else "files")
     return Target(place.to, place.group, offsets, place.zookeeper, hadoop)
 
@@ -307,13 +308,3 @@ def _time(record: LoadRecord) -> str:
     if record.created_ms < 0:
         return "-"
     return datetime.fromtimestamp(record.created_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
-    pairs = {}
-    for text in given or ():
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise ConfigError(f"{option} {text}: expected NAME=VALUE")
-        pairs[name] = value
-    return pairs

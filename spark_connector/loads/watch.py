@@ -112,6 +112,7 @@ class Watch(Generic[T]):
                 if self._max_loads is not None and loads >= self._max_loads:
                     return
             if not self._is_behind(result):
+                self._on_phase("wait", None)
                 self._stop.wait(max(0.0, started + self._interval - self._clock()))
 
     def _load_once(self) -> T | None:

@@ -173,8 +173,8 @@ def test_phases_are_passed_on(stop: FakeStop) -> None:
     def note(phase: str, record: LoadRecord | None) -> None:
         phases.append(phase)
 
-    list(Watch(Script(stop, [loaded("a")]), max_loads=1, stop=stop, on_phase=note))
-    assert phases == ["write"]
+    list(Watch(Script(stop, [NOTHING, loaded("a")]), max_loads=1, stop=stop, on_phase=note))
+    assert phases == ["wait", "write"]
 
 
 @pytest.mark.parametrize(

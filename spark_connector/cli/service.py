@@ -1,0 +1,114 @@
+"""`pykafka load --watch`: loads as a service, under systemd or in a terminal.
+
+Called by cli/load.py with a request that is checked. One Spark session for all loads, started with the first record.
+A line per load on standard output (with `--json` one document per line); outages and the end on standard error. SIGTERM
+and Ctrl-C end it with status 0: what writes is broken off, what commits is finished. What cannot heal is raised, and
+so becomes status 1.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import typer
+from rich.console import Console
+
+from spark_connector.cli.session import LazySession
+from spark_connector.cli.stop_signal import StopSignal
+from spark_connector.cli.watching import Watching
+from spark_connector.load import LoadResult, run_load
+from spark_connector.loads.record import LoadInterrupted
+from spark_connector.loads.request import LoadRequest
+from spark_connector.loads.upkeep import prune
+from spark_connector.loads.watch import Outage, Phase, Watch
+from spark_connector.offset_store.base import OffsetStoreUnavailable
+from spark_connector.watch import Breaker
+
+__all__ = ["serve"]
+
+
+def serve(
+    request: LoadRequest,
+    master: str,
+    settings: Mapping[str, str],
+    watching: Watching,
+    *,
+    as_json: bool,
+) -> None:
+    """Load until told to stop, or `watching.max_loads` times."""
+    console = Console(stderr=True)
+    with StopSignal() as stop, LazySession(f"pykafka load {request.target.group}", master, settings) as spark:
+        spark.on_start = stop.install
+        breaker = Breaker(stop.event)
+
+        def run(on_phase: Phase) -> LoadResult:
+            return run_load(request, lambda: breaker.tag(spark.session()), on_phase)
+
+        with spark.shown(console if console.is_terminal and not as_json else Console(quiet=True)) as on_phase:
+            watch = Watch(
+                breaker.guarded(run),
+                interval=watching.interval,
+                max_loads=watching.max_loads,
+                max_records=request.max_records,
+                stop=stop.event,
+                on_outage=_Outages(),
+                on_phase=on_phase,
+            )
+            began = time.monotonic()
+            for result in watch:
+                _print_load(result, as_json)
+                if watching.history_keep is not None:
+                    with contextlib.suppress(LoadInterrupted, OffsetStoreUnavailable):  # the next load prunes
+                        prune(request.target, watching.history_keep)
+        loads_over = "Told to stop." if stop.event.is_set() else "Done."
+        _say(f"{loads_over} The service ran for {time.monotonic() - began:,.0f} s.")
+
+
+class _Outages:
+    """A line when an outage begins, when its cause changes, and when it is over."""
+
+    def __init__(self) -> None:
+        self._told = ""
+        self._since = 0.0
+
+    def __call__(self, outage: Outage) -> None:
+        if outage.delay is None:
+            _say(f"Loading again, after {outage.failures} failures in {time.monotonic() - self._since:,.0f} s.")
+            self._told = ""
+            return
+        if not self._told:
+            self._since = time.monotonic()
+        kind = f"{type(outage.error).__name__}: {_reason(outage)}"
+        if kind != self._told:
+            _say(f"Cannot load, trying again: {kind}")
+            self._told = kind
+
+
+def _reason(outage: Outage) -> str:
+    """Without the name of the load, which is another one with every attempt."""
+    text = str(outage.error).partition("\n")[0]
+    prefix, separator, rest = text.partition(" failed: ")
+    return rest if separator and prefix.startswith("load ") else text
+
+
+def _print_load(result: LoadResult, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"time": _now(), **result.to_json()}))
+        return
+    for load_id in result.recovered:
+        typer.echo(f"{_now()} finished {load_id}, which had been killed")
+    offsets = sum(range.size for range in result.ranges)
+    places = f"{len(result.ranges)} partitions" if len(result.ranges) != 1 else "1 partition"
+    typer.echo(f"{_now()} {result.load_id}: {result.rows:,} rows, {offsets:,} offsets of {places}")
+
+
+def _say(text: str) -> None:
+    typer.echo(f"{_now()} {text}", err=True)
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,113 @@
+"""A Spark session for a console command, and a progress line that follows its tasks.
+
+Used by `pykafka load`, once or as a service. Spark starts only when it is first asked for, so that an error or "nothing
+new" comes at once; the progress line goes to standard error.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from spark_connector.loads.record import LoadRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["LazySession"]
+
+_POLL_SECONDS = 0.2
+_PHASES = {
+    "repair": "looking for unfinished loads",
+    "plan": "asking the brokers what is new",
+    "write": "writing",
+    "commit": "committing",
+    "done": "done",
+    "wait": "waiting for new records",
+}
+_SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+class LazySession:
+    """Made with what Spark is to be started with; `session()` starts it; stopped at the end of the `with` block."""
+
+    def __init__(self, app_name: str, master: str, settings: Mapping[str, str]) -> None:
+        self._app_name = app_name
+        self._master = master
+        self._settings = settings
+        self._session: SparkSession | None = None
+        self.on_start: Callable[[], None] = lambda: None
+
+    def session(self) -> SparkSession:
+        if self._session is None:
+            # Half a second of imports that --help and --recover need not pay.
+            from pyspark.sql import SparkSession
+
+            # Spark would take the python3 of the PATH for its workers, which may be another one, without the connector.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+            builder = SparkSession.builder.master(self._master).appName(self._app_name)
+            for name, value in {**_SETTINGS, **self._settings}.items():
+                builder = builder.config(name, value)
+            self._session = builder.getOrCreate()
+            self.on_start()
+        return self._session
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            self._session.stop()
+
+    @contextmanager
+    def shown(self, console: Console) -> Iterator[Callable[[str, LoadRecord | None], None]]:
+        """A progress line that follows the session once it is there; gives the function to tell the phase."""
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("tasks"),
+            TimeElapsedColumn(),
+        )
+        stopped = threading.Event()
+        with Progress(*columns, console=console, transient=True) as progress:
+            line = progress.add_task(_PHASES["repair"], total=None)
+
+            def on_phase(phase: str, record: LoadRecord | None) -> None:
+                offsets = sum(range.size for range in record.ranges) if record else 0
+                text = f"{_PHASES[phase]} {offsets:,} offsets" if phase == "write" else _PHASES[phase]
+                progress.update(line, description=text)
+
+            follower = threading.Thread(target=self._follow, args=(progress, line, stopped), daemon=True)
+            follower.start()
+            try:
+                yield on_phase
+            finally:
+                stopped.set()
+                follower.join()
+
+    def _follow(self, progress: Progress, line: Any, stopped: threading.Event) -> None:
+        """Follow the tasks of the running Spark job until told to stop."""
+        while not stopped.wait(_POLL_SECONDS):
+            tracker = self._session.sparkContext.statusTracker() if self._session else None
+            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
+            running = [stage for stage in stages if stage is not None]
+            if running:
+                total = sum(stage.numTasks for stage in running)
+                progress.update(line, total=total, completed=sum(stage.numCompletedTasks for stage in running))

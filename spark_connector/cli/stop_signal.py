@@ -1,0 +1,66 @@
+"""SIGTERM and SIGINT as an event that threads can wait for.
+
+Used by the service `pykafka load --watch`. The first signal asks for a graceful end, the second one ends the process at
+once; a load can be killed at any moment, so that is safe too. The handlers themselves do nothing, for a handler that
+takes a lock may find it held by the very thread it interrupts: Python writes the number of each signal to a socket, and
+a thread reads it there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+__all__ = ["StopSignal"]
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class StopSignal:
+    """`event` is set by the first signal. A context manager, for the main thread."""
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+        self._before: dict[signal.Signals, Any] = {}
+        self._fd_before = -1
+        self._thread = threading.Thread(target=self._listen, name="pykafka-signals", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.getsignal(number) for number in _SIGNALS}
+        self._fd_before = signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        self.install()
+        self._thread.start()
+        return self
+
+    def install(self) -> None:
+        """Again, after a library has put a handler of its own in place: PySpark does so for SIGINT."""
+        for number in _SIGNALS:
+            signal.signal(number, _ignore)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        signal.set_wakeup_fd(self._fd_before)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._writer.close()
+        self._thread.join()
+        self._reader.close()
+
+    def _listen(self) -> None:
+        while numbers := self._reader.recv(16):
+            for number in numbers:
+                if number in _SIGNALS:
+                    if self.event.is_set():
+                        os._exit(128 + number)
+                    self.event.set()
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Python must have a handler, or the signal would end the process."""
