@@ -122,8 +122,8 @@ def _figures(source: SourceLag) -> tuple[str, str]:
     behind = f"{source.total:,} behind" if source.topics else "lag not known"
     if source.bytes_behind is not None:
         behind += f" (~{_size(source.bytes_behind)})"
-    if source.skipped:
-        behind += f", {source.skipped:,} skipped"
+    if skipped := sum(source.skipped.values()):
+        behind += f", {skipped:,} skipped"
     return behind, f"{source.processed_rows_per_second:,.0f} rows/s"
 
 

@@ -46,8 +46,8 @@ class TopicLag:
 class SourceLag:
     """One source of a query after a batch; `index` is its place in the report. Rows and rows/s are Spark's own.
 
-    `start` and `end`: the offsets between which the batch lies. `skipped`: records that the source has passed over
-    since the query began (failOnDataLoss=false), None where it does not count them.
+    `start` and `end`: the offsets between which the batch lies. `skipped`: by topic, offsets passed over since the
+    query first began (failOnDataLoss=false), where there are any.
     """
 
     index: int
@@ -57,7 +57,7 @@ class SourceLag:
     num_input_rows: int
     input_rows_per_second: float
     processed_rows_per_second: float
-    skipped: int | None = None
+    skipped: Mapping[str, int]
 
     @property
     def total(self) -> int:
@@ -135,7 +135,7 @@ def _source_lag(index: int, source: Mapping[str, Any], record_bytes: RecordBytes
         num_input_rows=int(source.get("numInputRows") or 0),
         input_rows_per_second=float(source.get("inputRowsPerSecond") or 0),
         processed_rows_per_second=float(source.get("processedRowsPerSecond") or 0),
-        skipped=_skipped(end),
+        skipped=end.skipped,
     )
 
 
@@ -156,7 +156,3 @@ def _bytes(topic: str, behind: Mapping[int, int], sizes: Mapping[TopicPartition,
             return None
         total += offsets * (size or 0.0)
     return round(total) if sizes else None
-
-
-def _skipped(end: StreamOffset) -> int | None:
-    return None

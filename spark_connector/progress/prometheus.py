@@ -28,7 +28,7 @@ _FAMILIES = {
     "pykafka_stream_bytes_behind_latest": (_TOPIC, "About how many bytes of the log these offsets take."),
     "pykafka_stream_input_rows_per_second": (_SOURCE, "Rows that arrived per second, by Spark's report."),
     "pykafka_stream_processed_rows_per_second": (_SOURCE, "Rows processed per second, by Spark's report."),
-    "pykafka_stream_skipped_records": (_SOURCE, "Records passed over since the query began (failOnDataLoss=false)."),
+    "pykafka_stream_skipped_offsets": (_TOPIC, "Offsets passed over since the query began (failOnDataLoss=false)."),
 }
 
 
@@ -66,6 +66,9 @@ class PrometheusLag:
                 _add(families, (lag.label, str(source.index)), _source_figures(source))
                 for topic in source.topics:
                     _add(families, (lag.label, str(source.index), topic.topic), _topic_figures(topic))
+                for name in {tp.topic for tp in source.end}:
+                    figure = ("skipped_offsets", source.skipped.get(name, 0))
+                    _add(families, (lag.label, str(source.index), name), [figure])
         yield from families.values()
 
 
@@ -85,7 +88,6 @@ def _source_figures(source: SourceLag) -> list[tuple[str, float | None]]:
     return [
         ("input_rows_per_second", source.input_rows_per_second),
         ("processed_rows_per_second", source.processed_rows_per_second),
-        ("skipped_records", source.skipped),
     ]
 
 

@@ -12,9 +12,9 @@ from spark_connector.read.offsets import StreamOffset
 Where = Mapping[str, Mapping[int, int]]
 
 
-def offset(where: Where, init: Where | None = None) -> dict[str, Any]:
-    """Our document; `where` and `init` are topic → partition → offset."""
-    return StreamOffset(_flat(where), init=None if init is None else _flat(init)).to_json()
+def offset(where: Where, init: Where | None = None, **skipped: int) -> dict[str, Any]:
+    """Our document; `where` and `init` are topic → partition → offset, `skipped` topic → offsets."""
+    return StreamOffset(_flat(where), init=None if init is None else _flat(init), skipped=skipped).to_json()
 
 
 def report(*sources: Mapping[str, Any], **changes: Any) -> dict[str, Any]:

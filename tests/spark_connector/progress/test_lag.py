@@ -59,6 +59,11 @@ def test_the_first_batch_begins_where_its_end_says() -> None:
     assert lag.start == {TopicPartition("t", 0): 7}
 
 
+def test_what_was_passed_over_is_told_by_topic() -> None:
+    assert lag_of(source(START, END, LATEST)).skipped == {}
+    assert lag_of(source(START, offset({"t": {0: 12}, "u": {0: 1}}, t=120))).skipped == {"t": 120}
+
+
 def test_a_log_that_ends_before_what_was_read_is_no_negative_lag() -> None:
     lag = lag_of(source(START, END, offset({"t": {0: 3, 1: 9}})))
     assert lag.metrics()["minOffsetsBehindLatest"] == 0

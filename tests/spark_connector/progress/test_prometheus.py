@@ -16,7 +16,7 @@ PREFIX = "pykafka_stream_"
 
 
 def a_lag(run: str = "run-1", name: str | None = "flights", *, behind: int = 10, known: bool = True) -> QueryLag:
-    end, latest = offset({"t": {0: 10, 1: 10}}), offset({"t": {0: 10 + behind, 1: 10}, "u": {0: 2}})
+    end, latest = offset({"t": {0: 10, 1: 10}}, t=7), offset({"t": {0: 10 + behind, 1: 10}, "u": {0: 2}})
     reported = report(source(None, end, latest if known else None), name=name, runId=run)
     return query_lag(reported, lambda topics: {TopicPartition("t", p): 2.0 for p in (0, 1)})
 
@@ -46,6 +46,7 @@ def test_every_topic_and_source_has_its_figures(registry: CollectorRegistry) -> 
         ("max_offsets_behind_latest", "flights", "0", "u"): 2,
         ("avg_offsets_behind_latest", "flights", "0", "u"): 2,
         ("offsets_behind_latest", "flights", "0", "u"): 2,
+        ("skipped_offsets", "flights", "0", "t"): 7,
         ("input_rows_per_second", "flights", "0"): 10.5,
         ("processed_rows_per_second", "flights", "0"): 24.25,
     }
@@ -57,7 +58,8 @@ def test_a_later_report_replaces_the_one_before(registry: CollectorRegistry) -> 
     lags.progressed(a_lag(behind=0))
     assert samples(registry)["max_offsets_behind_latest", "flights", "0", "t"] == 0
     lags.progressed(a_lag(known=False))
-    assert {name for name, *_ in samples(registry)} == {"input_rows_per_second", "processed_rows_per_second"}
+    known = {"input_rows_per_second", "processed_rows_per_second", "skipped_offsets"}
+    assert {name for name, *_ in samples(registry)} == known
 
 
 def test_a_query_that_ends_takes_its_metrics_along(registry: CollectorRegistry) -> None:
