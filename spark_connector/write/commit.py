@@ -50,7 +50,7 @@ def commit_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) 
     if not reports:
         return
     batch = _StreamBatch(plan, reports[0].sink, batch_id)
-    if any(report.handle or report.decided is not None for report in reports):
+    if any(report.handle or report.decided is not None for report in reports) or batch.decided_before():
         batch.commit(reports)
     batch.sweep()
 
@@ -106,7 +106,13 @@ class _StreamBatch:
         self._cluster = worker_clients().cluster(plan.options.client)
         self._log = DecisionLog(self._cluster, self._names)
 
+    def decided_before(self) -> bool:
+        """Whether there is something to finish though no task says so: they may all be without rows this time."""
+        recorded = self._log.read()
+        return recorded is not None and recorded.decision.settled_batch >= self._batch_id
+
     def commit(self, reports: Sequence[TaskReport]) -> None:
+        """Raises ConnectorError where the batch cannot be committed whole, and what the client raises."""
         driver = self._log.take_over()
         recorded = self._log.read()
         left_open = [report for report in reports if report.handle is not None]
@@ -138,6 +144,8 @@ class _StreamBatch:
     def _finish(self, driver: TransactionHandle, recorded: Recorded) -> None:
         """End what an earlier driver has decided; where that is not possible any more, see what can be said of it."""
         logger.info("query %s: batch %d was decided before; finishing it", self._names.sink, self._batch_id)
+        if self._log.is_done(recorded):
+            return
         if may_withdraw(recorded.decision, self._standings(recorded.decision)):
             self._withdraw(driver, recorded)
         self._end_all(driver, recorded, nothing_visible=False)
@@ -157,6 +165,7 @@ class _StreamBatch:
                 lost.append(one)
         if lost:
             raise self._incomplete(recorded.decision, lost)
+        self._log.mark_done(recorded)
 
     def _withdraw(self, driver: TransactionHandle, recorded: Recorded) -> None:
         """Take the decision back, so that the batch is written anew; raises to say so."""

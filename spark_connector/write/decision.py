@@ -21,6 +21,7 @@ from typing import Final, NamedTuple
 from spark_connector.errors import ConnectorError
 
 __all__ = [
+    "PART_CHARACTERS",
     "Decision",
     "Fail",
     "Finish",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 PART_CHARACTERS: Final = 4096
+"""Kafka's default of `offset.metadata.max.bytes`."""
+
 _HEAD: Final = re.compile(r"1 (D|W) (\d{1,24}) (\d{1,6})/(\d{1,6}) ", re.ASCII)
 _MOST_BYTES: Final = 64 << 20
 _MOST_FIELD: Final = 1 << 64
@@ -122,9 +125,9 @@ def next_step(
     if settled > batch_id or any(batch > batch_id for batch in decided):
         return Fail(
             "PYKAFKA_SINK_SUPERSEDED",
-            f"batch {batch_id} comes after batch {max(settled, *decided)} of the same query: either another driver "
-            "runs it from this checkpoint, or the checkpoint was taken back to an earlier state. Nothing of it is "
-            "written; with a new checkpointLocation the query begins anew.",
+            f"batch {max((settled, *decided))} is committed already, and this is batch {batch_id}: either another "
+            "driver runs the same query, or its checkpoint was taken back to an earlier state. Nothing of this batch is "
+            "committed; with a new checkpointLocation a query begins anew.",
         )
     if decision is not None and settled == batch_id:
         mine = {one.partition for one in decision.prepared}
@@ -141,8 +144,9 @@ def next_step(
 def may_withdraw(decision: Decision, standings: Sequence[Standing | None]) -> bool:
     """Whether it is certain that of a decided batch nothing is visible, and something never can be.
 
-    standings: of each of its transactions, None where it is not known. The time-out of a transaction moves the
-    epoch on by one and aborts; a later attempt moves it on as well, but leaves another state behind.
+    standings: of each of its transactions, None where it is not known. To be asked only while the decision is not
+    marked done: no task of a later batch has run then, so an abort one epoch on is the transaction's own time-out.
+    A task of the same batch that had not seen the decision leaves its id at that epoch in another state.
     """
     lost = False
     for one, standing in zip(decision.prepared, standings, strict=True):

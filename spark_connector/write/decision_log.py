@@ -11,10 +11,12 @@ what the client raises.
 
 from __future__ import annotations
 
+import contextlib
 from typing import Final, NamedTuple
 
 from broker.client.cluster import Cluster
 from broker.client.group_offsets import CommittedOffset, GroupMetadata, GroupOffsets
+from broker.client.transaction_errors import TransactionError
 from broker.client.transactions import (
     TransactionHandle,
     add_offsets,
@@ -22,9 +24,9 @@ from broker.client.transactions import (
     end_transaction,
     init_transactional_id,
 )
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.write.decision import Decision, Part, pack, parse_part, unpack
+from spark_connector.write.decision import PART_CHARACTERS, Decision, Part, pack, parse_part, unpack
 from spark_connector.write.names import SinkNames
 
 __all__ = ["DecisionLog", "Recorded"]
@@ -67,11 +69,31 @@ class DecisionLog:
     def record(self, driver: TransactionHandle, decision: Decision, topic: str) -> None:
         """Make `decision` the newest. When this raises anything but a TransactionError it may have been made."""
         tp = TopicPartition(topic, 0)
-        for index, text in enumerate(pack(decision, driver.producer_id << 16 | driver.epoch)):
-            group = GroupMetadata(self._names.group(index))
-            add_offsets(self._cluster, driver, group.group_id)
-            commit_offsets(self._cluster, driver, {tp: decision.batch_id}, group, metadata=text)
+        try:
+            for number, text in enumerate(pack(decision, driver.producer_id << 16 | driver.epoch)):
+                group = GroupMetadata(self._names.group(number))
+                add_offsets(self._cluster, driver, group.group_id)
+                commit_offsets(self._cluster, driver, {tp: decision.batch_id}, group, metadata=text)
+        except TransactionError as error:
+            with contextlib.suppress(PykafkaError):  # else readers wait for its time-out
+                end_transaction(self._cluster, driver, commit=False)
+            if error.code is ErrorCode.offset_metadata_too_large:
+                raise ConfigError(
+                    f"the brokers take less than {PART_CHARACTERS} characters of metadata with an offset: exactly-once "
+                    "needs their default of offset.metadata.max.bytes"
+                ) from error
+            raise
         end_transaction(self._cluster, driver, commit=True)
+
+    def mark_done(self, recorded: Recorded) -> None:
+        """Note that every transaction of the decision is committed, before any later batch can touch their ids."""
+        done = {TopicPartition(recorded.topic, 0): recorded.decision.batch_id}
+        GroupOffsets(self._cluster, self._names.group_of_done).commit(done)
+
+    def is_done(self, recorded: Recorded) -> bool:
+        """Whether that was noted. No driver writes it early, so that a yes is certain; a no is not."""
+        done = GroupOffsets(self._cluster, self._names.group_of_done).fetch([TopicPartition(recorded.topic, 0)])
+        return recorded.decision.batch_id in done.values()
 
     def _read_once(self) -> Recorded | None:
         found = [_found(tp, one) for tp, one in GroupOffsets(self._cluster, self._names.group()).committed().items()]
@@ -79,8 +101,8 @@ class DecisionLog:
             return None
         newest = max(found, key=lambda one: (one.batch_id, one.part.stamp))
         parts = [newest.part]
-        for index in range(1, newest.part.parts):
-            part = GroupOffsets(self._cluster, self._names.group(index)).committed([newest.tp]).get(newest.tp)
+        for number in range(1, newest.part.parts):
+            part = GroupOffsets(self._cluster, self._names.group(number)).committed([newest.tp]).get(newest.tp)
             if part is None or _found(newest.tp, part).batch_id != newest.batch_id:
                 raise _changed(newest.batch_id)
             parts.append(parse_part(part.metadata))

@@ -30,6 +30,11 @@ class SinkNames(NamedTuple):
         number = transactional_id.removeprefix(f"{self.prefix}-{self.sink}-")
         return int(number) if number != transactional_id and number.isascii() and number.isdecimal() else None
 
+    @property
+    def group_of_done(self) -> str:
+        """The group whose committed offset is the batch whose transactions are all committed."""
+        return f"{self.prefix}-{self.sink}.done"
+
     def group(self, part: int = 0) -> str:
         """The group whose committed offset is the batch decided last, and where parts of it beyond the first are."""
         return f"{self.prefix}-{self.sink}" + (f".{part}" if part else "")

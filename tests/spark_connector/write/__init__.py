@@ -1,0 +1,1 @@
+"""Tests of the sink; what all share is in conftest.py."""

@@ -1,0 +1,151 @@
+"""The decision: what is written is what is read, whatever it holds; what follows from it; what hostile text does."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_connector.errors import ConnectorError
+from spark_connector.write.decision import (
+    Decision,
+    Fail,
+    Finish,
+    Nothing,
+    Prepared,
+    Record,
+    Standing,
+    may_withdraw,
+    next_step,
+    pack,
+    parse_part,
+    unpack,
+)
+from spark_connector.write.names import SinkNames
+
+PREPARED = st.builds(
+    Prepared,
+    partition=st.integers(0, 100_000),
+    producer_id=st.integers(0, 2**63 - 1),
+    epoch=st.integers(0, 2**15 - 1),
+    rows=st.integers(0, 2**48),
+)
+DECISIONS = st.builds(
+    Decision,
+    batch_id=st.integers(0, 2**62),
+    prepared=st.lists(PREPARED, max_size=50).map(lambda rows: tuple(sorted(rows))),
+    withdrawn=st.booleans(),
+)
+ONE, TWO = Prepared(0, 7, 1, 10), Prepared(1, 8, 1, 20)
+
+
+@given(DECISIONS, st.integers(0, 2**79), st.integers(60, 4096))
+def test_what_is_packed_comes_back_in_parts_that_fit(decision: Decision, stamp: int, limit: int) -> None:
+    texts = pack(decision, stamp, limit=limit)
+    assert all(len(text) <= limit for text in texts)
+    parts = [parse_part(text) for text in texts]
+    assert [(part.stamp, part.number, part.parts) for part in parts] == [
+        (stamp, number, len(texts)) for number in range(len(texts))
+    ]
+    assert unpack(decision.batch_id, parts) == decision
+
+
+def test_a_batch_of_many_tasks_needs_few_parts() -> None:
+    tasks = tuple(Prepared(n, 4_000_000 + 3 * n, n % 5, 1_000_000 + n * n) for n in range(400))
+    assert len(pack(Decision(3, tasks), 1)) <= 2
+
+
+@given(st.text(max_size=200) | st.sampled_from(pack(Decision(1, (ONE, TWO)), 5)).flatmap(lambda t: st.just(t[:-3])))
+def test_other_text_is_an_error_that_says_so(text: str) -> None:
+    with pytest.raises(ConnectorError, match="PYKAFKA_SINK_DECISION_UNREADABLE"):
+        unpack(1, [parse_part(text)])
+
+
+@given(st.binary(max_size=60), st.integers(0, 200))
+def test_a_damaged_decision_never_raises_anything_else(noise: bytes, at: int) -> None:
+    (text,) = pack(Decision(1, (ONE, TWO)), 5)
+    damaged = text[: 20 + at] + noise.decode("latin-1") + text[20 + at + 1 :]
+    with contextlib.suppress(ConnectorError):
+        unpack(1, [parse_part(damaged)])
+
+
+class TestNextStep:
+    def test_without_rows_there_is_nothing_to_do(self) -> None:
+        assert next_step(None, 0, []) == Nothing()
+        assert next_step(Decision(4, (ONE,)), 5, []) == Nothing()
+
+    def test_what_the_tasks_left_open_is_decided(self) -> None:
+        assert next_step(None, 0, [TWO, ONE]) == Record(Decision(0, (ONE, TWO)))
+        assert next_step(Decision(4, (ONE,)), 5, [TWO]) == Record(Decision(5, (TWO,)))
+
+    def test_a_decided_batch_is_finished_by_the_decision_not_by_the_messages(self) -> None:
+        decision = Decision(5, (ONE,))
+        assert next_step(decision, 5, [], decided=[5]) == Finish(decision, ())
+        assert next_step(decision, 5, [ONE._replace(epoch=2), TWO]) == Finish(decision, (TWO,))
+
+    def test_a_driver_that_is_behind_fails(self) -> None:
+        for step in (
+            next_step(Decision(6, (ONE,)), 5, [TWO]),
+            next_step(None, 5, [TWO], decided=[6]),
+            next_step(Decision(6, (ONE,)), 5, []),
+        ):
+            assert isinstance(step, Fail)
+            assert step.condition == "PYKAFKA_SINK_SUPERSEDED"
+
+    def test_a_withdrawn_batch_is_written_anew(self) -> None:
+        assert next_step(Decision(5, (), withdrawn=True), 5, [ONE]) == Record(Decision(5, (ONE,)))
+
+    def test_tasks_that_skipped_a_batch_which_was_withdrawn_meanwhile_leave_a_hole(self) -> None:
+        for decision in (None, Decision(5, (), withdrawn=True)):
+            step = next_step(decision, 5, [ONE], decided=[5])
+            assert isinstance(step, Fail)
+            assert step.condition == "PYKAFKA_SINK_BATCH_WITHDRAWN"
+
+    @given(st.none() | DECISIONS, st.integers(0, 10), st.lists(PREPARED, max_size=5), st.lists(st.integers(0, 10)))
+    def test_only_an_undecided_batch_whose_every_row_is_there_is_recorded(
+        self, decision: Decision | None, batch_id: int, prepared: list[Prepared], decided: list[int]
+    ) -> None:
+        step = next_step(decision, batch_id, prepared, decided)
+        if isinstance(step, Record):
+            assert not decided
+            assert decision is None or decision.settled_batch < batch_id
+            assert sorted(step.decision.prepared) == sorted(prepared)
+
+
+class TestMayWithdraw:
+    DECISION = Decision(5, (ONE, TWO))
+    TIMED_OUT = Standing("CompleteAbort", 2)
+    OPEN = Standing("Ongoing", 1)
+
+    @pytest.mark.parametrize("other", [OPEN, TIMED_OUT, Standing("PrepareAbort", 2)])
+    def test_when_one_has_timed_out_and_none_was_committed(self, other: Standing) -> None:
+        assert may_withdraw(self.DECISION, [self.TIMED_OUT, other])
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            None,
+            Standing("CompleteCommit", 1),
+            Standing("PrepareCommit", 1),
+            Standing("Empty", 2),
+            Standing("Ongoing", 2),
+            Standing("CompleteAbort", 3),
+            Standing("CompleteCommit", 2),
+            Standing("Dead", 1),
+        ],
+    )
+    def test_never_when_one_was_committed_or_may_have_been(self, other: Standing | None) -> None:
+        assert not may_withdraw(self.DECISION, [self.TIMED_OUT, other])
+
+    def test_not_while_all_can_still_be_committed(self) -> None:
+        assert not may_withdraw(self.DECISION, [self.OPEN, self.OPEN])
+
+
+def test_names_of_tasks_are_told_from_those_of_other_queries() -> None:
+    names = SinkNames("prefix", "query")
+    assert [names.task_of(names.of_task(n)) for n in (0, 7, 123)] == [0, 7, 123]
+    for other in (names.of_driver, "prefix-query-", "prefix-query-1-2", "prefix-query2-1", "x", "prefix-query-\u0661"):
+        assert names.task_of(other) is None
+    assert len({names.group(), names.group(1), names.group_of_done}) == 3

@@ -1,0 +1,341 @@
+"""Exactly once over every place where a driver or a task can die, by what a reader of committed data sees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.client.transaction_errors import TransactionError
+from broker.client.transactions import TransactionHandle, end_transaction
+from spark_connector.errors import ConnectorError
+from spark_connector.write import commit as commit_module
+from spark_connector.write import decision_log
+from spark_connector.write.attempt import Attempt, run_attempt
+from spark_connector.write.commit import abort_batch, abort_batch_write, commit_batch, commit_batch_write
+from spark_connector.write.decision_log import DecisionLog
+from spark_connector.write.names import SinkNames
+from tests.spark_connector.write.conftest import Query
+from tests.support.waiting import eventually
+
+ROWS = (["a0", "a1"], ["b0"], ["c0", "c1", "c2"])
+ALL = ["a0", "a1", "b0", "c0", "c1", "c2"]
+
+
+class Died(BaseException):
+    """The driver is gone: no handler of the product's may see it."""
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: int = 0, first: bool = False) -> None:
+    """Have the function die: at its call number `after`, before it does anything unless `first`."""
+    original, calls = getattr(owner, name), 0
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls <= after:
+            return original(*args, **kwargs)
+        if first:
+            original(*args, **kwargs)
+        raise Died
+
+    monkeypatch.setattr(owner, name, dying)
+
+
+def standing(query: Query, partition: int) -> str:
+    with Cluster(query.bootstrap) as cluster:
+        names = SinkNames("pykafka-sink", query.id)
+        return Admin(cluster).describe_transaction(names.of_task(partition)).state
+
+
+def test_nothing_is_visible_before_the_commit_and_all_after_it(query: Query) -> None:
+    reports = query.tasks(0, ROWS)
+    assert query.visible() == []
+    commit_batch(query.plan(), 0, reports)
+    assert query.visible() == ALL
+    assert [report.rows for report in reports] == [2, 1, 3]
+
+
+def test_batches_follow_each_other_and_tasks_without_rows_open_nothing(query: Query) -> None:
+    query.run(0, ROWS)
+    reports = query.run(1, [[], ["d0"], []])
+    assert [report.handle is None for report in reports] == [True, False, True]
+    query.run(2, [[], []])
+    query.run(3, [["e0"]])
+    assert query.visible() == [*ALL, "d0", "e0"]
+
+
+DEATHS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    "before the take-over": lambda m: die_at(m, DecisionLog, "take_over"),
+    "before the decision": lambda m: die_at(m, DecisionLog, "record"),
+    "after the decision": lambda m: die_at(m, DecisionLog, "record", first=True),
+    "after the first end": lambda m: die_at(m, commit_module, "_end", after=1),
+    "after the second end": lambda m: die_at(m, commit_module, "_end", after=1, first=True),
+    "before the mark": lambda m: die_at(m, DecisionLog, "mark_done"),
+    "before Spark knows": lambda m: die_at(m, DecisionLog, "mark_done", first=True),
+}
+
+
+@pytest.mark.parametrize("place", DEATHS)
+def test_a_driver_that_dies_is_followed_by_one_that_makes_the_batch_whole(
+    query: Query, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    reports = query.tasks(0, ROWS)
+    with monkeypatch.context() as patch:
+        DEATHS[place](patch)
+        with pytest.raises(Died):
+            commit_batch(query.plan(), 0, reports)
+    query.run(0, [*ROWS[:2], [], ROWS[2]])  # the same rows, dealt to tasks in another way
+    assert query.visible() == ALL
+    query.run(1, [["d0"]])
+    assert query.visible() == [*ALL, "d0"]
+
+
+def test_a_driver_that_dies_while_it_decides_holds_the_next_one_up_only_until_that_times_out(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decision_log, "_TIMEOUT_MS", 1000)
+    reports = query.tasks(0, ROWS)
+    with monkeypatch.context() as patch:
+        die_at(patch, decision_log, "end_transaction")
+        with pytest.raises(Died):
+            commit_batch(query.plan(), 0, reports)
+    query.run(0, ROWS)
+    assert query.visible() == ALL
+
+
+def test_a_batch_that_is_finished_twice_is_there_once(query: Query) -> None:
+    reports = query.run(0, ROWS)
+    commit_batch(query.plan(), 0, reports)
+    again = query.run(0, ROWS)
+    assert [report.decided for report in again] == [0, 0, 0]
+    assert query.visible() == ALL
+
+
+def test_a_decided_batch_is_finished_though_the_repeated_one_has_no_rows(
+    query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports = query.tasks(0, ROWS)
+    with monkeypatch.context() as patch:
+        die_at(patch, commit_module, "_end", after=1)
+        with pytest.raises(Died):
+            commit_batch(query.plan(), 0, reports)
+    query.run(0, [[], []])
+    assert query.visible() == ALL
+
+
+def test_an_attempt_that_is_repeated_fences_the_one_before(query: Query) -> None:
+    first = query.task(0, 0, ["a0"])
+    second = query.task(0, 0, ["a0"])
+    assert first.handle is not None
+    assert second.handle is not None
+    assert second.handle.epoch > first.handle.epoch
+    commit_batch(query.plan(), 0, [second])
+    assert query.visible() == ["a0"]
+    with Cluster(query.bootstrap) as cluster, pytest.raises(TransactionError):
+        end_transaction(cluster, first.handle, commit=True)
+
+
+def test_a_task_that_goes_on_after_the_abort_leaves_nothing(query: Query) -> None:
+    reports = query.tasks(0, ROWS)
+    abort_batch(query.plan(), 0, reports[:2])
+    late = query.task(0, 0, ["zombie"])
+    assert late.handle is not None
+    query.run(0, ROWS)
+    assert query.visible() == ALL
+
+
+def test_an_abort_does_not_touch_what_is_decided(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = query.tasks(0, ROWS)
+    with monkeypatch.context() as patch:
+        die_at(patch, commit_module, "_end", after=1)
+        with pytest.raises(Died):
+            commit_batch(query.plan(), 0, reports)
+    abort_batch(query.plan(), 0, reports)
+    assert query.run(0, ROWS)[0].decided == 0
+    assert query.visible() == ALL
+
+
+def test_what_more_tasks_of_an_earlier_attempt_left_open_is_aborted(query: Query) -> None:
+    query.tasks(0, [*ROWS, ["x"], ["y"]])
+    commit_module._swept.clear()
+    query.run(0, [[value for values in ROWS for value in values]])
+    assert query.visible() == ALL
+    assert [standing(query, partition) for partition in (3, 4)] == ["Empty", "Empty"]
+
+
+class TestTimeOut:
+    """A transaction that is open too long; the broker looks every 200 ms."""
+
+    @pytest.fixture
+    def short(self) -> dict[str, str]:
+        return {"kafka_transaction_timeout_ms": "300"}
+
+    def wait(self, query: Query, *partitions: int) -> None:
+        for partition in partitions:
+            eventually(lambda p=partition: standing(query, p) == "CompleteAbort")  # type: ignore[misc]
+
+    def test_before_the_decision_the_batch_fails_whole(self, query: Query, short: dict[str, str]) -> None:
+        reports = [query.task(0, 0, ROWS[0]), query.task(0, 1, ROWS[1], **short)]
+        self.wait(query, 1)
+        with pytest.raises(ConnectorError, match=r"TRANSACTION_LOST.*task 1 of batch 0 \(1 rows.*Nothing is visible"):
+            commit_batch(query.plan(), 0, reports)
+        abort_batch(query.plan(), 0, reports)
+        query.run(0, ROWS)
+        assert query.visible() == ALL
+
+    def test_after_the_decision_and_before_any_end_it_is_withdrawn(
+        self, query: Query, short: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reports = [query.task(0, 0, ROWS[0]), query.task(0, 1, ROWS[1], **short)]
+        with monkeypatch.context() as patch:
+            die_at(patch, DecisionLog, "record", first=True)
+            with pytest.raises(Died):
+                commit_batch(query.plan(), 0, reports)
+        self.wait(query, 1)
+        skipping = query.tasks(0, ROWS)
+        assert [report.decided for report in skipping] == [0, 0, 0]
+        with pytest.raises(ConnectorError, match=r"BATCH_WITHDRAWN.*Nothing of it is visible.*restart"):
+            commit_batch(query.plan(), 0, skipping)
+        assert query.visible() == []
+        query.run(0, ROWS)
+        assert query.visible() == ALL
+
+    def test_between_two_ends_it_is_said_what_is_missing_as_long_as_it_is(
+        self, query: Query, short: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reports = [query.task(0, 0, ROWS[0]), query.task(0, 1, ROWS[1], **short), query.task(0, 2, ROWS[2])]
+        with monkeypatch.context() as patch:
+            die_at(patch, commit_module, "_end", after=1)
+            with pytest.raises(Died):
+                commit_batch(query.plan(), 0, reports)
+        self.wait(query, 1)
+        for _ in range(2):
+            skipping = query.tasks(0, ROWS)
+            missing = (
+                r"BATCH_INCOMPLETE.*1 of its 3 transactions.*up to 1 rows are missing, those of tasks 1 \(1 rows\)"
+            )
+            with pytest.raises(ConnectorError, match=missing):
+                commit_batch(query.plan(), 0, skipping)
+            abort_batch(query.plan(), 0, skipping)
+            assert query.visible() == [*ROWS[0], *ROWS[2]]
+
+    def test_what_is_lost_right_after_our_own_decision_withdraws_it(
+        self, query: Query, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reports = query.tasks(0, ROWS)
+        record = DecisionLog.record
+
+        def record_and_lose(log: DecisionLog, driver: TransactionHandle, *args: Any) -> None:
+            record(log, driver, *args)
+            if not args[0].withdrawn:
+                commit_module._abort(log._cluster, reports[0].handle)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(DecisionLog, "record", record_and_lose)
+            with pytest.raises(ConnectorError, match="BATCH_WITHDRAWN"):
+                commit_batch(query.plan(), 0, reports)
+        assert query.visible() == []
+        query.run(0, ROWS)
+        assert query.visible() == ALL
+
+
+class TestTwoDrivers:
+    """Two drivers of one query at once: one of them fails, nothing is there twice, nothing is missing."""
+
+    def test_the_older_one_cannot_decide_any_more(self, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+        older = query.tasks(0, ROWS)
+        record = DecisionLog.record
+
+        def be_overtaken(log: DecisionLog, *args: Any) -> None:
+            monkeypatch.setattr(DecisionLog, "record", record)
+            query.run(0, ROWS)
+            record(log, *args)
+
+        monkeypatch.setattr(DecisionLog, "record", be_overtaken)
+        with pytest.raises(ConnectorError, match="SUPERSEDED"):
+            commit_batch(query.plan(), 0, older)
+        abort_batch(query.plan(), 0, older)
+        assert query.visible() == ALL
+
+    def test_the_older_one_finds_its_tasks_fenced(self, query: Query) -> None:
+        older = query.tasks(0, ROWS)
+        newer = query.tasks(0, ROWS)
+        with pytest.raises(ConnectorError, match="TRANSACTION_LOST"):
+            commit_batch(query.plan(), 0, older)
+        abort_batch(query.plan(), 0, older)
+        commit_batch(query.plan(), 0, newer)
+        assert query.visible() == ALL
+
+    def test_one_that_is_a_batch_behind_fails_and_takes_nothing_back(self, query: Query) -> None:
+        behind = query.tasks(0, ROWS)
+        query.run(0, ROWS)
+        query.run(1, [["d0"]])
+        with pytest.raises(ConnectorError, match="SUPERSEDED"):
+            commit_batch(query.plan(), 0, behind)
+        abort_batch(query.plan(), 0, behind)
+        late = query.tasks(0, ROWS)
+        assert {report.decided for report in late} == {1}
+        with pytest.raises(ConnectorError, match="SUPERSEDED.*another driver.*checkpoint was taken back"):
+            commit_batch(query.plan(), 0, late)
+        assert query.visible() == [*ALL, "d0"]
+
+    def test_one_that_repeats_a_batch_while_the_other_writes_the_next_sees_that_it_is_done(self, query: Query) -> None:
+        query.run(0, ROWS)
+        next_batch = query.tasks(1, [["d0"], ["d1"]])
+        query.run(0, ROWS)
+        commit_batch(query.plan(), 1, next_batch)
+        assert query.visible() == [*ALL, "d0", "d1"]
+
+    def test_tasks_that_did_not_see_the_decision_in_time_fail_the_batch_and_hide_nothing(
+        self, query: Query, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The one race that costs an operator: a second driver's task begins between the look and the decision."""
+        older = query.tasks(0, ROWS[:2])
+        late: list[Any] = []
+
+        def race(*_: Any) -> None:
+            monkeypatch.undo()
+            late.append(query_task_blind(query, 0, 1, ROWS[1]))
+
+        monkeypatch.setattr(commit_module, "_check_standing", race)
+        with pytest.raises(ConnectorError, match=r"BATCH_INCOMPLETE.*tasks 1 \(1 rows\)"):
+            commit_batch(query.plan(), 0, older)
+        abort_batch(query.plan(), 0, older)
+        with pytest.raises(ConnectorError, match="BATCH_INCOMPLETE"):
+            commit_batch(query.plan(), 0, late)
+        assert query.visible() == ROWS[0]
+
+
+def query_task_blind(query: Query, batch_id: int, partition: int, values: Sequence[str]) -> Any:
+    """A task that asked for a decision before there was one."""
+    report = query.task(batch_id + 1, partition, values)
+    assert report.handle is not None
+    return report
+
+
+class TestBatchWrite:
+    """A write without a query: nobody comes back to it."""
+
+    def task(self, query: Query, partition: int, values: Sequence[str]) -> Any:
+        rows = pa.record_batch({"value": pa.array(values, pa.string())})
+        return run_attempt(query.plan(), Attempt(query.id, None, partition), [rows])
+
+    def test_retried_tasks_are_there_once_and_only_after_the_commit(self, query: Query) -> None:
+        reports = [self.task(query, 0, ["a0"]), self.task(query, 1, ["lost"]), self.task(query, 2, [])]
+        reports[1] = self.task(query, 1, ["b0"])
+        assert query.visible() == []
+        commit_batch_write(query.plan(), reports)
+        assert query.visible() == ["a0", "b0"]
+
+    def test_an_abort_frees_readers_at_once_and_fences_tasks(self, query: Query) -> None:
+        reports = [self.task(query, 0, ["a0"]), self.task(query, 1, ["b0"])]
+        abort_batch_write(query.plan(), query.id, 2)
+        assert [standing(query, partition) for partition in (0, 1)] == ["Empty", "Empty"]
+        with pytest.raises(ConnectorError, match="TRANSACTION_LOST.*Nothing is visible"):
+            commit_batch_write(query.plan(), reports)
+        assert query.visible() == []
