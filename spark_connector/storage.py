@@ -10,12 +10,13 @@ Paths given to a `Storage` are relative to its root, with `/` between the parts.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import posixpath
 import secrets
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -28,7 +29,51 @@ __all__ = ["LocalStorage", "Storage", "open_storage"]
 
 _WRITE_BUFFER = 1 << 20  # bytes
 
-fsspec.register_implementation("hdfs", HdfsFileSystem, clobber=True)
+
+@contextlib.contextmanager
+def _os_errors() -> Iterator[None]:
+    """hdfs-native says by a plain RuntimeError what the NameNode refuses (safe mode, limits, quotas)."""
+    try:
+        yield
+    except RuntimeError as error:
+        if type(error) is not RuntimeError:
+            raise
+        raise OSError(f"HDFS: {error}") from error
+
+
+class _Hdfs(HdfsFileSystem):
+    """hdfs-native's file system, failing as all others do: with an OSError."""
+
+    def info(self, path: str, **options: Any) -> Any:
+        with _os_errors():
+            return super().info(path, **options)
+
+    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
+        with _os_errors():
+            return super().ls(path, detail, **options)
+
+    def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
+        with _os_errors():
+            super().mkdir(path, create_parents, **options)
+
+    def mv(self, path1: str, path2: str, **options: Any) -> None:
+        with _os_errors():
+            super().mv(path1, path2, **options)
+
+    def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
+        with _os_errors():
+            super().rm(path, recursive, maxdepth)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> Any:
+        with _os_errors():
+            return super().cat_file(path, start, end, **options)
+
+    def _open(self, path: str, mode: str = "rb", *arguments: Any, **options: Any) -> Any:
+        with _os_errors():
+            return super()._open(path, mode, *arguments, **options)
+
+
+fsspec.register_implementation("hdfs", _Hdfs, clobber=True)
 
 
 def open_storage(url: str, options: Mapping[str, str] | None = None) -> Storage:
@@ -215,12 +260,16 @@ class _BytesWriter(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        return int(self._file.write(bytes(data)))
+        with _os_errors():
+            return int(self._file.write(bytes(data)))
 
     def close(self) -> None:
         if not self.closed:
-            self._file.close()
-        super().close()
+            try:
+                with _os_errors():
+                    self._file.close()
+            finally:
+                super().close()
 
 
 def _sync_directory(path: str) -> None:

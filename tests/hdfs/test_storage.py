@@ -78,3 +78,22 @@ def test_the_store_survives_a_kill_of_the_name_node(hdfs: MiniHdfs, storage: Sto
     assert store.read("g") == {A0: 1}
     store.commit("g", {A0: 2}, expected={A0: 1})
     assert store.read("g") == {A0: 2}
+
+
+def test_what_the_name_node_refuses_is_an_os_error(storage: Storage) -> None:
+    too_long = "x" * 300  # dfs.namenode.fs-limits.max-component-length is 255; hdfs-native raises a bare RuntimeError
+    storage.create("here", b"")
+    with pytest.raises(OSError, match="PathComponentTooLong"):
+        storage.create(too_long, b"")
+    with pytest.raises(OSError, match="PathComponentTooLong"):
+        storage.rename("here", too_long)
+    with pytest.raises(OSError, match="PathComponentTooLong"):
+        storage.make_directory(too_long)
+
+
+def test_a_file_that_is_removed_while_it_is_written_cannot_be_closed(storage: Storage) -> None:
+    file = storage.open_output("gone")
+    file.write(b"some")
+    storage.remove("gone")
+    with pytest.raises(FileNotFoundError):
+        file.close()
