@@ -34,6 +34,7 @@ _AIMS = 4  # runs that may end before their blow falls
 _SECOND_BLOW = 0.25  # share of the rounds
 _LONGEST_OUTAGE = 2.0  # seconds between the death of a server and its start
 _AFTER_EVENT = 0.3  # seconds
+_SLOW_AUDIT = 5.0  # seconds from which on it is told: something was still open
 _FIRST_GUESS = 5.0  # seconds a job takes
 
 
@@ -174,7 +175,8 @@ class _Round:
         if not struck and attempt.error is None:
             self._matrix.learn(host, self._work, attempt.seconds, whole=aim)
         self._matrix.used(host)
-        played.steps.append("ran well" if attempt.error is None else f"failed: {attempt.error[:150]}")
+        ended = "ran well" if attempt.error is None else f"failed: {attempt.error[:150]}"
+        played.steps.append(f"{ended} in {attempt.seconds:.1f} s")
         return attempt.error is None
 
     def _blow(self, host: SparkHost, attempt: Attempt, pace: float) -> bool:
@@ -209,6 +211,9 @@ class _Round:
         return True
 
     def _audit(self, *, complete: bool) -> None:
+        begun = time.monotonic()
         for problem in self._work.audit(complete=complete):
             if problem not in self._played.problems:
                 self._played.problems.append(problem)
+        if (seconds := time.monotonic() - begun) > _SLOW_AUDIT:
+            self._played.steps.append(f"audited in {seconds:.1f} s")
