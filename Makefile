@@ -1,5 +1,5 @@
 # The commands of this repository. `make demo` and `make test` need nothing but Python >= 3.11, Java >= 17 and make;
-# they create the environment in .venv, and bring it up to date when pyproject.toml has changed.
+# they create the environment in .venv, and bring it up to date when pyproject.toml or the kernel in C has changed.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -57,7 +57,7 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per set of packages, so that the demo waits for nothing only the tests need.
-$(VENV)/.%-installed: pyproject.toml | preflight
+$(VENV)/.%-installed: pyproject.toml $(wildcard broker/records/_kernel*.[ch]) | preflight
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the packages of '$*' into $(VENV)"
 	@$(PIP) --editable '.[$*]'

@@ -1,8 +1,9 @@
-"""What `pip install` brings: the packages, the module Spark looks for, the commands; and no tests."""
+"""What `pip install` brings: the packages, the module Spark looks for, the commands, the kernel; and no tests."""
 
 from __future__ import annotations
 
 import configparser
+import os
 import shutil
 import subprocess
 import sys
@@ -13,26 +14,48 @@ import pytest
 
 from tests.support.source_tree import ROOT, modules_under
 
+KERNEL = "broker/records/_kernel.abi3.so"
+
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The distribution as it is built from a copy of this tree: a build leaves files where it works."""
-    source, target = tmp_path_factory.mktemp("source") / "pykafka", tmp_path_factory.mktemp("wheel")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of this tree, nothing built: a build leaves files where it works."""
+    source = tmp_path_factory.mktemp("source") / "pykafka"
     for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_pykafka.py", "broker", "spark_connector", "tests"):
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         else:
             source.mkdir(exist_ok=True)
             shutil.copy(ROOT / name, source / name)
+    return source
+
+
+@pytest.fixture(scope="module")
+def wheel(source: Path, tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The distribution as it is built here."""
+    return built(source, tmp_path_factory.mktemp("wheel"))
+
+
+def built(source: Path, target: Path, **environment: str) -> zipfile.ZipFile:
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(target), str(source)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
     assert done.returncode == 0, done.stderr
     return zipfile.ZipFile(next(target.glob("pykafka_spark-*.whl")))
 
 
+def implementation(before: str = "", path: Path = ROOT, **environment: str) -> str:
+    """What encodes and decodes columns in a new process that runs the statements `before` first."""
+    program = f"{before}\nfrom broker.records import native\nprint(native.implementation(), native.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(path), **environment}
+    output = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment, cwd=path)
+    name, file = output.split()
+    assert Path(file).is_relative_to(path)
+    return name
+
+
 def test_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     modules = {module.relative for module in modules_under("broker", "spark_connector", "pyspark_pykafka.py")}
-    held = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    held = {name for name in wheel.namelist() if ".dist-info/" not in name} - {KERNEL}
     assert held == modules | {"broker/py.typed", "spark_connector/py.typed"}
 
 
@@ -45,3 +68,34 @@ def test_wheel_brings_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> No
     modules = {module.name for module in modules_under("spark_connector")}
     for target in points["pykafka.commands"].values():
         assert target.partition(":")[0] in modules
+
+
+@pytest.mark.skipif(shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler")
+def test_wheel_brings_the_kernel_where_there_is_a_compiler(
+    wheel: zipfile.ZipFile, source: Path, tmp_path: Path
+) -> None:
+    assert KERNEL in wheel.namelist()
+    assert "-cp311-abi3-" in Path(str(wheel.filename)).name
+    wheel.extractall(tmp_path)
+    assert implementation(path=tmp_path, PYKAFKA_NATIVE="1") == "native"
+    assert implementation(path=tmp_path, PYKAFKA_NATIVE="0") == "numpy"
+
+
+def test_source_distribution_holds_the_kernel_in_c(wheel: zipfile.ZipFile, source: Path) -> None:
+    listed = (source / "pykafka_spark.egg-info" / "SOURCES.txt").read_text().split()
+    here = {path.relative_to(ROOT).as_posix() for path in (ROOT / "broker" / "records").glob("_kernel*.[ch]")}
+    assert here
+    assert here <= set(listed)
+
+
+def test_a_kernel_that_cannot_be_loaded_is_done_without() -> None:
+    assert implementation("import sys; sys.modules['broker.records._kernel'] = None") == "numpy"
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_installation_goes_on(source: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(source, tmp_path / "copy", ignore=shutil.ignore_patterns("build", "*.egg-info"))
+    wheel = built(copy, tmp_path, CC="/bin/false")
+    assert KERNEL not in wheel.namelist()
+    wheel.extractall(tmp_path / "installed")
+    assert implementation(path=tmp_path / "installed") == "numpy"

@@ -63,8 +63,8 @@ def locate_records(chunk: bytes, batches: Batches) -> tuple[LocatedRecords, int]
         if len(gathered) and gathered.size + len(section) > _MOST_PLAIN:
             break
         gathered.add(position, header, section)
-    sections = gathered.build(0)
-    data = sections.data if isinstance(sections.data, bytes) else chunk
+    sections = gathered.build(0).in_one_part()
+    data = part if isinstance(part := sections.parts[0], bytes) else chunk
     try:
         fields = read_fields(PlainBytes(data), sections)
     except IndexError:

@@ -31,8 +31,12 @@ from broker.errors import CorruptBatch
 from broker.records.crc32c import crc32c
 
 __all__ = [
+    "CODEC_MASK",
+    "CONTROL_BIT",
     "HEADER_SIZE",
     "LENGTH_END",
+    "TIMESTAMP_TYPE_BIT",
+    "TRANSACTIONAL_BIT",
     "BatchHeader",
     "build_batch",
     "is_transactional",
@@ -60,11 +64,11 @@ _CRC_POSITION = 17
 _MAGIC_POSITION = 16
 _CHECKED_POSITION = 21
 _ATTRIBUTES_POSITION = 22  # the low byte of the two
-_TIMESTAMP_TYPE_BIT = 0x08
-_TRANSACTIONAL_BIT = 0x10
-_CONTROL_BIT = 0x20
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
 _HORIZON_BIT = 0x40
-_CODEC_MASK = 0x07
+CODEC_MASK = 0x07
 
 NO_TIMESTAMP = -1
 
@@ -106,15 +110,15 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_log_append_time(self) -> bool:
-        return bool(self.attributes & _TIMESTAMP_TYPE_BIT)
+        return bool(self.attributes & TIMESTAMP_TYPE_BIT)
 
     @property
     def is_transactional(self) -> bool:
-        return bool(self.attributes & _TRANSACTIONAL_BIT)
+        return bool(self.attributes & TRANSACTIONAL_BIT)
 
     @property
     def is_control(self) -> bool:
-        return bool(self.attributes & _CONTROL_BIT)
+        return bool(self.attributes & CONTROL_BIT)
 
     @property
     def delete_horizon_ms(self) -> int | None:
@@ -138,7 +142,7 @@ def is_transactional(buffer: Buffer) -> bool:
     """Whether the first batch says that it belongs to a transaction; bytes that are no batch say nothing."""
     return (
         len(buffer) >= HEADER_SIZE
-        and bool(buffer[_ATTRIBUTES_POSITION] & _TRANSACTIONAL_BIT)
+        and bool(buffer[_ATTRIBUTES_POSITION] & TRANSACTIONAL_BIT)
         and buffer[_MAGIC_POSITION] == 2
     )
 
@@ -183,7 +187,7 @@ def patch_base_offset(buffer: bytearray | memoryview, position: int, base_offset
 
 def patch_log_append_time(buffer: bytearray | memoryview, position: int, header: BatchHeader, now_ms: int) -> None:
     """Stamp the batch with the broker's time (`message.timestamp.type=LogAppendTime`) and renew its CRC."""
-    struct.pack_into(">h", buffer, position + 21, header.attributes | _TIMESTAMP_TYPE_BIT)
+    struct.pack_into(">h", buffer, position + 21, header.attributes | TIMESTAMP_TYPE_BIT)
     struct.pack_into(">q", buffer, position + 35, now_ms)
     checked = memoryview(buffer)[position + _CHECKED_POSITION : position + header.size]
     struct.pack_into(">I", buffer, position + _CRC_POSITION, crc32c(checked))
@@ -215,7 +219,7 @@ def build_batch(
     last_offset_delta: int | None = None,
 ) -> bytes:
     """Frame a record section, already compressed with `codec`, as a batch."""
-    attributes = codec | (_TRANSACTIONAL_BIT if transactional else 0) | (_CONTROL_BIT if control else 0)
+    attributes = codec | (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
     delta = record_count - 1 if last_offset_delta is None else last_offset_delta
     producer = producer_id, producer_epoch, base_sequence
     return _frame(
@@ -238,7 +242,7 @@ def rebuild_batch(
     """
     attributes, base = header.attributes, header.base_timestamp
     if not record_count:
-        attributes, base = attributes & ~(_CODEC_MASK | _HORIZON_BIT), NO_TIMESTAMP
+        attributes, base = attributes & ~(CODEC_MASK | _HORIZON_BIT), NO_TIMESTAMP
     elif delete_horizon_ms is not None:
         attributes, base = attributes | _HORIZON_BIT, delete_horizon_ms
     fields = (
@@ -256,7 +260,7 @@ def rebuild_batch(
 
 def recompressed_batch(header: BatchHeader, records: Buffer, codec: int) -> bytes:
     """The batch of `header` with all its records, which are now compressed with `codec`."""
-    attributes = header.attributes & ~_CODEC_MASK | codec
+    attributes = header.attributes & ~CODEC_MASK | codec
     return _frame(header.base_offset, header.leader_epoch, (attributes, *header[6:]), records)
 
 

@@ -9,18 +9,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Final
 
 import numpy as np
 
 from broker.errors import CorruptBatch
-from broker.records.batch import HEADER_SIZE, BatchHeader, verify_batch, walk_batches
+from broker.records.batch import (
+    CODEC_MASK,
+    CONTROL_BIT,
+    HEADER_SIZE,
+    TIMESTAMP_TYPE_BIT,
+    BatchHeader,
+    parse_header,
+)
+from broker.records.batch_table import Head, scan_batches, verify_batches
 from broker.records.column_types import NO_LIMIT
 from broker.records.compression import decompress
 from broker.records.control import AbortedTransactions
-from broker.records.varint_arrays import Int64s
+from broker.records.varint_arrays import Bools, Int64s
 
-__all__ = ["NO_TIME", "DecodeOptions", "SectionGatherer", "Sections", "read_sections"]
+__all__ = ["NO_TIME", "DecodeOptions", "Fact", "SectionGatherer", "Sections", "read_sections"]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -47,20 +56,70 @@ class DecodeOptions:
     batch_limit: int
 
 
+class Fact(IntEnum):
+    """The columns of `Sections.facts`, all int64; the order is that of the kernel's `PART`, `START` …"""
+
+    PART = 0
+    START = 1
+    END = 2
+    COUNT = 3
+    BASE_OFFSET = 4
+    LAST_OFFSET = 5
+    BASE_TIME = 6
+    APPEND_TIME = 7
+
+
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """Plain record sections, one row per batch: where in `data` each starts and ends, and facts of its header."""
+    """Plain record sections. A line of `facts` per batch: where it lies in which of `parts`, and more of its header."""
 
-    data: Buffer
-    start: Int64s
-    end: Int64s
-    record_count: Int64s
-    base_offset: Int64s
-    last_offset: Int64s
-    base_timestamp: Int64s
-    append_time: Int64s
-    """max timestamp of the batch if the broker set it, else NO_TIME"""
+    parts: list[Buffer]
+    facts: Int64s
     next_offset: int
+
+    def __len__(self) -> int:
+        return len(self.facts)
+
+    @property
+    def start(self) -> Int64s:
+        """Where each section starts in its part, and `end` where it ends."""
+        return self.facts[:, Fact.START]
+
+    @property
+    def end(self) -> Int64s:
+        return self.facts[:, Fact.END]
+
+    @property
+    def record_count(self) -> Int64s:
+        return self.facts[:, Fact.COUNT]
+
+    @property
+    def base_offset(self) -> Int64s:
+        return self.facts[:, Fact.BASE_OFFSET]
+
+    @property
+    def last_offset(self) -> Int64s:
+        return self.facts[:, Fact.LAST_OFFSET]
+
+    @property
+    def base_timestamp(self) -> Int64s:
+        return self.facts[:, Fact.BASE_TIME]
+
+    @property
+    def append_time(self) -> Int64s:
+        """max timestamp of the batch if the broker set it, else NO_TIME"""
+        return self.facts[:, Fact.APPEND_TIME]
+
+    def in_one_part(self) -> Sections:
+        """The same sections in one buffer."""
+        if len(self.parts) <= 1:
+            return self
+        before = np.cumsum([0, *(len(part) for part in self.parts[:-1])])[self.facts[:, Fact.PART]]
+        facts = self.facts.copy()
+        facts[:, Fact.PART] = 0
+        facts[:, Fact.START] += before
+        facts[:, Fact.END] += before
+        return Sections([b"".join(self.parts)], facts, self.next_offset)
 
 
 class SectionGatherer:
@@ -70,14 +129,14 @@ class SectionGatherer:
         """`batch_limit` bounds what one batch may grow to, bytes."""
         self._view = memoryview(view)
         self._batch_limit = batch_limit
-        self._plain: list[Buffer] = []
+        self._parts: list[Buffer] = []
         self._facts: list[tuple[int, ...]] = []
-        self._codecs = 0
+        self._part_of_view = -1
         self.size = 0
         """Plain bytes so far."""
 
     def __len__(self) -> int:
-        return len(self._plain)
+        return len(self._facts)
 
     def plain(self, position: int, header: BatchHeader) -> Buffer:
         """The plain section of a batch, for `add`. Raises CorruptBatch."""
@@ -89,65 +148,111 @@ class SectionGatherer:
         return section
 
     def add(self, position: int, header: BatchHeader, section: Buffer) -> None:
-        self._plain.append(section)
-        self._facts.append(_facts(position, header))
-        self._codecs |= header.codec
+        if header.codec:
+            part, start = len(self._parts), 0
+            self._parts.append(section)
+        else:
+            if self._part_of_view < 0:
+                self._part_of_view = len(self._parts)
+                self._parts.append(self._view)
+            part, start = self._part_of_view, position + HEADER_SIZE
+        self._facts.append(
+            (
+                part,
+                start,
+                start + len(section),
+                header.record_count,
+                header.base_offset,
+                header.last_offset,
+                header.base_timestamp,
+                header.max_timestamp if header.is_log_append_time else NO_TIME,
+            )
+        )
         self.size += len(section)
 
     def build(self, next_offset: int) -> Sections:
         """All that was added; `next_offset` is only passed on."""
-        start, count, base_offset, last_offset, base_timestamp, append_time = (
-            np.array(self._facts, np.int64).reshape(-1, 6).T
-        )
-        size = np.array([len(section) for section in self._plain], np.int64)
-        compressed = self._codecs != 0
-        end = np.cumsum(size) if compressed else start + size
-        return Sections(
-            data=b"".join(self._plain) if compressed else self._view,
-            start=end - size,
-            end=end,
-            record_count=count,
-            base_offset=base_offset,
-            last_offset=last_offset,
-            base_timestamp=base_timestamp,
-            append_time=append_time,
-            next_offset=next_offset,
-        )
+        return Sections(self._parts, np.array(self._facts, np.int64).reshape(-1, len(Fact)), next_offset)
 
 
 def read_sections(chunk: Buffer, options: DecodeOptions) -> Sections:
     """The sections to decode, stopping before their plain bytes exceed `max_bytes`. Raises CorruptBatch."""
     view = memoryview(chunk)[:_MOST_BYTES]  # beyond it is a cut tail
-    most = min(options.max_bytes, _MOST_BYTES)
-    transactions = AbortedTransactions(options.aborted)
+    table = _batches_in_order(view, options.high)
+    last_offset = table[:, Head.BASE_OFFSET] + table[:, Head.LAST_DELTA]
+    control = (table[:, Head.ATTRIBUTES] & CONTROL_BIT) != 0
+    seen = (last_offset >= options.low) | control  # a marker before `low` ends a transaction too
+    verify_batches(view, table if seen.all() else table[seen], check_crcs=options.check_crcs)
+    wanted = seen & ~control & (table[:, Head.COUNT] > 0)
+    aborted = list(options.aborted)
+    if aborted:
+        wanted &= ~_dropped(view, table, seen, AbortedTransactions(aborted))
+    index = np.flatnonzero(wanted)
+    gather = _gather_compressed if (table[index, Head.ATTRIBUTES] & CODEC_MASK).any() else _gather_plain
+    parts, facts = gather(view, table[index], options)
+    read = len(table) if len(facts) == len(index) else int(index[len(facts)])
+    next_offset = max(options.low, int(last_offset[read - 1]) + 1) if read else options.low
+    return Sections(parts, facts, next_offset)
+
+
+def _batches_in_order(view: memoryview, high: int) -> Int64s:
+    """The table of all batches that begin before `high`. Raises CorruptBatch where their offsets do not rise."""
+    table, wrong = scan_batches(view)
+    base_offset = table[:, Head.BASE_OFFSET]
+    last_offset = base_offset + table[:, Head.LAST_DELTA]
+    before = np.concatenate((np.array([-1]), last_offset[:-1]))
+    in_order = (before < base_offset) & (base_offset <= last_offset) & (last_offset < NO_LIMIT)
+    first_behind = np.flatnonzero(base_offset >= high)
+    stop = int(first_behind[0]) if len(first_behind) else len(table)
+    if not in_order[: stop + 1].all():
+        index = int(in_order.argmin())
+        raise CorruptBatch(f"a batch of offsets {base_offset[index]} to {last_offset[index]} follows {before[index]}")
+    if stop == len(table) and wrong is not None:
+        raise CorruptBatch(f"no batch can have the length at byte {wrong}")
+    return table[:stop]
+
+
+def _dropped(view: memoryview, table: Int64s, seen: Bools, transactions: AbortedTransactions) -> Bools:
+    """Which batches belong to aborted transactions."""
+    dropped = np.zeros(len(table), np.bool_)
+    for index in np.flatnonzero(seen).tolist():
+        position = int(table[index, Head.POSITION])
+        dropped[index] = transactions.drops(view, position, parse_header(view, position))
+    return dropped
+
+
+def _gather_plain(view: memoryview, table: Int64s, options: DecodeOptions) -> tuple[list[Buffer], Int64s]:
+    """Parts and facts of batches none of which is compressed: nothing is copied."""
+    size = table[:, Head.SIZE] - HEADER_SIZE
+    if (table[:, Head.COUNT] > size // _SMALLEST_RECORD).any():
+        raise CorruptBatch("more records than a batch has room for")
+    fitting = int(np.searchsorted(np.cumsum(size), _most_bytes(options), "right"))
+    table = table[: max(fitting, 1)]
+    facts = np.empty((len(table), len(Fact)), np.int64)
+    facts[:, Fact.PART] = 0
+    facts[:, Fact.START] = table[:, Head.POSITION] + HEADER_SIZE
+    facts[:, Fact.END] = table[:, Head.POSITION] + table[:, Head.SIZE]
+    facts[:, Fact.COUNT] = table[:, Head.COUNT]
+    facts[:, Fact.BASE_OFFSET] = table[:, Head.BASE_OFFSET]
+    facts[:, Fact.LAST_OFFSET] = table[:, Head.BASE_OFFSET] + table[:, Head.LAST_DELTA]
+    facts[:, Fact.BASE_TIME] = table[:, Head.BASE_TIME]
+    by_broker = (table[:, Head.ATTRIBUTES] & TIMESTAMP_TYPE_BIT) != 0
+    facts[:, Fact.APPEND_TIME] = np.where(by_broker, table[:, Head.MAX_TIME], NO_TIME)
+    return [view], facts
+
+
+def _gather_compressed(view: memoryview, table: Int64s, options: DecodeOptions) -> tuple[list[Buffer], Int64s]:
+    """Parts and facts of batches some of which are compressed."""
     gathered = SectionGatherer(view, options.batch_limit)
-    next_offset, last_offset = options.low, -1
-    for position, header in walk_batches(view):
-        if not last_offset < header.base_offset <= header.last_offset < NO_LIMIT:
-            raise CorruptBatch(f"a batch of offsets {header.base_offset} to {header.last_offset} follows {last_offset}")
-        if header.base_offset >= options.high:
+    for position in table[:, Head.POSITION].tolist():
+        header = parse_header(view, position)
+        section = gathered.plain(position, header)
+        if gathered.size + len(section) > _most_bytes(options) and len(gathered):
             break
-        last_offset = header.last_offset
-        if last_offset >= options.low or header.is_control:  # a marker before `low` ends a transaction too
-            verify_batch(view, position, header, check_crc=options.check_crcs)
-            dropped = transactions.drops(view, position, header)
-            if header.record_count and not header.is_control and not dropped:
-                section = gathered.plain(position, header)
-                if gathered.size + len(section) > most and len(gathered):
-                    break
-                gathered.add(position, header, section)
-        next_offset = max(options.low, last_offset + 1)
-    return gathered.build(next_offset)
+        gathered.add(position, header, section)
+    sections = gathered.build(0)
+    return sections.parts, sections.facts
 
 
-def _facts(position: int, header: BatchHeader) -> tuple[int, ...]:
-    """Where the section starts in the chunk, then the fields of `Sections` from `record_count` on."""
-    append_time = header.max_timestamp if header.is_log_append_time else NO_TIME
-    return (
-        position + HEADER_SIZE,
-        header.record_count,
-        header.base_offset,
-        header.last_offset,
-        header.base_timestamp,
-        append_time,
-    )
+def _most_bytes(options: DecodeOptions) -> int:
+    return min(options.max_bytes, _MOST_BYTES)

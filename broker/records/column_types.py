@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from broker.errors import CorruptBatch
 
-__all__ = ["FIELDS", "HEADERS_TYPE", "NO_LIMIT", "TIMESTAMP_TYPE", "Columns"]
+__all__ = ["FIELDS", "HEADERS_TYPE", "NO_LIMIT", "TIMESTAMP_TYPE", "Columns", "header_keys"]
 
 HEADERS_TYPE: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
 TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
@@ -55,3 +55,11 @@ class Columns:
             return pc.multiply_checked(self.timestamp, 1000).view(TIMESTAMP_TYPE)
         except pa.ArrowInvalid as error:
             raise CorruptBatch(f"a timestamp is out of range: {error}") from error
+
+
+def header_keys(keys: pa.Array) -> pa.Array:
+    """The binary keys of headers as text; those that are no UTF-8 with replacement characters, as Java reads them."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())

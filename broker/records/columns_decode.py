@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow as pa
 
 from broker.errors import CorruptBatch
-from broker.records.column_fields import Fields, HeaderFields, Span, read_fields, read_header_fields
+from broker.records import native
+from broker.records.column_fields import Fields, Span, read_fields, read_header_fields
 from broker.records.column_sections import DecodeOptions, read_sections
-from broker.records.column_types import HEADERS_TYPE, Columns
+from broker.records.column_types import HEADERS_TYPE, Columns, header_keys
+from broker.records.columns_native import decode_natively
 from broker.records.varint_arrays import PlainBytes
 
 __all__ = ["decode"]
@@ -25,9 +27,12 @@ def decode(chunk: Buffer, options: DecodeOptions) -> Columns:
     """See `columns.decode_columns`."""
     sections = read_sections(chunk, options)
     wanted = options.fields
-    if len(sections.start) == 0:
+    if len(sections) == 0:
         return _empty(wanted, sections.next_offset)
-    plain = PlainBytes(sections.data)
+    if native.kernel is not None:
+        return decode_natively(native.kernel, sections, options)
+    sections = sections.in_one_part()
+    plain = PlainBytes(sections.parts[0])
     try:
         fields = read_fields(plain, sections)
         inside = (fields.offset >= options.low) & (fields.offset < options.high)
@@ -85,17 +90,8 @@ def _headers(plain: PlainBytes, fields: Fields) -> pa.Array:
         return pa.nulls(len(fields.offset), HEADERS_TYPE)
     found = read_header_fields(plain, fields)
     pairs = pa.StructArray.from_arrays(
-        [_header_keys(plain, found), _gather(plain, found.value)], fields=list(HEADERS_TYPE.value_type)
+        [header_keys(_gather(plain, found.key)), _gather(plain, found.value)], fields=list(HEADERS_TYPE.value_type)
     )
     edges = np.zeros(len(found.count) + 1, np.int32)
     np.cumsum(found.count, out=edges[1:])
     return pa.ListArray.from_arrays(pa.array(edges), pairs, type=HEADERS_TYPE, mask=pa.array(found.count == 0))
-
-
-def _header_keys(plain: PlainBytes, found: HeaderFields) -> pa.Array:
-    """Keys that are no UTF-8 are read with replacement characters, as Java does."""
-    keys = _gather(plain, found.key)
-    try:
-        return keys.cast(pa.string())
-    except pa.ArrowInvalid:
-        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())

@@ -8,6 +8,8 @@ is then a slice of the joined bytes.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,8 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.errors import BrokerError, ConfigError, ErrorCode
-from broker.records.batch import HEADER_SIZE, build_batch
-from broker.records.compression import compress
+from broker.records import native
+from broker.records.batch import HEADER_SIZE, TRANSACTIONAL_BIT, build_batch
+from broker.records.compression import Codec, compress
+from broker.records.native import Kernel, column_buffers
 from broker.records.varint_arrays import Int64s, PrefixBuilder, binary_array, varint_size, zigzag
 
 __all__ = ["EncodeOptions", "encode"]
@@ -53,6 +57,15 @@ class EncodeOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class _HeaderPairs:
+    """How many headers each row has, and all of them: those of the first row first."""
+
+    count: Int64s
+    key: pa.Array
+    value: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
 class _HeaderParts:
     """What stands in each record for its headers: arrays (or one scalar) to be joined, and their size."""
 
@@ -74,7 +87,46 @@ def encode(
     if rows > 1 and sum(column.nbytes for column in (key, value, headers) if column is not None) > _MOST_BYTES:
         half = rows // 2
         return part(0, half) + part(half, rows - half)
-    return _encode(key, value, timestamp.to_numpy(), _header_parts(headers), options) if rows else []
+    if not rows:
+        return []
+    times, pairs = timestamp.to_numpy(), _header_pairs(headers)
+    if native.kernel is not None:
+        return _encode_natively(native.kernel, key, value, times, pairs, options)
+    return _encode(key, value, times, _header_parts(pairs), options)
+
+
+def _encode_natively(
+    kernel: Kernel,
+    key: pa.Array | None,
+    value: pa.Array,
+    timestamp: Int64s,
+    headers: _HeaderPairs | None,
+    options: EncodeOptions,
+) -> list[bytes]:
+    """The kernel cuts the rows into batches by the rule of `_batch_starts`, and frames those that stay as they are."""
+    framed = None
+    if options.codec == Codec.NONE and native.crc_in_kernel():
+        attributes = TRANSACTIONAL_BIT if options.transactional else 0
+        framed = (options.base_offset, attributes, options.producer_id, options.producer_epoch, options.base_sequence)
+    pairs = None
+    if headers is not None:
+        edges = np.concatenate(([0], np.cumsum(headers.count)))
+        pairs = edges, column_buffers(headers.key), column_buffers(headers.value)
+    try:
+        batches, starts = kernel.encode(
+            len(value),
+            None if key is None else column_buffers(key),
+            column_buffers(value),
+            timestamp,
+            pairs,
+            _delta_bytes(timestamp),
+            options.max_bytes - HEADER_SIZE,
+            _LARGEST_RECORD,
+            framed,
+        )
+    except OverflowError as error:
+        raise BrokerError(ErrorCode.message_too_large, f"a record of {error} bytes") from None
+    return batches if framed else _frame(batches, np.frombuffer(starts, np.int64), timestamp, options)
 
 
 def _encode(
@@ -105,7 +157,10 @@ def _encode(
         value_prefix = PrefixBuilder()
         value_prefix.varints(value_number)
         parts = [prefix.build(), key, value_prefix.build(), value]
-    return _frame(_join([*parts, *headers.parts]), starts, timestamp, options)
+    joined = _join([*parts, *headers.parts])
+    records, edges = memoryview(joined.buffers()[2]), _offsets(joined)[starts].tolist()
+    sections = [records[begin:end] for begin, end in itertools.pairwise(edges)]
+    return _frame(sections, starts, timestamp, options)
 
 
 def _batch_starts(fixed: Int64s, timestamp: Int64s, room: int) -> Int64s:
@@ -113,11 +168,7 @@ def _batch_starts(fixed: Int64s, timestamp: Int64s, room: int) -> Int64s:
 
     How long a record's deltas are depends on where its batch begins, so the longest that can occur are taken.
     """
-    span = int(timestamp.max()) - int(timestamp.min())
-    if span >= 1 << 62:
-        raise ConfigError(f"timestamps {timestamp.min()} and {timestamp.max()} are too far apart for one batch")
-    deltas = varint_size(zigzag(np.array([span, len(fixed)], np.int64))).sum()
-    largest = fixed + deltas
+    largest = fixed + _delta_bytes(timestamp)
     largest += varint_size(zigzag(largest))
     if largest.max() > _LARGEST_RECORD:
         raise BrokerError(ErrorCode.message_too_large, f"a record of {largest.max()} bytes")
@@ -129,10 +180,18 @@ def _batch_starts(fixed: Int64s, timestamp: Int64s, room: int) -> Int64s:
     return np.array(starts, np.int64)
 
 
-def _frame(joined: pa.Array, starts: Int64s, timestamp: Int64s, options: EncodeOptions) -> list[bytes]:
-    """Cut the joined records at `starts`, compress each piece and put a batch header before it."""
-    edges = _offsets(joined)[starts].tolist()
-    records = memoryview(joined.buffers()[2])
+def _delta_bytes(timestamp: Int64s) -> int:
+    """Bytes that a record's time and offset take at most, relative to those of its batch."""
+    span = int(timestamp.max()) - int(timestamp.min())
+    if span >= 1 << 62:
+        raise ConfigError(f"timestamps {timestamp.min()} and {timestamp.max()} are too far apart for one batch")
+    return int(varint_size(zigzag(np.array([span, len(timestamp)], np.int64))).sum())
+
+
+def _frame(
+    sections: Sequence[bytes | memoryview], starts: Int64s, timestamp: Int64s, options: EncodeOptions
+) -> list[bytes]:
+    """Compress the records of each batch and put a batch header before them."""
     base_timestamps = timestamp[starts[:-1]].tolist()
     max_timestamps = np.maximum.reduceat(timestamp, starts[:-1]).tolist()
     rows = starts.tolist()
@@ -140,7 +199,7 @@ def _frame(joined: pa.Array, starts: Int64s, timestamp: Int64s, options: EncodeO
     for index, count in enumerate(np.diff(starts).tolist()):
         batches.append(
             build_batch(
-                compress(options.codec, records[edges[index] : edges[index + 1]]),
+                compress(options.codec, sections[index]),
                 count,
                 base_offset=options.base_offset + rows[index],
                 codec=options.codec,
@@ -155,24 +214,30 @@ def _frame(joined: pa.Array, starts: Int64s, timestamp: Int64s, options: EncodeO
     return batches
 
 
-def _header_parts(headers: pa.Array | None) -> _HeaderParts:
+def _header_pairs(headers: pa.Array | None) -> _HeaderPairs | None:
+    pairs = None if headers is None else headers.flatten()
+    if headers is None or pairs is None or len(pairs) == 0:
+        return None
+    key, value = pairs.flatten()
+    if key.null_count:
+        raise ConfigError("column headers has a header without a key")
+    count = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
+    return _HeaderPairs(count, key.cast(pa.binary()), value)
+
+
+def _header_parts(headers: _HeaderPairs | None) -> _HeaderParts:
     """Count, then per header key and value.
 
     The headers of a row lie side by side, so they are joined header by header; laying the rows'
     edges over the result makes one element per row.
     """
-    pairs = None if headers is None else headers.flatten()
-    if headers is None or pairs is None or len(pairs) == 0:
+    if headers is None:
         return _HeaderParts([_ZERO], 1)
-    key, value = pairs.flatten()
-    if key.null_count:
-        raise ConfigError("column headers has a header without a key")
-    key = key.cast(pa.binary())
+    key, value, count = headers.key, headers.value, headers.count
     key_prefix, value_prefix, count_prefix = PrefixBuilder(), PrefixBuilder(), PrefixBuilder()
     key_prefix.varints(zigzag(_sizes(key)))
     value_prefix.varints(zigzag(_sizes(value)))
     joined = _join([key_prefix.build(), key, value_prefix.build(), value])
-    count = pc.list_value_length(headers).fill_null(0).to_numpy().astype(np.int64)
     count_number = zigzag(count)
     count_prefix.varints(count_number)
     edges = _offsets(joined)[np.concatenate(([0], np.cumsum(count)))]

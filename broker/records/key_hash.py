@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from broker.errors import ConfigError
+from broker.records import native
 
 __all__ = ["NO_KEY", "partitions_of_keys"]
 
@@ -41,6 +42,9 @@ def partitions_of_keys(keys: pa.Array, partitions: int) -> Int32s:
         raise ConfigError(f"keys of type {keys.type}: cast them to {pa.binary()}")
     result = np.full(len(keys), NO_KEY, np.int32)
     if keys.null_count == len(keys):
+        return result
+    if native.kernel is not None:
+        native.kernel.partitions(len(keys), native.column_buffers(keys), partitions, result)
         return result
     edges = np.frombuffer(keys.buffers()[1], np.int32, len(keys) + 1, 4 * keys.offset).astype(np.int64)
     data = np.frombuffer(keys.buffers()[2] or b"", np.uint8)

@@ -16,6 +16,8 @@ from broker.records.record import encode_record
 from tests.records.test_record import MALFORMED
 from tests.support.record_batches import NOW, Row, build, follow
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 TRANSACTION = {"producer_id": 4, "producer_epoch": 0, "transactional": True}
 
 

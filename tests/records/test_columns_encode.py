@@ -16,6 +16,8 @@ from broker.records.columns import HEADERS_TYPE, decode_columns, encode_columns
 from broker.records.compression import Codec
 from tests.support.record_batches import NOW
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 VALUES = pa.array([b"v" * (number % 200) for number in range(3000)], pa.binary())
 KEYS = pa.array([b"key-%d" % number for number in range(3000)], pa.binary())
 

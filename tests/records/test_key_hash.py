@@ -11,6 +11,8 @@ from broker.client.partitioner import partition_of_key
 from broker.errors import ConfigError
 from broker.records.key_hash import partitions_of_keys
 
+pytestmark = pytest.mark.usefixtures("implementation")
+
 
 def expected(keys: list[bytes | None], partitions: int) -> list[int]:
     return [-1 if key is None else partition_of_key(key, partitions) for key in keys]

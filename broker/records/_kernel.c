@@ -1,0 +1,45 @@
+/* The record-batch codec's inner loops: records <-> Arrow buffers, without an object per record.
+ *
+ * Optional: called through native.py where it was built; columns_decode.py, columns_encode.py, column_sections.py
+ * and key_hash.py do the same with numpy, and the tests hold both against one reference. Layouts are those of
+ * batch.py (KIP-98) and of Arrow's binary and list arrays. No global state; the GIL is released in every loop.
+ *
+ * Whatever is read from batches is checked before it is followed, whatever is written is checked against the
+ * buffer it goes to. Malformed batches raise ValueError; arguments that do not fit each other SystemError.
+ */
+#include "_kernel.h"
+
+static PyMethodDef methods[] = {
+    {"scan", scan, METH_VARARGS, NULL},
+    {"count_headers", count_headers, METH_VARARGS, NULL},
+    {"decode", decode, METH_VARARGS, NULL},
+    {"encode", encode, METH_VARARGS, NULL},
+    {"partitions", partitions, METH_VARARGS, NULL},
+    {NULL, NULL, 0, NULL}};
+
+#ifdef CRC_BY_CPU
+static PyMethodDef checksum_methods[] = {
+    {"first_bad_crc", first_bad_crc, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL}};
+#endif
+
+/* first_bad_crc is there only where the processor has the instruction; so is encode's `framed`. */
+static int execute(PyObject *module)
+{
+#ifdef CRC_BY_CPU
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("sse4.2"))
+        return PyModule_AddFunctions(module, checksum_methods);
+#endif
+    return 0;
+}
+
+static PyModuleDef_Slot slots[] = {{Py_mod_exec, execute}, {0, NULL}};
+
+static struct PyModuleDef definition = {
+    PyModuleDef_HEAD_INIT, "broker.records._kernel", "Loops of the record-batch codec; see _kernel.c.", 0, methods, slots,
+    NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__kernel(void)
+{
+    return PyModuleDef_Init(&definition);
+}

@@ -1,0 +1,86 @@
+"""The codec's optional kernel in C (`_kernel.c`): whether it is in use, and what it offers.
+
+`pip install` builds it where there is a C compiler; elsewhere, or with `PYKAFKA_NATIVE=0` in the
+environment, numpy does the same more slowly. Asked by the codec at every call, and by users with
+`implementation()`. Results do not differ, nor does what is refused.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any, Final, Literal, Protocol, cast
+
+import pyarrow as pa
+
+__all__ = ["NATIVE_VARIABLE", "Kernel", "column_buffers", "implementation", "kernel"]
+
+Buffer = Any
+"""Whatever has the buffer protocol: bytes, memoryview, numpy array, pa.Buffer."""
+
+BinaryColumn = tuple[Buffer, Buffer | None, Buffer | None, int]
+"""Edges, validity, data and first row of an Arrow binary array."""
+
+NATIVE_VARIABLE: Final = "PYKAFKA_NATIVE"
+"""Environment variable: `0` leaves the kernel unused, read when this module is first imported."""
+
+
+class Kernel(Protocol):
+    """The functions of `_kernel.c`, described there. They raise ValueError for malformed batches."""
+
+    def scan(self, chunk: Buffer, rows: Buffer | None, /) -> tuple[int, int]: ...
+
+    def first_bad_crc(self, chunk: Buffer, rows: Buffer, /) -> int:
+        """Only where `crc_in_kernel()`."""
+
+    def count_headers(self, parts: list[Buffer], sections: Buffer, /) -> int: ...
+
+    def decode(
+        self, parts: list[Buffer], sections: Buffer, low: int, high: int, buffers: tuple[Buffer | None, ...], /
+    ) -> Sequence[int]: ...
+
+    def encode(
+        self,
+        rows: int,
+        key: BinaryColumn | None,
+        value: BinaryColumn,
+        times: Buffer,
+        headers: tuple[Buffer, BinaryColumn, BinaryColumn] | None,
+        deltas: int,
+        room: int,
+        largest: int,
+        framed: tuple[int, int, int, int, int] | None,
+        /,
+    ) -> tuple[list[bytes], bytes]: ...
+
+    def partitions(self, rows: int, keys: BinaryColumn, partitions: int, out: Buffer, /) -> None: ...
+
+
+def _load() -> Kernel | None:
+    if os.environ.get(NATIVE_VARIABLE) == "0":
+        return None
+    try:
+        return cast(Kernel, importlib.import_module("broker.records._kernel"))
+    except ImportError:  # not built, or for another machine
+        return None
+
+
+kernel: Kernel | None = _load()
+"""None: numpy does the work."""
+
+
+def implementation() -> Literal["native", "numpy"]:
+    """What encodes and decodes columns of records in this process."""
+    return "numpy" if kernel is None else "native"
+
+
+def crc_in_kernel() -> bool:
+    """Whether the kernel computes CRC-32C, which it does where the processor has an instruction for it."""
+    return hasattr(kernel, "first_bad_crc")
+
+
+def column_buffers(column: pa.Array) -> BinaryColumn:
+    """A binary or string array as the kernel takes it."""
+    validity, edges, data = column.buffers()
+    return edges, validity, data, column.offset

@@ -1,0 +1,136 @@
+"""broker/records/native.py and the kernel: the choice, and arguments and batches that must not crash it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from broker.errors import CorruptBatch
+from broker.records import native
+from broker.records.batch import walk_batches
+from broker.records.batch_table import Head
+from broker.records.column_sections import Fact
+from broker.records.columns import decode_columns, encode_columns
+from broker.records.native import Kernel
+from tests.support.codec_choice import BUILT, using
+from tests.support.record_batches import NOW, Row, build, follow
+
+needs_kernel = pytest.mark.skipif(not BUILT, reason="the kernel was not built: no C compiler, or switched off")
+
+ONE = build([Row(NOW, b"key", b"value")])
+BUFFERS = 16
+
+
+@pytest.fixture
+def kernel() -> Kernel:
+    with using("native"):
+        assert native.kernel is not None
+        return native.kernel
+
+
+def test_the_implementation_in_use_is_told() -> None:
+    with using("numpy"):
+        assert native.implementation() == "numpy"
+
+
+@needs_kernel
+def test_checksums_come_from_the_library_where_the_processor_has_no_instruction(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = pa.array([b"v" * 300] * 1000, pa.binary())
+    with using("native"):
+        whole = encode_columns(None, values, NOW, base_sequence=3, producer_id=7, transactional=True)
+        monkeypatch.setattr(native, "crc_in_kernel", lambda: False)
+        assert encode_columns(None, values, NOW, base_sequence=3, producer_id=7, transactional=True) == whole
+        chunk = bytearray(follow(whole))
+        assert decode_columns(chunk).value == values
+        chunk[-1] ^= 1
+        with pytest.raises(CorruptBatch, match="CRC"):
+            decode_columns(chunk)
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+@pytest.mark.parametrize("implementation", ["numpy", pytest.param("native", marks=needs_kernel)])
+def test_one_bad_checksum_among_good_ones_is_found(implementation: str, count: int) -> None:
+    """The kernel checks three batches at a time, of lengths that differ."""
+    log = follow([build([Row(NOW, None, b"v" * (number * 11))]) for number in range(count)])
+    with using(implementation):
+        assert decode_columns(log).num_rows == count
+        for position, header in walk_batches(log):
+            changed = bytearray(log)
+            changed[position + header.size - 2] ^= 0x10
+            with pytest.raises(CorruptBatch, match=f"CRC of the batch at offset {header.base_offset} "):
+                decode_columns(changed)
+
+
+def sections(**changed: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    facts = {Fact.PART: 0, Fact.START: 61, Fact.END: len(ONE), Fact.COUNT: 1, Fact.BASE_OFFSET: 0, Fact.LAST_OFFSET: 0}
+    facts |= {Fact.BASE_TIME: NOW, Fact.APPEND_TIME: -(2**63)} | {Fact[name]: value for name, value in changed.items()}
+    return np.array([[facts[fact] for fact in Fact]], np.int64)
+
+
+@needs_kernel
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"PART": 1},
+        {"PART": -1},
+        {"START": -1},
+        {"START": 2**40},
+        {"END": len(ONE) + 1},
+        {"COUNT": -1},
+        {"COUNT": 2**40},
+    ],
+)
+def test_sections_outside_of_their_part_are_refused(kernel: Kernel, changed: dict[str, int]) -> None:
+    with pytest.raises(SystemError, match="outside of its part"):
+        kernel.decode([ONE], sections(**changed), 0, 1 << 62, (None,) * BUFFERS)
+    with pytest.raises(SystemError, match="outside of its part"):
+        kernel.count_headers([ONE], sections(**changed))
+
+
+@needs_kernel
+def test_buffers_too_small_or_halved_are_refused(kernel: Kernel) -> None:
+    def decode(**given: int) -> None:
+        names = ("edges", "validity", "data", "v1", "v2", "v3", "offset", "time", "kind")
+        buffers = [bytearray(given[name]) if name in given else None for name in names]
+        kernel.decode([ONE], sections(), 0, 1 << 62, (*buffers, *[None] * (BUFFERS - len(buffers))))
+
+    decode(edges=8, validity=1, data=3)
+    for given in ({"edges": 7, "validity": 1, "data": 3}, {"offset": 7}, {"time": 7}, {"kind": 3}):
+        with pytest.raises(SystemError, match="too small"):
+            decode(**given)
+    with pytest.raises(SystemError, match="than were reserved"):
+        decode(edges=8, validity=1, data=2)
+    with pytest.raises(SystemError, match="half"):
+        decode(edges=8, data=3)
+    with pytest.raises(SystemError, match="number of buffers"):
+        kernel.decode([ONE], sections(), 0, 1, ())
+
+
+@needs_kernel
+def test_columns_that_leave_their_buffers_are_refused(kernel: Kernel) -> None:
+    data, times = b"abc", np.zeros(2, np.int64)
+
+    def encode(*edges: int, first: int = 0) -> None:
+        value = np.array(edges, np.int32), None, data, first
+        kernel.encode(2, None, value, times, None, 3, 16384, 1 << 30, None)
+
+    encode(0, 1, 3)
+    for edges in ((0, 1), (0, 2, 1), (0, 1, 4), (-1, 1, 3)):
+        with pytest.raises(SystemError):
+            encode(*edges)
+    with pytest.raises(SystemError):
+        encode(0, 1, 3, first=1)
+    with pytest.raises(SystemError):
+        kernel.partitions(2, (np.array([0, 1], np.int32), None, data, 0), 3, bytearray(8))
+
+
+@needs_kernel
+@pytest.mark.skipif(not native.crc_in_kernel(), reason="the processor has no instruction for CRC-32C")
+def test_a_batch_outside_of_its_chunk_is_refused(kernel: Kernel) -> None:
+    table = np.zeros((1, len(Head)), np.int64)
+    table[0, Head.POSITION], table[0, Head.SIZE] = 1, len(ONE)
+    with pytest.raises(SystemError, match="outside of its chunk"):
+        kernel.first_bad_crc(ONE, table)
