@@ -126,7 +126,7 @@ def next_step(
         return Fail(
             "PYKAFKA_SINK_SUPERSEDED",
             f"batch {max((settled, *decided))} is committed already, and this is batch {batch_id}: either another "
-            "driver runs the same query, or its checkpoint was taken back to an earlier state. Nothing of this batch is "
+            "driver runs the query, or its checkpoint was taken back to an earlier state. Nothing of this batch is "
             "committed; with a new checkpointLocation a query begins anew.",
         )
     if decision is not None and settled == batch_id:
