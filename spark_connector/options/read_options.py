@@ -23,6 +23,7 @@ from broker.client.settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options import table
+from spark_connector.options.byte_options import ByteLimits, parse_byte_limits
 from spark_connector.options.column_options import parse_columns
 from spark_connector.options.filter_options import ReadFilters, parse_filters, refuse_push_down
 from spark_connector.options.range_limit import (
@@ -53,7 +54,7 @@ logger = logging.getLogger("pykafka.spark")
 
 _FETCH_BYTES = 4 << 20  # what one decode is given; the column decoder is fastest with 1 to 4 MB at a time
 
-_BATCH_IGNORES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_BATCH_IGNORES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 _STREAM_REFUSES = {
     "endingOffsets": "ending offset not valid in streaming queries",
     "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
@@ -93,6 +94,7 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+    byte_limits: ByteLimits
     min_partitions: int | None
     max_records_per_partition: int | None
     num_retries: int
@@ -139,6 +141,7 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         max_offsets_per_trigger=maximum,
         min_offsets_per_trigger=minimum,
         max_trigger_delay_ms=values.duration_ms("maxTriggerDelay"),
+        byte_limits=parse_byte_limits(values),
         min_partitions=values.optional_long("minPartitions"),
         max_records_per_partition=values.optional_long("maxRecordsPerPartition"),
         num_retries=values.long("fetchOffset.numRetries", least=1),

@@ -91,8 +91,21 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "maxTriggerDelay", "15m", "stream", "longest wait for `minOffsetsPerTrigger`. Batch: ignored with a warning"
     ),
+    Option(
+        "maxBytesPerTrigger",
+        None,
+        "stream",
+        "at most about so many bytes per micro-batch (`64m`), as they lie in the log, one record at least; estimated "
+        "from the logs' sizes. Holds together with `maxOffsetsPerTrigger`. Batch: ignored with a warning (ours)",
+    ),
     Option("minPartitions", None, "both", "about so many tasks at least: large ranges are split"),
     Option("maxRecordsPerPartition", None, "both", "split ranges into tasks of at most so many offsets; no rate limit"),
+    Option(
+        "maxBytesPerPartition",
+        None,
+        "both",
+        "split ranges into tasks of at most about so many bytes (`64m`), estimated likewise; no rate limit (ours)",
+    ),
     Option("includeHeaders", "false", "both", "add the column `headers`"),
     Option(
         "columns",

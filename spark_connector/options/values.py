@@ -16,6 +16,7 @@ __all__ = ["OptionValues"]
 
 _MAX_LONG = 2**63 - 1
 _DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+_SIZE = re.compile(r"(\d{1,19})\s*(?:([kmgtp])b?|b)?", re.ASCII)
 _UNIT_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -48,6 +49,16 @@ class OptionValues:
         value = self.text(name)
         return None if value is None else self._parse_long(name, value, least)
 
+    def optional_bytes(self, name: str) -> int | None:
+        """Spark's sizes (`500k`, `64m`, `1g`, powers of 1024) > 0; a bare number is bytes. None when unset."""
+        value = self.text(name)
+        if value is None:
+            return None
+        match = _SIZE.fullmatch(value.lower())
+        if match is None:
+            raise ConfigError(f"Option '{name}' must be a size in bytes, or like 500k, 64m or 1g, not '{value}'")
+        return self._parse_long(name, str(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b"))), 1)
+
     def duration_ms(self, name: str) -> int:
         """Spark's time strings (`500ms`, `10s`, `15m`, `2h`); a bare number is milliseconds."""
         value = self._or_default(name)
@@ -78,7 +89,7 @@ class OptionValues:
 
     @staticmethod
     def _parse_long(name: str, value: str, least: int) -> int:
-        if not re.fullmatch(r"[+-]?\d{1,19}", value, re.ASCII):
+        if not re.fullmatch(r"[+-]?\d{1,40}", value, re.ASCII):
             raise ConfigError(f"Option '{name}' must be a whole number, not '{value}'")
         number = int(value)
         if least > 0 and number <= 0:

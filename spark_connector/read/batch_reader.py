@@ -43,6 +43,7 @@ class KafkaBatchReader(DataSourceReader):
         reader = OffsetReader(self._options, committed)
         try:
             bounds = reader.batch_bounds()
+            most_of = reader.offsets_of_bytes(self._options.byte_limits.per_partition, bounds.start, bounds.end)
         finally:
             reader.close()
             committed.close()
@@ -50,6 +51,7 @@ class KafkaBatchReader(DataSourceReader):
             keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters),
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
+            most_of=most_of,
         )
         return [KafkaInputPartition(r, bounds.topic_ids.get(r.tp.topic)) for r in ranges]
 

@@ -25,7 +25,7 @@ from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offset_reader import Ends, OffsetReader
 from spark_connector.read.offsets import Offsets, StreamOffset, plan_start
 from spark_connector.read.partition_changes import Losses, PartitionChanges, compare
-from spark_connector.read.planning import OffsetRange, limit_offsets, split_ranges, stream_ranges
+from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, split_ranges, stream_ranges
 
 __all__ = ["BatchPlan", "Document", "MicroBatches"]
 
@@ -73,10 +73,13 @@ class MicroBatches:
         """The ends at the last look, for progress reports."""
         return None if self._ends is None else StreamOffset(self._ends.offsets, self._ends.topic_ids).to_json()
 
-    def next_end(self, start: Document, *, cap: int | None, at_least: int | None) -> Document:
+    def next_end(
+        self, start: Document, *, cap: int | None = None, byte_cap: int | None = None, at_least: int | None = None
+    ) -> Document:
         """The end of the batch that begins at `start`: `start` itself when there is nothing (or too little) to do.
 
-        `cap`: most offsets, `at_least`: fewer are left for later, up to `maxTriggerDelay`.
+        `cap`: most offsets; `byte_cap`: most bytes, as far as they can be estimated; `at_least`: fewer offsets are left
+        for later, up to `maxTriggerDelay`.
         """
         begin = StreamOffset.from_json(start)
         first = start == self._initial
@@ -94,8 +97,8 @@ class MicroBatches:
         end_offsets = dict(ends.offsets)
         if self._too_few(start_offsets, end_offsets, at_least):
             end_offsets = {tp: min(offset, end_offsets[tp]) for tp, offset in start_offsets.items()}
-        elif cap is not None:
-            end_offsets = limit_offsets(cap, start_offsets, end_offsets)
+        else:
+            end_offsets = self._limited(start_offsets, end_offsets, cap, byte_cap)
         unchanged = end_offsets == begin.offsets and not added
         if unchanged and not (first and self._start_moves()):
             return start
@@ -104,15 +107,18 @@ class MicroBatches:
         return StreamOffset(end_offsets, ends.topic_ids, init, added, losses.added_to(begin.skipped), selects).to_json()
 
     def plan(self, start: Document, end: Document) -> BatchPlan:
-        """The tasks of a batch; asks no broker, so that a replay after a crash reads the same."""
+        """The tasks of a batch. What they read stands in the offsets alone, so that a replay after a crash reads the
+        same; brokers are only asked for sizes, where `maxBytesPerPartition` cuts tasks by them."""
         if start == end:
             return BatchPlan([], {})
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         fail = self._options.fail_on_data_loss
+        begin = plan_start(first, last)
         ranges = split_ranges(
-            stream_ranges(plan_start(first, last), last.offsets, fail_on_data_loss=fail),
+            stream_ranges(begin, last.offsets, fail_on_data_loss=fail),
             min_partitions=self._options.min_partitions,
             max_records=self._options.max_records_per_partition,
+            most_of=self._offsets.offsets_of_bytes(self._options.byte_limits.per_partition, begin, last.offsets),
         )
         return BatchPlan(ranges, last.topic_ids)
 
@@ -154,6 +160,15 @@ class MicroBatches:
                 losses.report_lost_head(tp, begin.offsets[tp], first)
                 found[tp] = first
         return found
+
+    def _limited(
+        self, start: Offsets, end: Offsets, cap: int | None, byte_cap: int | None
+    ) -> dict[TopicPartition, int]:
+        """The end with both caps kept."""
+        limited = dict(end) if cap is None else limit_offsets(cap, start, end)
+        if byte_cap is None:
+            return limited
+        return limit_bytes(byte_cap, self._offsets.record_bytes.estimate(start, limited), start, limited)
 
     def _too_few(self, start: Offsets, end: Offsets, at_least: int | None) -> bool:
         """Whether to wait for more. A frozen stream never waits: nothing more would come."""

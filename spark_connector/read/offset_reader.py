@@ -35,6 +35,7 @@ from spark_connector.options.range_limit import (
 from spark_connector.options.read_options import Assign, SourceOptions, Subscribe, SubscribePattern
 from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offsets import Offsets, StreamOffset
+from spark_connector.read.record_bytes import RecordBytes
 
 __all__ = ["Assigned", "Bounds", "Ends", "NewTopics", "OffsetReader"]
 
@@ -87,6 +88,7 @@ class OffsetReader:
         self._sleep = sleep
         self._cluster = Cluster(options.client, create_topics=False)
         self._reached = False
+        self.record_bytes = RecordBytes(self._cluster)
 
     def close(self) -> None:
         """Hang up. May be called again."""
@@ -135,6 +137,13 @@ class OffsetReader:
         return NewTopics(
             {**starts, **young}, {tp: starts[tp] for tp, o in found.items() if o == EARLIEST and tp not in ages}
         )
+
+    def offsets_of_bytes(self, limit: int | None, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+        """How many offsets about make `limit` bytes, at least one, in each partition with something to read."""
+        if limit is None:
+            return {}
+        estimate = self.record_bytes.estimate(start, end)
+        return {tp: max(limit // size, 1) for tp, size in estimate.items()}
 
     def ends(self, known: StreamOffset) -> Ends:
         """The ends now, asked again while they contradict what the stream has read already.

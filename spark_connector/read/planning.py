@@ -17,7 +17,15 @@ from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.options.filter_options import ReadFilters
 from spark_connector.options.range_limit import format_partitions
 
-__all__ = ["OffsetRange", "batch_ranges", "keep_offsets", "limit_offsets", "split_ranges", "stream_ranges"]
+__all__ = [
+    "OffsetRange",
+    "batch_ranges",
+    "keep_offsets",
+    "limit_bytes",
+    "limit_offsets",
+    "split_ranges",
+    "stream_ranges",
+]
 
 
 @dataclass(frozen=True, order=True)
@@ -95,12 +103,20 @@ def stream_ranges(
 
 
 def split_ranges(
-    ranges: Sequence[OffsetRange], *, min_partitions: int | None = None, max_records: int | None = None
+    ranges: Sequence[OffsetRange],
+    *,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+    most_of: Mapping[TopicPartition, int] | None = None,
 ) -> list[OffsetRange]:
-    """One range per task: empty ones left out, none above `max_records`, about `min_partitions` or more."""
+    """One range per task: empty ones left out, none above `max_records`, about `min_partitions` or more.
+
+    `most_of`: the same as `max_records` for single partitions, where bytes limit them.
+    """
     result = [r for r in ranges if r.size > 0]
-    if max_records is not None:
-        result = [part for r in result for part in _divide(r, -(-r.size // max_records))]
+    if max_records is not None or most_of:
+        most = {r.tp: min(max_records or r.size, (most_of or {}).get(r.tp, r.size)) for r in result}
+        result = [part for r in result for part in _divide(r, -(-r.size // most[r.tp]))]
     if min_partitions is not None and 0 < len(result) < min_partitions:
         result = _split_large(result, min_partitions)
     return result
@@ -148,9 +164,7 @@ def limit_offsets(
     sizes = {tp: end[tp] - start[tp] for tp in end if tp in start and end[tp] > start[tp]}
     if sum(sizes.values()) <= cap:
         return dict(end)
-    everyone = sorted(start)
-    first = sum(start.values()) % len(everyone)
-    turn = [tp for tp in everyone[first:] + everyone[:first] if tp in sizes]
+    turn = _turn(start, sizes)
     shares = dict.fromkeys(turn, 0)
     left = cap
     if cap >= len(turn):
@@ -163,3 +177,39 @@ def limit_offsets(
             shares[tp] += 1
             left -= 1
     return {tp: start[tp] + shares[tp] if tp in sizes else end[tp] for tp in end}
+
+
+def limit_bytes(
+    cap: int,
+    bytes_per_offset: Mapping[TopicPartition, int],
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """New ends that lie together at most `cap` (> 0) estimated bytes beyond `start`, or one offset if that is more.
+
+    Shared as `limit_offsets` shares offsets. When not even one offset of each partition fits, the turn ends at the
+    first that does not fit and begins there the next time, so that large records are not passed over for ever.
+    """
+    sizes = {tp: end[tp] - start[tp] for tp in end if tp in start and end[tp] > start[tp]}
+    total = sum(size * bytes_per_offset[tp] for tp, size in sizes.items())
+    if total <= cap:
+        return dict(end)
+    turn = _turn(start, sizes)
+    one_each = sum(bytes_per_offset[tp] for tp in turn)
+    if one_each <= cap:
+        shares = {tp: 1 + (cap - one_each) * (sizes[tp] - 1) // (total - one_each) for tp in turn}
+    else:
+        shares, left = dict.fromkeys(turn, 0), cap
+        for place, tp in enumerate(turn):
+            left -= bytes_per_offset[tp]
+            if left < 0 and place:
+                break
+            shares[tp] = 1
+    return {tp: start[tp] + shares[tp] if tp in sizes else end[tp] for tp in end}
+
+
+def _turn(start: Mapping[TopicPartition, int], sizes: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    """The partitions that have data, beginning with the one whose turn it is by the start offsets."""
+    everyone = sorted(start)
+    first = sum(start.values()) % len(everyone)
+    return [tp for tp in everyone[first:] + everyone[:first] if tp in sizes]

@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
+    ReadMaxBytes,
     ReadMaxRows,
     ReadMinRows,
     SupportsTriggerAvailableNow,
@@ -51,6 +52,8 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:
             return ReadMinRows(self._options.min_offsets_per_trigger)
+        if self._options.byte_limits.per_trigger is not None:
+            return ReadMaxBytes(self._options.byte_limits.per_trigger)
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -62,11 +65,12 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         `ReadAllAvailable` overrules the options (`Trigger.Once`); any other limit means them, with the cap Spark says.
         """
-        cap = at_least = None
+        cap = byte_cap = at_least = None
         if not isinstance(limit, ReadAllAvailable):
             cap = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_offsets_per_trigger
+            byte_cap = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.byte_limits.per_trigger
             at_least = self._options.min_offsets_per_trigger
-        return self._driver().next_end(start, cap=cap, at_least=at_least)
+        return self._driver().next_end(start, cap=cap, byte_cap=byte_cap, at_least=at_least)
 
     def reportLatestOffset(self) -> Document | None:  # noqa: N802
         """What the brokers had at the last look: `sources[].latestOffset` in the progress, to compute lag from."""

@@ -10,6 +10,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
+from spark_connector.options.byte_options import ByteLimits
 from spark_connector.options.range_limit import Position, SpecificOffsets, TimestampForAll, Timestamps
 from spark_connector.options.read_options import Assign, Mode, SourceOptions, Subscribe, SubscribePattern, parse_options
 from spark_connector.options.table import OPTIONS
@@ -54,6 +55,8 @@ def test_every_declared_option_is_accepted_and_an_instance_can_be_pickled() -> N
         "maxOffsetsPerTrigger": "10",
         "minOffsetsPerTrigger": "5",
         "maxTriggerDelay": "90s",
+        "maxBytesPerTrigger": "64m",
+        "maxBytesPerPartition": "1000",
         "minPartitions": "3",
         "maxRecordsPerPartition": "1000",
         "includeHeaders": "true",
@@ -75,6 +78,7 @@ def test_every_declared_option_is_accepted_and_an_instance_can_be_pickled() -> N
     assert options.store_options["offsetstore.path"] == "/offsets"
     assert options.client.isolation_level == "read_committed"
     assert options.max_trigger_delay_ms == 90_000
+    assert options.byte_limits == ByteLimits(64 << 20, 1000)
     rest = {option.name for option in OPTIONS} - values.keys() - MINIMUM.keys()
     assert rest == {
         *("subscribePattern", "assign", "startingTimestamp", "startingOffsetsByTimestamp"),
@@ -128,7 +132,9 @@ def test_the_group_falls_back_to_the_one_of_the_client() -> None:
     assert parse(offsetStore="group", **{"kafka.group.id": "g"}).group == "g"
 
 
-@pytest.mark.parametrize("name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"])
+@pytest.mark.parametrize(
+    "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"]
+)
 def test_a_batch_ignores_trigger_limits_with_a_warning(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "pykafka.spark"):
         parse(**{name: "10"})
@@ -195,6 +201,13 @@ WRONG: list[tuple[str, dict[str, str | None], str]] = [
     ("zero minPartitions", {"minPartitions": "0"}, r"'minPartitions' must be positive, not 0"),
     ("zero maxRecordsPerPartition", {"maxRecordsPerPartition": "0"}, r"'maxRecordsPerPartition' must be positive"),
     ("no number", {"minPartitions": "1.5"}, r"'minPartitions' must be a whole number, not '1.5'"),
+    (
+        "no size",
+        {"maxBytesPerTrigger": "64 megs"},
+        r"'maxBytesPerTrigger' must be a size in bytes, or like .* not '64 megs'",
+    ),
+    ("zero bytes", {"maxBytesPerPartition": "0k"}, r"'maxBytesPerPartition' must be positive"),
+    ("too many bytes", {"maxBytesPerPartition": "9000p"}, r"'maxBytesPerPartition' must be at least 1 and fit in 64"),
     ("no duration", {"maxTriggerDelay": "soon"}, r"'maxTriggerDelay' must be a time like .* not 'soon'"),
     ("min above max", {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"}, r"\(9\) is higher than the .*\(5\)"),
     (
