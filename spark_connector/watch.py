@@ -72,20 +72,24 @@ def watch(
 class Breaker:
     """Cancels the Spark jobs of a load when `stop` is set, and no others; tells a Spark that has ended."""
 
-    def __init__(self, stop: threading.Event) -> None:
+    def __init__(self, stop: threading.Event, before_cancelling: Callable[[], None] = lambda: None) -> None:
         self._stop = stop
+        self._before_cancelling = before_cancelling
         self._tag = f"pykafka-watch-{secrets.token_hex(6)}"
         self._session: SparkSession | None = None
 
     def tag(self, session: SparkSession) -> SparkSession:
         """The session; jobs that this thread starts in it from now on can be cancelled."""
-        session.addTag(self._tag)
+        if _is_connect(session):
+            session.addTag(self._tag)
+        else:  # a session's own tags can be interrupted only by the thread that has set them
+            session.sparkContext.addJobTag(self._tag)
         self._session = session
         return session
 
     def untag(self, session: SparkSession) -> None:
         with contextlib.suppress(Exception):  # Spark may have ended, which its last job has told
-            session.removeTag(self._tag)
+            session.removeTag(self._tag) if _is_connect(session) else session.sparkContext.removeJobTag(self._tag)
 
     def guarded(self, run: Callable[[Phase], LoadResult]) -> Callable[[Phase], LoadResult]:
         """`run`, looked after while it runs. Raises LoadError instead of LoadInterrupted when Spark has ended."""
@@ -107,15 +111,29 @@ class Breaker:
     def _cancel_when_stopped(self, over: threading.Event) -> None:
         """Again and again: the job to cancel may be yet to begin."""
         while not over.is_set():
-            if self._stop.wait(_LOOK_SECONDS) and self._session is not None:
-                with contextlib.suppress(Exception):  # a Spark that has ended needs no cancelling
-                    self._session.interruptTag(self._tag)
+            if self._stop.wait(_LOOK_SECONDS):
+                self._cancel()
                 over.wait(_LOOK_SECONDS)
+
+    def _cancel(self) -> None:
+        session = self._session
+        if session is None:
+            return
+        with contextlib.suppress(Exception):  # a Spark that has ended needs no cancelling
+            self._before_cancelling()
+            if _is_connect(session):
+                session.interruptTag(self._tag)
+            else:
+                session.sparkContext.cancelJobsWithTag(self._tag)
+
+
+def _is_connect(session: SparkSession) -> bool:
+    return not hasattr(session, "_jsparkSession")
 
 
 def _is_alive(session: SparkSession) -> bool:
     try:
-        context = getattr(session, "_jsparkSession", None)
-        return bool(session.version) and (context is None or not context.sparkContext().isStopped())
+        stopped = False if _is_connect(session) else bool(session._jsparkSession.sparkContext().isStopped())
+        return bool(session.version) and not stopped
     except Exception:  # py4j's and grpc's errors have no class in common
         return False

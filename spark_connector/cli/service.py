@@ -43,7 +43,7 @@ def serve(
     console = Console(stderr=True)
     with StopSignal() as stop, LazySession(f"pykafka load {request.target.group}", master, settings) as spark:
         spark.on_start = stop.install
-        breaker = Breaker(stop.event)
+        breaker = Breaker(stop.event, spark.be_quiet)
 
         def run(on_phase: Phase) -> LoadResult:
             return run_load(request, lambda: breaker.tag(spark.session()), on_phase)

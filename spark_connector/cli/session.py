@@ -65,6 +65,11 @@ class LazySession:
             self.on_start()
         return self._session
 
+    def be_quiet(self) -> None:
+        """For what is cancelled on purpose: Spark logs pages about it."""
+        if self._session is not None:
+            self._session.sparkContext.setLogLevel("OFF")
+
     def __enter__(self) -> Self:
         return self
 
