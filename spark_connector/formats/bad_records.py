@@ -1,0 +1,67 @@
+"""`badRecordsTopic`: where a task puts the records it could not read, before it drops or nulls them.
+
+Used by record_decoder.py on executors. Key, value and timestamp go there as they were, headers say where from and why;
+their names are those of `broker.client.record_processor`. What was written is acknowledged before the rows go to
+Spark, so none is lost; a task that Spark runs again, or a DataFrame that is read twice, writes them again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from broker.client.cluster import Cluster
+from broker.client.metadata import UnknownTopic
+from broker.client.partition_writer import produce_batches
+from broker.client.record_processor import ERROR, ORIGIN
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.columns import HEADERS_TYPE, encode_columns
+
+__all__ = ["BadRecordsTopic"]
+
+_LONGEST_ERROR: Final = 1000
+
+
+class BadRecordsTopic:
+    """The topic of one read. Records of one partition stay in order in one partition of it."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        """Raises ConfigError when there is no such topic."""
+        self._cluster = cluster
+        self._topic = topic
+        try:
+            self._partitions = sorted(cluster.partitions(topic))
+        except UnknownTopic as error:
+            raise ConfigError(f"Option 'badRecordsTopic': create the topic before the read: {error.message}") from None
+
+    def write(self, tp: TopicPartition, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
+        """Append records of `tp` (columns key, value, offset, timestamp) and wait. Raises as the client."""
+        headers = [
+            _headers(tp, offset, timestamp, why)
+            for offset, timestamp, why in zip(
+                records["offset"].to_pylist(), _millis(records).to_pylist(), reasons, strict=True
+            )
+        ]
+        batches = encode_columns(
+            records["key"], records["value"], _millis(records), pa.array(headers, type=HEADERS_TYPE)
+        )
+        target = self._partitions[tp.partition % len(self._partitions)]
+        produce_batches(self._cluster, TopicPartition(self._topic, target), batches, acks=-1)
+
+
+def _millis(records: pa.RecordBatch) -> pa.Array:
+    return records["timestamp"].cast(pa.timestamp("ms", "UTC"), safe=False).cast(pa.int64())
+
+
+def _headers(tp: TopicPartition, offset: int, timestamp: int, why: str) -> list[Mapping[str, object]]:
+    notes = {
+        f"{ORIGIN}topic": tp.topic,
+        f"{ORIGIN}partition": str(tp.partition),
+        f"{ORIGIN}offset": str(offset),
+        f"{ORIGIN}timestamp": str(timestamp),
+        ERROR: why[:_LONGEST_ERROR],
+    }
+    return [{"key": name, "value": text.encode("utf-8", "replace")} for name, text in notes.items()]

@@ -1,0 +1,169 @@
+"""A client of schema registries: the part of Confluent's REST API that reading needs.
+
+Used by the driver to find the schema of a column, and by executors for the schemas that values were written by, which
+`registry_of` keeps per worker process. Nothing is sent but GET; redirects are not followed, since they would carry
+the password elsewhere. `5xx`, `429` and connections that fail are tried again, at every URL given, before
+ConnectorError (condition SCHEMA_REGISTRY_UNAVAILABLE) is raised, which no mode of the read takes for a bad record.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import ssl
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from broker.errors import ConfigError
+from spark_connector.errors import ConnectorError
+from spark_connector.formats.avro_schema import AvroSchema
+
+__all__ = ["RegistrySettings", "SchemaRegistry", "UnknownSchema", "registry_of"]
+
+_ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
+_TRIES: Final = 3
+_BACK_OFF_S: Final = 0.2
+_LARGEST: Final = 16 << 20
+_MOST_SCHEMAS: Final = 1000
+_ASK_AGAIN_S: Final = 30.0
+"""How long an id that the registry did not know counts as unknown."""
+
+
+class UnknownSchema(Exception):
+    """The registry answered, and has no such schema, or none that is Avro."""
+
+
+@dataclass(frozen=True)
+class RegistrySettings:
+    """`urls` without user and password; who asks is kept out of reprs."""
+
+    urls: tuple[str, ...]
+    user_info: str | None = field(default=None, repr=False)
+    bearer_token: str | None = field(default=None, repr=False)
+    ca_location: str | None = None
+    timeout_ms: int = 10_000
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+class SchemaRegistry:
+    """One registry. Schemas are kept for good, they never change; what it does not know, for half a minute."""
+
+    def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._schemas: OrderedDict[int, AvroSchema | tuple[str, float]] = OrderedDict()
+        self._opener = urllib.request.build_opener(
+            _NoRedirect(), urllib.request.HTTPSHandler(context=_tls(settings.ca_location))
+        )
+
+    def schema(self, schema_id: int) -> AvroSchema:
+        """The schema of that id. Raises UnknownSchema, ConnectorError."""
+        known = self._schemas.get(schema_id)
+        if isinstance(known, AvroSchema):
+            return known
+        if known is not None and known[1] > self._clock():
+            raise UnknownSchema(known[0])
+        while len(self._schemas) >= _MOST_SCHEMAS:
+            self._schemas.popitem(last=False)
+        try:
+            schema = self._avro(self._get(f"/schemas/ids/{schema_id}"))
+        except UnknownSchema as error:
+            self._schemas[schema_id] = str(error), self._clock() + _ASK_AGAIN_S
+            raise
+        self._schemas[schema_id] = schema
+        return schema
+
+    def subject(self, name: str, version: str = "latest") -> AvroSchema:
+        """The schema under which `name` is written now. Raises UnknownSchema, ConnectorError."""
+        quoted = urllib.parse.quote(name, safe="")
+        return self._avro(self._get(f"/subjects/{quoted}/versions/{urllib.parse.quote(version, safe='')}"))
+
+    def _avro(self, answer: Any, depth: int = 0) -> AvroSchema:
+        if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
+            raise UnknownSchema("the registry answered with something else than a schema")
+        if answer.get("schemaType", "AVRO") != "AVRO":
+            raise UnknownSchema(f"it is of type {answer['schemaType']}, not AVRO")
+        if depth > 16:
+            raise UnknownSchema("its references go on and on")
+        references: list[str] = []
+        for one in answer.get("references") or ():
+            quoted = urllib.parse.quote(str(one["subject"]), safe="")
+            referred = self._avro(self._get(f"/subjects/{quoted}/versions/{int(one['version'])}"), depth + 1)
+            references += [text for text in (*referred.references, referred.text) if text not in references]
+        return AvroSchema(answer["schema"], tuple(references))
+
+    def _get(self, path: str) -> Any:
+        """The JSON at `path`. Raises UnknownSchema for 404 and 422."""
+        failure = ""
+        for attempt in range(_TRIES):
+            if attempt:
+                time.sleep(_BACK_OFF_S * 2**attempt)
+            for url in self._settings.urls:
+                try:
+                    return self._ask(url + path)
+                except urllib.error.HTTPError as error:
+                    failure = _complaint(error)
+                    if error.code in {404, 422}:
+                        raise UnknownSchema(failure) from None
+                    if error.code != 429 and error.code < 500:
+                        raise _unavailable(url, path, failure) from None
+                except (OSError, ValueError) as error:  # refused, timed out, not TLS, not JSON
+                    failure = f"{type(error).__name__} {error}"
+        raise _unavailable(", ".join(self._settings.urls), path, failure)
+
+    def _ask(self, url: str) -> Any:
+        request = urllib.request.Request(url, headers={"Accept": _ACCEPT})
+        if self._settings.user_info is not None:
+            credentials = base64.b64encode(self._settings.user_info.encode()).decode()
+            request.add_unredirected_header("Authorization", f"Basic {credentials}")
+        elif self._settings.bearer_token is not None:
+            request.add_unredirected_header("Authorization", f"Bearer {self._settings.bearer_token}")
+        with self._opener.open(request, timeout=self._settings.timeout_ms / 1000) as response:
+            return json.loads(response.read(_LARGEST))
+
+
+def _tls(ca_location: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_location)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"Option 'schema.registry.ssl.ca.location': cannot read '{ca_location}': {error}") from None
+
+
+def _complaint(error: urllib.error.HTTPError) -> str:
+    """The status and what the registry says; it never has the credentials in it."""
+    with error:
+        body = error.read(2000)
+    try:
+        said = json.loads(body)["message"]
+    except (ValueError, KeyError, TypeError):
+        said = error.reason
+    return f"HTTP {error.code} {said}"
+
+
+def _unavailable(url: str, path: str, why: str) -> ConnectorError:
+    return ConnectorError("SCHEMA_REGISTRY_UNAVAILABLE", f"Schema registry {url} does not answer {path}: {why}")
+
+
+_registries: tuple[int, dict[RegistrySettings, SchemaRegistry]] = (0, {})
+
+
+def registry_of(settings: RegistrySettings) -> SchemaRegistry:
+    """This process's view of the registry: what was asked once is known to the tasks that follow."""
+    global _registries
+    if _registries[0] != os.getpid():
+        _registries = (os.getpid(), {})
+    registries = _registries[1]
+    if settings not in registries:
+        registries[settings] = SchemaRegistry(settings)
+    return registries[settings]

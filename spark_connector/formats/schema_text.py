@@ -1,0 +1,105 @@
+"""`valueSchema` and `keySchema` as the user gives them: a schema, or the place where it lies.
+
+Called by options/format_options.py, and by value_format.py on the driver to read what lies elsewhere: a file on any
+file system that fsspec knows, or a subject of a schema registry. Executors get the schema itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import urllib.parse
+from dataclasses import dataclass
+from typing import Any, Final
+
+import fsspec
+
+from broker.errors import ConfigError
+from spark_connector.formats.avro_schema import AvroSchema, prepare
+from spark_connector.formats.ddl import parse_ddl, parse_spark_json
+from spark_connector.formats.registry import SchemaRegistry, UnknownSchema
+
+__all__ = ["Schema", "SchemaFile", "SchemaSubject", "parse_registry_url", "parse_schema_text", "read_schema"]
+
+_PLACE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://\S+|\S+\.(avsc|json|ddl|sql)", re.IGNORECASE)
+_SUBJECT = re.compile(r"(?P<base>.*)/subjects/(?P<subject>[^/]+)/versions/(?P<version>\d+|latest)/?(schema/?)?")
+_LARGEST: Final = 4 << 20
+
+
+@dataclass(frozen=True)
+class SchemaFile:
+    """A file with the schema in it, DDL or JSON."""
+
+    url: str
+
+
+@dataclass(frozen=True)
+class SchemaSubject:
+    """What a registry has under this name; None for the one of the topic (`<topic>-value`)."""
+
+    subject: str | None = None
+    version: str = "latest"
+
+
+Schema = Any
+"""What decoders need: an Arrow type, which has no type information, or an AvroSchema."""
+
+
+def parse_schema_text(text: str, *, avro: bool) -> Schema:
+    """A schema, or the file it lies in. Raises ConfigError for what is neither."""
+    if _PLACE.fullmatch(text):
+        return SchemaFile(text)
+    if avro:
+        schema = AvroSchema(text if text[:1] in '{["' else json.dumps(text))
+        prepare(schema)
+        return schema
+    if not text.startswith("{"):
+        return parse_ddl(text)
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"Schema begins with {{ and is no JSON: {error}") from None
+    return parse_spark_json(document, text)
+
+
+def parse_registry_url(text: str) -> tuple[str, SchemaSubject] | None:
+    """(address of the registry, subject) of `http://host:8081/subjects/NAME/versions/latest`; None for other texts.
+
+    Raises ConfigError for another address on the web.
+    """
+    if not re.match(r"https?://", text, re.IGNORECASE):
+        return None
+    match = _SUBJECT.fullmatch(text)
+    if match is None:
+        raise ConfigError(
+            f"A schema on the web must lie in a schema registry: http(s)://host:port/subjects/NAME/versions/latest (or "
+            f"a number), not '{without_credentials(text)}'"
+        )
+    return match["base"], SchemaSubject(urllib.parse.unquote(match["subject"]), match["version"])
+
+
+def without_credentials(url: str) -> str:
+    """`url` for people to read."""
+    return re.sub(r"//[^/@]*@", "//", url)
+
+
+def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: SchemaRegistry | None) -> Schema:
+    """The schema that lies at `place`. Raises ConfigError, ConnectorError."""
+    if isinstance(place, SchemaFile):
+        try:
+            with fsspec.open(place.url, "rb") as file:
+                text = file.read(_LARGEST).decode("utf-8").strip()
+        except (OSError, ValueError, ImportError) as error:
+            raise ConfigError(f"Cannot read the schema in '{without_credentials(place.url)}': {error}") from None
+        schema = parse_schema_text(text, avro=avro)
+        if isinstance(schema, SchemaFile):
+            raise ConfigError(f"'{without_credentials(place.url)}' names another file: '{text[:200]}'")
+        return schema
+    assert registry is not None
+    assert place.subject is not None
+    try:
+        found = registry.subject(place.subject, place.version)
+    except UnknownSchema as error:
+        raise ConfigError(f"Schema registry has no schema {place.subject}, version {place.version}: {error}") from None
+    prepare(found)
+    return found

@@ -1,0 +1,186 @@
+"""Text to numbers, dates and times as Spark's from_json and from_csv read it, whole columns or one at a time.
+
+Called by json_values.py and csv_values.py. A column takes the common spellings only and raises ArrowInvalid for any
+other, upon which the values are read one by one; both give the same for what both take. Times without a zone are
+taken as UTC (Spark: the session's zone), and years go from 1 to 9999.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import datetime as dt
+import decimal
+import re
+from collections.abc import Callable
+from typing import Any, Final
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_connector.formats.decoding import BadValue
+
+__all__ = ["cast_texts", "fit_decimal", "fit_float", "fit_integer", "parse_text"]
+
+_DAY = r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2})"
+_DATE = re.compile(_DAY + r"(?:[ T].*)?)?)?", re.ASCII | re.DOTALL)
+_CLOCK = r"(?:[ T](\d{1,2})(?::(\d{1,2})(?::(\d{1,2})(?:\.(\d*))?)?)?\s*(.*))?"
+_TIMESTAMP = re.compile(_DAY + _CLOCK + r")?)?", re.ASCII | re.DOTALL)
+_OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::?(\d{2}))?(?::(\d{2}))?", re.ASCII)
+_EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MICROSECOND: Final = dt.timedelta(microseconds=1)
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+_SPECIAL: Final = {
+    "NaN": float("nan"),
+    **dict.fromkeys(("Infinity", "+Infinity", "INF", "+INF", "Inf", "+Inf"), float("inf")),
+    **dict.fromkeys(("-Infinity", "-INF", "-Inf"), float("-inf")),
+}
+_INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64(): 64}
+
+
+def cast_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`texts` (string, null stays null) as `kind`. Raises ArrowInvalid where one is not in its plainest form."""
+    if pa.types.is_string(kind):
+        return texts
+    if pa.types.is_boolean(kind):
+        lower = pc.utf8_lower(texts)
+        if not pc.all(pc.is_in(lower, pa.array(["true", "false", None]))).as_py():
+            raise pa.ArrowInvalid("neither true nor false")
+        return pc.equal(lower, "true")
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind):
+        # Arrow also reads hexadecimal numbers and the infinities in spellings of its own.
+        if pc.any(pc.match_substring_regex(texts, "[^0-9.eE+-]")).as_py():
+            raise pa.ArrowInvalid("not a plain number")
+        return texts.cast(kind)
+    if pa.types.is_timestamp(kind):
+        return _timestamps(texts, kind)
+    if pa.types.is_date(kind) or pa.types.is_decimal(kind):
+        return texts.cast(kind)
+    raise pa.ArrowInvalid(f"{kind} is read one by one")
+
+
+def _timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
+    if pc.any(pc.starts_with(texts, "0000")).as_py():
+        raise pa.ArrowInvalid("the year 0")
+    if kind.tz is None:
+        return texts.cast(kind)
+    try:
+        return texts.cast(kind)  # takes texts with a zone only
+    except pa.ArrowInvalid:
+        return texts.cast(pa.timestamp("us")).cast(kind)
+
+
+def parse_text(text: str, kind: pa.DataType) -> Any:
+    """One text as what pyarrow makes an element of `kind` from. Raises BadValue."""
+    for test, parse in _PARSERS:
+        if test(kind):
+            try:
+                return parse(text, kind)
+            except BadValue:
+                raise
+            except (ValueError, ArithmeticError, binascii.Error) as error:
+                raise BadValue(f"{_short(text)!r} is no {kind}: {error}") from None
+    raise BadValue(f"{kind} cannot be read from text")
+
+
+def fit_integer(number: int, kind: pa.DataType) -> int:
+    """Raises BadValue where it does not fit."""
+    bound = 1 << (_INTEGER_BITS[kind] - 1)
+    if not -bound <= number < bound:
+        raise BadValue(f"{number if abs(number) < 1 << 80 else 'the number'} does not fit into {kind}")
+    return number
+
+
+def fit_float(number: float) -> float:
+    """Raises BadValue for a whole number beyond every float."""
+    try:
+        return float(number)
+    except OverflowError:
+        raise BadValue("the number does not fit into a double") from None
+
+
+def fit_decimal(text: str, kind: pa.DataType) -> decimal.Decimal:
+    """Rounded half up to the scale, like Spark's. Raises BadValue where the precision does not suffice."""
+    if not _NUMBER.fullmatch(text) or len(text) > 1000:
+        raise BadValue(f"{_short(text)!r} is no {kind}")
+    number = decimal.Decimal(text)
+    if number.adjusted() >= 40:
+        raise BadValue(f"{_short(text)!r} does not fit into {kind}")
+    with decimal.localcontext(decimal.Context(prec=1200, Emin=-99999, Emax=99999)):
+        rounded = number.quantize(decimal.Decimal(1).scaleb(-kind.scale), decimal.ROUND_HALF_UP)
+    if rounded and rounded.adjusted() >= kind.precision - kind.scale:
+        raise BadValue(f"{_short(text)!r} does not fit into {kind}")
+    return rounded
+
+
+def _boolean(text: str, _: pa.DataType) -> bool:
+    if text.lower() not in {"true", "false"}:
+        raise BadValue(f"{_short(text)!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _integer(text: str, kind: pa.DataType) -> int:
+    if not re.fullmatch(r"[+-]?[0-9]{1,40}", text):
+        raise BadValue(f"{_short(text)!r} is no {kind}")
+    return fit_integer(int(text), kind)
+
+
+def _floating(text: str, kind: pa.DataType) -> float:
+    if text in _SPECIAL:
+        return _SPECIAL[text]
+    if not _NUMBER.fullmatch(text):
+        raise BadValue(f"{_short(text)!r} is no {kind}")
+    return float(text)
+
+
+def _date(text: str, _: pa.DataType) -> dt.date:
+    match = _DATE.fullmatch(text.strip())
+    if match is None:
+        raise BadValue(f"{_short(text)!r} is no date")
+    return dt.date(int(match[1]), int(match[2] or 1), int(match[3] or 1))
+
+
+def _timestamp(text: str, kind: pa.DataType) -> int:
+    """Microseconds since 1970."""
+    match = _TIMESTAMP.fullmatch(text.strip())
+    if match is None:
+        raise BadValue(f"{_short(text)!r} is no timestamp")
+    year, month, day, hour, minute, second = (int(part) if part else 0 for part in match.groups()[:6])
+    micros = int((match[7] or "")[:6].ljust(6, "0"))
+    zone = match[8] or ""
+    if zone and kind.tz is None:
+        raise BadValue(f"{_short(text)!r} has a zone, a timestamp_ntz has none")
+    moment = dt.datetime(year, month or 1, day or 1, hour, minute, second, micros, tzinfo=_zone(zone))
+    return (moment - _EPOCH) // _MICROSECOND
+
+
+def _zone(text: str) -> dt.tzinfo:
+    if text in {"", "Z", "UTC", "GMT", "UT"}:
+        return dt.UTC
+    if match := _OFFSET.fullmatch(text):
+        hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
+        if hours > 18 or minutes > 59 or seconds > 59:
+            raise BadValue(f"{text!r} is no time zone")
+        offset = dt.timedelta(hours=hours, minutes=minutes, seconds=seconds)
+        return dt.timezone(-offset if match[1] == "-" else offset)
+    try:
+        return ZoneInfo(text)
+    except (ValueError, OSError, KeyError):
+        raise BadValue(f"{_short(text)!r} is no time zone") from None
+
+
+_PARSERS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[str, pa.DataType], Any]]]] = [
+    (pa.types.is_string, lambda text, _: text),
+    (pa.types.is_boolean, _boolean),
+    (pa.types.is_integer, _integer),
+    (pa.types.is_floating, _floating),
+    (pa.types.is_decimal, fit_decimal),
+    (pa.types.is_date, _date),
+    (pa.types.is_timestamp, _timestamp),
+    (pa.types.is_binary, lambda text, _: base64.b64decode(text, validate=True)),
+]
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else text[:60] + "…"
