@@ -62,8 +62,9 @@ def scan_batches(view: memoryview) -> tuple[Int64s, int | None]:
     """
     if native.kernel is None:
         return _scan_with_numpy(view)
-    table = np.empty((native.kernel.scan(view, None)[0], len(Head)), np.int64)
-    _, wrong = native.kernel.scan(view, table)
+    count, wrong = native.kernel.scan(view, None)
+    table = np.empty((count, len(Head)), np.int64)
+    native.kernel.scan(view, table)
     return table, None if wrong < 0 else wrong
 
 

@@ -5,21 +5,23 @@ Kafka's Java client (snappy in xerial framing, lz4 frames of independent blocks)
 come from any client. Reading is bounded: a section that would grow beyond `limit` raises
 CorruptBatch before the memory is taken, as does every malformed one.
 
-pyarrow's codecs do the work, except where the standard library (gzip) or python-snappy is faster.
+The fastest of what is there does the work: the standard library (gzip), cramjam (snappy and lz4), pyarrow (zstd).
 pyarrow is loaded with the first use, for a broker has none and should not carry its 40 MB.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
 from enum import IntEnum
 from types import ModuleType
-from typing import Final
+from typing import Any, Final
 
 import snappy
 
 from broker.errors import ConfigError, CorruptBatch
+from broker.records.lz4_frame import read_frame, write_frame
 from broker.records.varint import read_unsigned_varint
 
 __all__ = ["DECOMPRESSION_LIMIT", "Codec", "compress", "decompress"]
@@ -37,9 +39,8 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)  # version, lowest com
 _XERIAL_BLOCK = 32 << 10  # snappy-java's default
 _SNAPPY_MAX_RATIO = 24  # a copy element makes at most 64 bytes out of 3
 
-_LZ4_BLOCK = 64 << 10
-_LZ4_HEADER = bytes.fromhex("04224d18 6040 82")  # magic; version 1, independent blocks; 64 KiB; checksum of these
-_LZ4_STORED = 0x80000000  # marks a block that is not compressed
+_ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
+_ZSTD_BLOCK = 128 << 10  # most that a block, of 4 bytes at least, can hold
 
 _READ_SIZE = 64 << 10
 
@@ -73,9 +74,10 @@ def compress(codec: int, data: Buffer) -> Buffer:
         case Codec.SNAPPY:
             return _snappy_xerial(data)
         case Codec.LZ4:
-            return _lz4_frame(data)
+            return write_frame(data)
         case Codec.ZSTD:
-            return _arrow_compress("zstd", data, _ZSTD_LEVEL)
+            compressed: bytes = _zstd().compress(data, asbytes=True)
+            return compressed
         case _:
             raise ConfigError(f"compression codec {codec} is not known: use 0 to {max(Codec)}")
 
@@ -91,9 +93,10 @@ def decompress(codec: int, data: Buffer, limit: int = DECOMPRESSION_LIMIT) -> Bu
             case Codec.SNAPPY:
                 return _unsnappy(memoryview(data), limit)
             case Codec.LZ4:
-                return _read_stream(data, "lz4", limit)
+                plain = read_frame(data, limit)
+                return _read_stream(data, "lz4", limit) if plain is None else plain
             case Codec.ZSTD:
-                return _read_stream(data, "zstd", limit)
+                return _unzstd(data, limit)
     except (ValueError, OSError, zlib.error, snappy.UncompressError, struct.error) as error:
         raise CorruptBatch(f"{Codec(codec).name.lower()} data cannot be decompressed: {error}") from error
     raise CorruptBatch(f"compression codec {codec} is not known")
@@ -106,9 +109,9 @@ def _pyarrow() -> ModuleType:
     return module
 
 
-def _arrow_compress(codec: str, data: Buffer, level: int | None = None) -> bytes:
-    compressed: bytes = _pyarrow().Codec(codec, level).compress(data, asbytes=True)
-    return compressed
+@functools.cache
+def _zstd() -> Any:
+    return _pyarrow().Codec("zstd", _ZSTD_LEVEL)
 
 
 def _too_large(limit: int) -> CorruptBatch:
@@ -127,6 +130,31 @@ def _read_stream(data: Buffer, codec: str, limit: int) -> bytes:
         if total > limit:
             raise _too_large(limit)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def _unzstd(data: Buffer, limit: int) -> bytes:
+    """At once where the frame tells its plain size, as those of librdkafka and of `compress` do; Java's do not."""
+    size = _zstd_plain_size(memoryview(data))
+    if 0 < size <= min(limit, (len(data) // 4 + 1) * _ZSTD_BLOCK):
+        try:
+            plain: bytes = _zstd().decompress(data, size, asbytes=True)
+            return plain
+        except (ValueError, OSError):  # malformed, or frames follow that the first one does not count
+            pass
+    return _read_stream(data, "zstd", limit)
+
+
+def _zstd_plain_size(view: memoryview) -> int:
+    """What the frame's header says (RFC 8878, 3.1.1.1), or -1."""
+    if len(view) < 6 or view[:4] != _ZSTD_MAGIC:
+        return -1
+    flags = view[4]
+    single_segment = flags >> 5 & 1
+    width = (single_segment, 2, 4, 8)[flags >> 6]
+    at = 5 + (1 - single_segment) + (0, 1, 2, 4)[flags & 3]
+    if width == 0 or len(view) < at + width:
+        return -1
+    return int.from_bytes(view[at : at + width], "little") + (256 if width == 2 else 0)
 
 
 def _gunzip(data: Buffer, limit: int) -> bytes:
@@ -180,21 +208,3 @@ def _unsnappy_block(block: memoryview, before: int, limit: int) -> bytes:
         raise CorruptBatch(f"a snappy block of {len(block)} bytes claims to hold {size}")
     plain: bytes = snappy.decompress(block)
     return plain
-
-
-def _lz4_frame(data: Buffer) -> bytes:
-    """One lz4 frame of independent blocks.
-
-    Kafka's Java client reads no others, and pyarrow's own frames link their blocks beyond 64 KiB.
-    """
-    view = memoryview(data)
-    parts = [_LZ4_HEADER]
-    for start in range(0, len(view), _LZ4_BLOCK):
-        plain = view[start : start + _LZ4_BLOCK]
-        block = _arrow_compress("lz4_raw", plain)
-        if len(block) < len(plain):
-            parts += (struct.pack("<I", len(block)), block)
-        else:
-            parts += (struct.pack("<I", len(plain) | _LZ4_STORED), bytes(plain))
-    parts.append(bytes(4))  # a block of no bytes ends the frame
-    return b"".join(parts)

@@ -235,3 +235,10 @@ def test_timestamps_that_spark_cannot_hold_are_refused_by_name() -> None:
     assert columns.timestamp.to_pylist() == [2**62]
     with pytest.raises(CorruptBatch, match="timestamp is out of range"):
         columns.timestamp_us()
+
+
+def test_a_length_that_no_batch_can_have_is_corrupt_but_behind_the_range() -> None:
+    chunk = follow([batch(b"a"), batch(b"b")]) + bytes(61)
+    with pytest.raises(CorruptBatch, match="length at byte"):
+        decode_columns(chunk)
+    assert values(decode_columns(chunk, high=1)) == [b"a"]

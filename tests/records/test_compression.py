@@ -40,6 +40,10 @@ FOREIGN = {
         lz4.frame.compress(TEXT, block_linked=True, content_checksum=True, block_checksum=True),
     ),
     "lz4 independent blocks, without size": (Codec.LZ4, lz4.frame.compress(TEXT, block_linked=False, store_size=False)),
+    "lz4 in one linked block, with size": (Codec.LZ4, lz4.frame.compress(TEXT, block_size=7)),
+    "lz4 frames behind each other": (Codec.LZ4, lz4.frame.compress(TEXT[:99]) + lz4.frame.compress(TEXT[99:])),
+    "lz4 blocks of 4 MiB": (Codec.LZ4, lz4.frame.compress(TEXT, block_size=7, block_linked=False)),
+    "zstd frames behind each other": (Codec.ZSTD, zstandard.compress(TEXT[:99]) + zstandard.compress(TEXT[99:])),
     "zstd with size": (Codec.ZSTD, zstandard.compress(TEXT)),
     "zstd of Java, without size": (Codec.ZSTD, zstd_without_size(TEXT)),
 }
