@@ -6,8 +6,7 @@ precedence and conditions as Spark's `KafkaSourceProvider`; departures, all towa
 
 - an option that does not exist is an error with the nearest name (Spark ignores it);
 - `ending*` in a stream is an error for all three (Spark overlooks `endingTimestamp`);
-- `maxOffsetsPerTrigger`, `minOffsetsPerTrigger`, `maxTriggerDelay` in batch only warn, as in Spark, so that
-  one set of options can serve both; an offset store that a batch does not start from likewise.
+- what has no effect with the other options is an error, what has one in the other kind of query a warning (effects.py).
 
 Everything wrong raises ConfigError, contradicting ranges ConnectorError under Spark's condition names.
 """
@@ -15,7 +14,6 @@ Everything wrong raises ConfigError, contradicting ranges ConnectorError under S
 from __future__ import annotations
 
 import enum
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +23,7 @@ from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options import table
 from spark_connector.options.byte_options import ByteLimits, parse_byte_limits
 from spark_connector.options.column_options import parse_columns
+from spark_connector.options.effects import check_effects
 from spark_connector.options.filter_options import ReadFilters, parse_filters, refuse_push_down
 from spark_connector.options.range_limit import (
     EARLIEST,
@@ -50,11 +49,8 @@ from spark_connector.options.values import OptionValues
 
 __all__ = ["Assign", "Mode", "SourceOptions", "Subscribe", "SubscribePattern", "Subscription", "parse_options"]
 
-logger = logging.getLogger("pykafka.spark")
-
 _FETCH_BYTES = 4 << 20  # what one decode is given; the column decoder is fastest with 1 to 4 MB at a time
 
-_BATCH_IGNORES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 _STREAM_REFUSES = {
     "endingOffsets": "ending offset not valid in streaming queries",
     "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
@@ -129,8 +125,12 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         raise ConfigError(
             f"The value of minOffsetsPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger({maximum})."
         )
-    if mode is Mode.BATCH:
-        _warn_of_what_batch_ignores(values, starting)
+    check_effects(
+        values,
+        batch=mode is Mode.BATCH,
+        stream=mode is Mode.STREAM,
+        from_committed=starting is Position.COMMITTED,
+    )
     return SourceOptions(
         selection=selection,
         starting=starting,
@@ -230,11 +230,3 @@ def _store(values: OptionValues, starting: OffsetRangeLimit) -> tuple[str | None
     if kind is not None and group is not None:
         check_group(group)
     return kind, group
-
-
-def _warn_of_what_batch_ignores(values: OptionValues, starting: OffsetRangeLimit) -> None:
-    for name in _BATCH_IGNORES:
-        if name in values:
-            logger.warning("%s option ignored in batch queries", name)
-    if "offsetStore" in values and starting is not Position.COMMITTED:
-        logger.warning("offsetStore option ignored in batch queries that do not start from committed offsets")

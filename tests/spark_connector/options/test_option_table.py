@@ -1,0 +1,447 @@
+"""Every option of Spark's own Kafka source and what it does here, in one table: name, default, scope, value, errors.
+
+Precedence between options and the texts of errors that concern several are in test_read_options.py; options that only
+this source has are tested beside their parsers, and by the laws here that hold for all.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import spark_connector
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import ConnectorError
+from spark_connector.options.range_limit import Position, SpecificOffsets, TimestampForAll, Timestamps
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
+from spark_connector.options.table import OPTIONS
+
+T0 = TopicPartition("t", 0)
+MINIMUM = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}
+TIMES = '{"t":{"0":5}}'
+LONG = r"must be a whole number, not 'x'"
+POSITIVE = r"must be positive, not 0"
+
+Seen = Callable[[SourceOptions], object]
+
+
+class Case(NamedTuple):
+    """`unset`: what a read without it shows, in batch and in stream; `elsewhere`: what becomes of it in the other."""
+
+    name: str
+    default: str | None
+    scope: str
+    seen: Seen
+    unset: tuple[object, object]
+    given: str
+    parsed: object
+    wrong: dict[str, str]
+    needs: dict[str, str] = {}  # noqa: RUF012
+    elsewhere: str = "same"
+
+
+def both(value: object) -> tuple[object, object]:
+    return value, value
+
+
+CASES = [
+    Case(
+        "kafka.bootstrap.servers",
+        None,
+        "both",
+        lambda o: o.client.bootstrap_servers,
+        both(("localhost:9092",)),
+        "a:1, b:2",
+        ("a:1", "b:2"),
+        {" ": "must be specified for configuring Kafka consumer", "localhost": "is not host:port"},
+    ),
+    Case(
+        "subscribe",
+        None,
+        "both",
+        lambda o: o.subscription,
+        both(Subscribe(("t",))),
+        " a , b,a",
+        Subscribe(("a", "b")),
+        {" , ": "No topics to subscribe to as specified value for option 'subscribe' is ','"},
+    ),
+    Case(
+        "subscribePattern",
+        None,
+        "both",
+        lambda o: o.subscription,
+        both(Subscribe(("t",))),
+        "topic[0-9]+",
+        SubscribePattern("topic[0-9]+"),
+        {" ": "Pattern to subscribe is empty", "a(": "is not a regular expression"},
+    ),
+    Case(
+        "assign",
+        None,
+        "both",
+        lambda o: o.subscription,
+        both(Subscribe(("t",))),
+        '{"t":[0,0]}',
+        Assign((T0,)),
+        {"t": "is not JSON", "{}": "No topicpartitions to assign", '{"t":0}': "Expected e.g.", "[]": "Expected e.g."},
+    ),
+    Case(
+        "startingTimestamp",
+        None,
+        "both",
+        lambda o: o.starting,
+        (Position.EARLIEST, Position.LATEST),
+        "5",
+        TimestampForAll(5),
+        {"x": LONG, "-1": "must be at least 0"},
+    ),
+    Case(
+        "startingOffsetsByTimestamp",
+        None,
+        "both",
+        lambda o: o.starting,
+        (Position.EARLIEST, Position.LATEST),
+        TIMES,
+        Timestamps({T0: 5}),
+        {"5": "Expected e.g.", '{"t":{"0":-2}}': "must not be negative"},
+    ),
+    Case(
+        "startingOffsets",
+        "earliest (batch), latest (stream)",
+        "both",
+        lambda o: o.starting,
+        (Position.EARLIEST, Position.LATEST),
+        '{"t":{"0":-2}}',
+        SpecificOffsets({T0: -2}),
+        {"newest": "must be earliest, latest, committed or JSON", '{"t":{"0":-3}}': "offset -3 of t-0 is negative"},
+    ),
+    Case(
+        "startingOffsetsByTimestampStrategy",
+        "error",
+        "both",
+        lambda o: isinstance(o.starting, TimestampForAll) and o.starting.latest_if_none,
+        both(False),
+        "LATEST",
+        True,
+        {"skip": "must be error or latest, not 'skip'"},
+        {"startingTimestamp": "5"},
+    ),
+    Case(
+        "endingTimestamp",
+        None,
+        "batch",
+        lambda o: o.ending,
+        both(Position.LATEST),
+        "5",
+        TimestampForAll(5, True),
+        {"x": LONG},
+        elsewhere="ending timestamp not valid in streaming queries",
+    ),
+    Case(
+        "endingOffsetsByTimestamp",
+        None,
+        "batch",
+        lambda o: o.ending,
+        both(Position.LATEST),
+        TIMES,
+        Timestamps({T0: 5}, True),
+        {"x": "is not JSON"},
+        elsewhere="ending timestamp not valid in streaming queries",
+    ),
+    Case(
+        "endingOffsets",
+        "latest",
+        "batch",
+        lambda o: o.ending,
+        both(Position.LATEST),
+        '{"t":{"0":-1}}',
+        SpecificOffsets({T0: -1}),
+        {"earliest": "ending offset can't be earliest for batch", '{"t":{"0":-2}}': "t-0 can't be earliest for batch"},
+        elsewhere="ending offset not valid in streaming queries",
+    ),
+    Case(
+        "failOnDataLoss",
+        "true",
+        "both",
+        lambda o: o.fail_on_data_loss,
+        both(True),
+        "False",
+        False,
+        {"no": "must be true or false, not 'no'"},
+    ),
+    Case(
+        "kafkaConsumer.pollTimeoutMs",
+        "120000",
+        "both",
+        lambda o: o.poll_timeout_ms,
+        both(120_000),
+        "512",
+        512,
+        {"0": POSITIVE, "x": LONG},
+    ),
+    Case("fetchOffset.numRetries", "3", "both", lambda o: o.num_retries, both(3), "5", 5, {"0": POSITIVE, "x": LONG}),
+    Case(
+        "fetchOffset.retryIntervalMs",
+        "1000",
+        "both",
+        lambda o: o.retry_interval_ms,
+        both(1000),
+        "0",
+        0,
+        {"-1": "must be at least 0", "x": LONG},
+    ),
+    Case(
+        "maxOffsetsPerTrigger",
+        None,
+        "stream",
+        lambda o: o.max_offsets_per_trigger,
+        both(None),
+        "7",
+        7,
+        {"0": POSITIVE, "x": LONG, "99999999999999999999": "fit in 64 bits"},
+        elsewhere="ignored",
+    ),
+    Case(
+        "minOffsetsPerTrigger",
+        None,
+        "stream",
+        lambda o: o.min_offsets_per_trigger,
+        both(None),
+        "7",
+        7,
+        {"0": POSITIVE, "-5": r"must be positive, not -5", "x": LONG},
+        elsewhere="ignored",
+    ),
+    Case(
+        "maxTriggerDelay",
+        "15m",
+        "stream",
+        lambda o: o.max_trigger_delay_ms,
+        both(900_000),
+        "90s",
+        90_000,
+        {"soon": "must be a time like 500ms, 10s, 15m or 2h, not 'soon'"},
+        {"minOffsetsPerTrigger": "1"},
+        elsewhere="ignored",
+    ),
+    Case("minPartitions", None, "both", lambda o: o.min_partitions, both(None), "7", 7, {"0": POSITIVE, "x": LONG}),
+    Case(
+        "maxRecordsPerPartition",
+        None,
+        "both",
+        lambda o: o.max_records_per_partition,
+        both(None),
+        "7",
+        7,
+        {"0": POSITIVE, "1.5": "must be a whole number"},
+    ),
+    Case(
+        "includeHeaders",
+        "false",
+        "both",
+        lambda o: "headers" in o.columns,
+        both(False),
+        "TRUE",
+        True,
+        {"1": "must be true or false, not '1'"},
+    ),
+    Case(
+        "groupIdPrefix",
+        "spark-kafka-relation (batch), spark-kafka-source (stream)",
+        "both",
+        lambda o: o.client.client_id,
+        ("spark-kafka-relation", "spark-kafka-source"),
+        "nightly",
+        "nightly",
+        {},
+    ),
+    Case(
+        "kafka.group.id",
+        None,
+        "both",
+        lambda o: o.group,
+        both(None),
+        "g",
+        "g",
+        {"a/b": "group 'a/b' cannot be used"},
+        {"offsetStore": "group"},
+    ),
+]
+IDS = [case.name for case in CASES]
+
+OWN = {
+    *("columns", "filterPartitions", "filterOffsets", "filterTimestampFrom", "filterTimestampUntil"),
+    *("filterKeyPrefix", "filterHeader", "pushDown", "maxBytesPerTrigger", "maxBytesPerPartition"),
+    *("offsetStore", "offsetStore.path", "offsetStore.zookeeper.connect", "group"),
+}
+
+
+def parse(mode: Mode, options: dict[str, str]) -> SourceOptions:
+    given = {**MINIMUM, **options}
+    if {"assign", "subscribePattern"} & {name.lower().replace("pattern", "Pattern") for name in options}:
+        del given["subscribe"]
+    return parse_options(given, mode)
+
+
+def main_mode(case: Case) -> Mode:
+    return Mode.STREAM if case.scope == "stream" else Mode.BATCH
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_the_table_has_sparks_name_default_and_scope(case: Case) -> None:
+    (row,) = (row for row in OPTIONS if row.name == case.name)
+    assert (row.default, row.scope) == (case.default, case.scope)
+    assert "(ours)" not in row.meaning
+
+
+def test_the_table_has_every_option_and_says_which_are_ours() -> None:
+    names = {row.name for row in OPTIONS}
+    assert names >= set(IDS) | OWN
+    ours = {row.name for row in OPTIONS if "ours" in row.meaning and row.name != "startingOffsets"}
+    assert ours | set(IDS) == names
+    assert {row.scope for row in OPTIONS} == {"both", "batch", "stream"}
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+@pytest.mark.parametrize("mode", [Mode.BATCH, Mode.STREAM])
+def test_unset_it_has_sparks_default(case: Case, mode: Mode) -> None:
+    needs = {} if case.name == "kafka.group.id" else case.needs
+    assert case.seen(parse(mode, needs)) == case.unset[mode is Mode.STREAM]
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_it_is_found_under_its_name_in_any_case(case: Case) -> None:
+    for name in (case.name, case.name.lower(), case.name.upper(), case.name.swapcase()):
+        if name.lower() != "kafka.bootstrap.servers" or name == case.name:
+            assert case.seen(parse(main_mode(case), {**case.needs, name: case.given})) == case.parsed
+    assert parse_options({"KAFKA.Bootstrap.SERVERS": "h:1", "SUBSCRIBE": "t"}, Mode.BATCH).client.bootstrap_servers
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_in_the_other_kind_of_query_it_does_the_same_or_warns_or_is_refused(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = Mode.BATCH if main_mode(case) is Mode.STREAM else Mode.STREAM
+    options = {**case.needs, case.name: case.given}
+    if case.elsewhere in {"same", "ignored"}:
+        with caplog.at_level(logging.WARNING, "pykafka.spark"):
+            assert case.seen(parse(other, options)) == case.parsed
+        warned = f"{case.name} option ignored in batch queries" in caplog.text
+        assert warned == (case.elsewhere == "ignored")
+    else:
+        with pytest.raises(ConfigError, match=f"{case.elsewhere} .*'{case.name}'"):
+            parse(other, options)
+    assert case.seen(parse(Mode.ANY, options)) == case.parsed, "load() does not know yet"
+
+
+WRONG = [(case, value, message) for case in CASES for value, message in case.wrong.items()]
+
+
+@pytest.mark.parametrize(("case", "value", "message"), WRONG, ids=[f"{case.name}={value}" for case, value, _ in WRONG])
+def test_a_wrong_value_is_named(case: Case, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as raised:
+        parse(main_mode(case), {**case.needs, case.name: value})
+    assert case.name in str(raised.value) or value.strip(" ") in str(raised.value)
+
+
+@pytest.mark.parametrize("name", sorted({row.name for row in OPTIONS if not row.name.startswith("kafka.")}))
+def test_a_slip_in_any_name_is_refused_with_the_right_one(name: str) -> None:
+    slip = name[:-2] + name[-1]
+    if slip.lower() in {row.name.lower() for row in OPTIONS}:
+        return
+    with pytest.raises(ConfigError, match=rf"Unknown option '{re.escape(slip)}'.*Did you mean.*'{re.escape(name)}'"):
+        parse(Mode.ANY, {slip: "1"})
+
+
+@pytest.mark.parametrize(
+    "name", ["auto.offset.reset", "key.deserializer", "value.deserializer", "enable.auto.commit", "interceptor.classes"]
+)
+@pytest.mark.parametrize("mode", Mode)
+def test_properties_that_the_source_sets_itself_are_refused(name: str, mode: Mode) -> None:
+    for given in (f"kafka.{name}", f"Kafka.{name.upper()}"):
+        with pytest.raises(ConfigError, match=f"Kafka option '{name}' is not supported"):
+            parse(mode, {given: "x"})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"startingOffsetsByTimestampStrategy": "latest"},
+            "no effect without 'startingTimestamp' or 'startingOffsetsBy",
+        ),
+        ({"offsetStore.path": "/x"}, "'offsetStore.path' has no effect without 'offsetStore'"),
+        ({"offsetStore.zookeeper.connect": "h:1"}, "no effect without 'offsetStore'"),
+        ({"maxTriggerDelay": "5s"}, "'maxTriggerDelay' has no effect without 'minOffsetsPerTrigger'"),
+    ],
+)
+def test_an_option_without_effect_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        parse(Mode.STREAM, options)
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_a_group_id_that_no_one_uses_is_warned_about_as_in_spark(mode: Mode, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "pykafka.spark"):
+        parse(mode, {"kafka.group.id": "g"})
+    assert ("kafka.group.id option ignored" in caplog.text) == (mode is not Mode.ANY), "once per query"
+
+
+# Spark's conditions (kafka-error-conditions.json), and why some can never be met here.
+NEVER = {
+    "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_END_OFFSET_AND_PREFETCHED": "availableNow plans from the ends it froze",
+    "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_PREFETCHED": "the same",
+    "LOST_TOPIC_PARTITIONS_IN_END_OFFSET_WITH_TRIGGER_AVAILABLENOW": "the same; a task, or the next run, reports it",
+    "END_OFFSET_HAS_GREATER_OFFSET_FOR_TOPIC_PARTITION_THAN_LATEST_WITH_TRIGGER_AVAILABLENOW": "the same",
+    "PARTITIONS_DELETED_AND_GROUP_ID_CONFIG_PRESENT": "no group is formed, so no member can take partitions away",
+    "START_OFFSET_RESET": "nothing is sought and reset; a start out of range is PARTITION_OFFSET_CHANGED",
+}
+MET = {
+    "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET",
+    "KAFKA_START_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+    "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED",
+    "KAFKA_NULL_TOPIC_IN_DATA",
+    "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+    "UNRESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
+    "ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO",
+    "COULD_NOT_READ_OFFSET_RANGE",
+    "INITIAL_OFFSET_NOT_FOUND_FOR_PARTITIONS",
+    "PARTITIONS_DELETED",
+    "PARTITION_OFFSET_CHANGED",
+}
+
+
+def test_every_condition_of_spark_is_raised_or_cannot_arise() -> None:
+    """`{…}` in a name of ours stands for a word: KAFKA_{START|END}_OFFSET_…"""
+    raised = [re.compile(pattern) for pattern in _strings_in_capitals()]
+    assert {name for name in MET if not any(one.fullmatch(name) for one in raised)} == set()
+    exact = {one.pattern for one in raised}
+    assert NEVER.keys() & exact == set()
+
+
+def _strings_in_capitals() -> set[str]:
+    found = set()
+    for file in Path(spark_connector.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                text = "".join(part.value if isinstance(part, ast.Constant) else "[A-Z]+" for part in node.values)  # type: ignore[misc]
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                text = node.value
+            else:
+                continue
+            if re.fullmatch(r"[A-Z]+_[A-Z_+\[\]-]+", text):
+                found.add(text)
+    return found
+
+
+def test_errors_of_a_condition_begin_with_its_name() -> None:
+    with pytest.raises(ConnectorError, match=r"^\[UNRESOLVED_START_TIMESTAMP_GREATER_THAN_END_TIMESTAMP\]"):
+        parse(Mode.BATCH, {"startingOffsetsByTimestamp": '{"t":{"0":9}}', "endingOffsetsByTimestamp": TIMES})
