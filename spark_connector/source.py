@@ -8,6 +8,8 @@ runs: columns and options are checked then, and the brokers asked whether they c
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -18,6 +20,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
+from spark_connector.formats.value_format import ReadFormats
+from spark_connector.options.format_options import subscribed_topics
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.options.write_options import WriteOptions, parse_write_options
 from spark_connector.read.batch_reader import KafkaBatchReader
@@ -36,23 +40,31 @@ FORMAT = "pykafka"
 class PykafkaSource(DataSource):
     """`format("pykafka")`; options/table.py lists the options of a read, options/write_table.py those of a write."""
 
+    _formats: ReadFormats | None = None
+
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
     def schema(self) -> StructType:
-        """Spark's Kafka schema, or the columns asked for. Raises ConfigError for options no kind of query takes."""
-        return source_schema(parse_options(self.options, Mode.ANY))
+        """Spark's Kafka schema, or the columns asked for, in the formats asked for.
+
+        Raises ConfigError for options no kind of query takes. A schema that lies in a file or a registry is read here,
+        and goes with this object: a query has one schema from beginning to end.
+        """
+        options = parse_options(self.options, Mode.ANY)
+        self._formats = options.formats.loaded(subscribed_topics(options.selection))
+        return source_schema(replace(options, formats=self._formats))
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch reader. Raises ConfigError, ConnectorError."""
-        options = parse_options(self.options, Mode.BATCH)
+        options = self._read_options(Mode.BATCH)
         _refuse_other_schema(schema, options)
         return KafkaBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream reader. Raises ConfigError."""
-        options = parse_options(self.options, Mode.STREAM)
+        options = self._read_options(Mode.STREAM)
         _refuse_other_schema(schema, options)
         return KafkaStreamReader(options)
 
@@ -66,6 +78,11 @@ class PykafkaSource(DataSource):
         """The writer of a micro-batch; `overwrite` (output mode complete) adds the rows like any others, as Spark's
         own sink does. Raises as `writer`."""
         return KafkaStreamWriter(plan_write(self._write_options(schema, stream=True)))
+
+    def _read_options(self, mode: Mode) -> SourceOptions:
+        options = parse_options(self.options, mode)
+        formats = self._formats or options.formats.loaded(subscribed_topics(options.selection))
+        return replace(options, formats=formats)
 
     def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
         options = parse_write_options(self.options, stream=stream)

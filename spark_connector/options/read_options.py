@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 
 from broker.client.settings import ClientSettings
 from broker.errors import ConfigError
+from spark_connector.formats.value_format import ReadFormats
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options import table
 from spark_connector.options.byte_options import ByteLimits, parse_byte_limits
 from spark_connector.options.column_options import parse_columns
 from spark_connector.options.effects import check_effects
 from spark_connector.options.filter_options import ReadFilters, parse_filters, refuse_push_down
+from spark_connector.options.format_options import parse_formats
 from spark_connector.options.range_limit import (
     EARLIEST,
     LATEST,
@@ -87,6 +89,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     columns: tuple[str, ...]
     filters: ReadFilters
+    formats: ReadFormats
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -131,13 +134,15 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         stream=mode is Mode.STREAM,
         from_committed=starting is Position.COMMITTED,
     )
+    columns = parse_columns(values)
     return SourceOptions(
         selection=selection,
         starting=starting,
         ending=ending,
         fail_on_data_loss=values.boolean("failOnDataLoss"),
-        columns=parse_columns(values),
+        columns=columns,
         filters=parse_filters(values, stream=mode is Mode.STREAM),
+        formats=parse_formats(values, columns, selection),
         max_offsets_per_trigger=maximum,
         min_offsets_per_trigger=minimum,
         max_trigger_delay_ms=values.duration_ms("maxTriggerDelay"),

@@ -180,6 +180,54 @@ OPTIONS: tuple[Option, ...] = (
         "offsetStore.zookeeper.connect", None, "both", "ensemble of the store `zookeeper`, `host:port,…/chroot` (ours)"
     ),
     Option("group", None, "both", "name under which the offset store keeps the offsets (ours)"),
+    Option(
+        "valueFormat",
+        "binary",
+        "both",
+        "binary, string, json, avro or csv: what the column `value` is decoded to (ours; section Value formats)",
+    ),
+    Option("keyFormat", "binary", "both", "the same of the column `key` (ours)"),
+    Option(
+        "valueSchema",
+        None,
+        "both",
+        "of json and csv: Spark's DDL or schema in JSON; of avro: an Avro schema, or "
+        "`http(s)://registry/subjects/NAME/versions/latest`; or a file with it, any fsspec URL (`.ddl`, `.json`, "
+        "`.avsc`). Unset with `schema.registry.url`: the latest of subject `<topic>-value` (ours)",
+    ),
+    Option("keySchema", None, "both", "the same of the column `key`, subject `<topic>-key` (ours)"),
+    Option(
+        "mode",
+        "PERMISSIVE",
+        "both",
+        "what becomes of a record that cannot be decoded: PERMISSIVE (null, its bytes in `_corrupt_record`), "
+        "DROPMALFORMED or FAILFAST (ours, as in from_json)",
+    ),
+    Option(
+        "columnNameOfCorruptRecord",
+        "_corrupt_record",
+        "both",
+        "column for the bytes of bad values in mode PERMISSIVE; with `_key` after it, for those of bad keys (ours)",
+    ),
+    Option(
+        "badRecordsTopic",
+        None,
+        "both",
+        "topic that bad records are also written to, at least once; it must exist (ours)",
+    ),
+    Option("sep", ",", "both", "between the fields of csv; a tab is written as backslash t (ours, as in from_csv)"),
+    Option(
+        "schema.registry.url",
+        None,
+        "both",
+        "schema registry, `http(s)://host:port`, several addresses of one separated by commas; avro data is then in "
+        "Confluent's wire format (ours)",
+    ),
+    Option("schema.registry.basic.auth.user.info", None, "both", "`user:password` for the registry (ours)"),
+    Option("schema.registry.bearer.auth.token", None, "both", "token for the registry (ours)"),
+    Option(
+        "schema.registry.ssl.ca.location", None, "both", "certificates that an https registry is trusted by, PEM (ours)"
+    ),
 )
 
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}

@@ -20,10 +20,13 @@ from broker.client.fetcher import Fetched, FetchStream
 from broker.client.metadata import UnknownTopic
 from broker.client.offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError, CorruptBatch, ErrorCode
+from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import decode_columns
 from spark_connector.errors import report_data_loss
+from spark_connector.formats.bad_records import BadRecordsTopic
+from spark_connector.formats.record_decoder import RecordDecoder
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.arrow import BatchMaker
+from spark_connector.read.arrow import BatchMaker, arrow_schema
 from spark_connector.read.planning import OffsetRange
 from spark_connector.read.row_filter import RowFilter
 from spark_connector.worker_clients import worker_clients
@@ -44,7 +47,7 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
     settings = options.client
     cluster = worker_clients().cluster(settings)
     tp, position, until = planned.tp, planned.from_offset, planned.until_offset
-    maker = _batch_maker(options)
+    maker = _batch_maker(options, cluster, tp)
     try:
         if topic_id is not None and not _is_still(topic_id, tp.topic, cluster):
             raise UnknownTopic(f"topic {tp.topic!r} was deleted and created anew since the batch was planned")
@@ -89,9 +92,14 @@ def decode_fetched(
         low = columns.next_offset
 
 
-def _batch_maker(options: SourceOptions) -> BatchMaker:
-    """What turns decoded columns into the batches of this read. Made once per task."""
-    return BatchMaker(options.columns, RowFilter(options.filters))
+def _batch_maker(options: SourceOptions, cluster: Cluster, tp: TopicPartition) -> BatchMaker:
+    """What turns decoded columns into the batches of this read. Made once per task. Raises ConfigError."""
+    formats, decoder = options.formats, None
+    if formats.columns:
+        bad_topic = formats.bad_records_topic
+        bad_records = None if bad_topic is None else BadRecordsTopic(cluster, bad_topic)
+        decoder = RecordDecoder(formats, arrow_schema(options.columns), tp, bad_records)
+    return BatchMaker(options.columns, RowFilter(options.filters), decoder)
 
 
 def _first_left(options: SourceOptions, cluster: Cluster, planned: OffsetRange, position: int) -> int:
