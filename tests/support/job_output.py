@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -86,22 +87,25 @@ def committed_copies(bootstrap: str, topic: str, partitions: int) -> list[Copy]:
     try:
         for partition in range(partitions):
             consumer.assign([TopicPartition(topic, partition, 0)])
-            at_end = False
-            while not at_end:
-                messages = consumer.consume(10_000, timeout=_TIMEOUT)
-                assert messages, f"{topic}-{partition}: no answer in {_TIMEOUT:g} s"
-                for message in messages:
-                    error, offset = message.error(), message.offset()
-                    if error is not None:
-                        # A broker that has just come back is no reason to stop.
-                        at_end = at_end or error.code() == KafkaError._PARTITION_EOF
-                        assert at_end or error.retriable() or error.code() in _OUTAGE, str(error)
-                        continue
-                    assert offset is not None
-                    copies.append(Copy(partition, offset, message.key(), message.value()))
+            copies += _up_to_the_end(consumer, partition)
     finally:
         consumer.close()
     return copies
+
+
+def _up_to_the_end(consumer: Consumer, partition: int) -> Iterator[Copy]:
+    deadline = time.monotonic() + _TIMEOUT
+    while time.monotonic() < deadline:
+        for message in consumer.consume(1000, timeout=0.1):  # it waits for so many, or so long
+            error, offset = message.error(), message.offset()
+            if error is None:
+                assert offset is not None
+                yield Copy(partition, offset, message.key(), message.value())
+            elif error.code() == KafkaError._PARTITION_EOF:
+                return
+            else:  # a broker that has just come back is no reason to stop
+                assert error.retriable() or error.code() in _OUTAGE, str(error)
+    raise AssertionError(f"partition {partition} was not read to its end in {_TIMEOUT:g} s")
 
 
 _OUTAGE = {KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN, KafkaError._RESOLVE}

@@ -61,10 +61,7 @@ class SparkHost:
         self.directory = directory
         self.separate_executors = separate_executors
         self.log = directory / "driver.log"
-        home = directory / "spark"
-        home.mkdir(parents=True)
-        for entry in Path(pyspark.__file__).parent.iterdir():  # executors write their logs below SPARK_HOME/work
-            (home / entry.name).symlink_to(entry)
+        home = _make_spark_home(directory / "spark")
         given = {
             "master": "local-cluster[2,1,1024]" if separate_executors else "local[2,4]",
             "settings": {
@@ -72,6 +69,7 @@ class SparkHost:
                 "spark.local.dir": str(directory / "local"),
                 "spark.sql.warehouse.dir": str(directory / "warehouse"),
                 "spark.executor.memory": "700m",
+                "spark.ui.showConsoleProgress": "false",
                 "spark.executor.extraJavaOptions": _JAVA_FLAGS,
                 **settings,
             },
@@ -80,12 +78,7 @@ class SparkHost:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.kill_jobs", json.dumps(given)],
                 cwd=ROOT,
-                env={
-                    **os.environ,
-                    "PYSPARK_PYTHON": sys.executable,
-                    "SPARK_HOME": str(home),
-                    "SPARK_LOCAL_IP": "127.0.0.1",
-                },
+                env=_environment(home),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -222,6 +215,22 @@ class SparkHost:
                 if os.getsid(pid) == self._process.pid:
                     found.append(psutil.Process(pid))
         return found
+
+
+def _make_spark_home(home: Path) -> Path:
+    """PySpark's files by links: executors write logs below SPARK_HOME. Without pyspark.zip, which every Python daemon
+    would compile anew (1 s each, eight of them for a stream); they find the installed package instead."""
+    home.mkdir(parents=True)
+    for entry in Path(pyspark.__file__).parent.iterdir():
+        if entry.name != "python":
+            (home / entry.name).symlink_to(entry)
+    return home
+
+
+def _environment(home: Path) -> dict[str, str]:
+    """Of the driver and all its children. They may keep compiled modules, whatever the caller's environment says."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def _output_of(command: list[str]) -> str:
