@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import sys
 import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -21,7 +23,7 @@ from spark_connector.cli.session import LazySession
 from spark_connector.cli.stop_signal import StopSignal
 from spark_connector.cli.watching import Watching
 from spark_connector.load import LoadResult, run_load
-from spark_connector.loads.record import LoadInterrupted
+from spark_connector.loads.record import LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.upkeep import prune
 from spark_connector.loads.watch import Outage, Phase, Watch
@@ -41,7 +43,11 @@ def serve(
 ) -> None:
     """Load until told to stop, or `watching.max_loads` times."""
     console = Console(stderr=True)
-    with StopSignal() as stop, LazySession(f"pykafka load {request.target.group}", master, settings) as spark:
+    ending = _Ending()
+    with (
+        StopSignal(ending.leave_unless_committing) as stop,
+        LazySession(f"pykafka load {request.target.group}", master, settings) as spark,
+    ):
         spark.on_start = stop.install
         breaker = Breaker(stop.event, spark.be_quiet)
 
@@ -56,7 +62,7 @@ def serve(
                 max_records=request.max_records,
                 stop=stop.event,
                 on_outage=_Outages(),
-                on_phase=on_phase,
+                on_phase=ending.following(on_phase),
             )
             began = time.monotonic()
             for result in watch:
@@ -66,6 +72,27 @@ def serve(
                         prune(request.target, watching.history_keep)
         loads_over = "Told to stop." if stop.event.is_set() else "Done."
         _say(f"{loads_over} The service ran for {time.monotonic() - began:,.0f} s.")
+
+
+class _Ending:
+    """What to do when the end takes long: Spark plans, or a server does not answer, and nothing can cancel that."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+
+    def following(self, on_phase: Phase) -> Phase:
+        def follow(phase: str, record: LoadRecord | None) -> None:
+            self._phase = phase
+            on_phase(phase, record)
+
+        return follow
+
+    def leave_unless_committing(self) -> None:
+        """What is not committed may be left as it lies at any moment; the next load removes it."""
+        if self._phase != "commit":
+            _say("Told to stop. What was being written is abandoned; nothing of it is visible.")
+            sys.stdout.flush()
+            os._exit(0)
 
 
 class _Outages:

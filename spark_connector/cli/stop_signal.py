@@ -12,6 +12,7 @@ import os
 import signal
 import socket
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any, Self
 
@@ -21,10 +22,15 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignal:
-    """`event` is set by the first signal. A context manager, for the main thread."""
+    """`event` is set by the first signal. A context manager, for the main thread.
 
-    def __init__(self) -> None:
+    `overdue` is called, in another thread, every `grace` seconds from then on until the block is left.
+    """
+
+    def __init__(self, overdue: Callable[[], None] = lambda: None, grace: float = 20.0) -> None:
         self.event = threading.Event()
+        self._overdue = overdue
+        self._grace = grace
         self._reader, self._writer = socket.socketpair()
         self._writer.setblocking(False)
         self._before: dict[signal.Signals, Any] = {}
@@ -54,7 +60,15 @@ class StopSignal:
         self._reader.close()
 
     def _listen(self) -> None:
-        while numbers := self._reader.recv(16):
+        while True:
+            self._reader.settimeout(self._grace if self.event.is_set() else None)
+            try:
+                numbers = self._reader.recv(16)
+            except TimeoutError:
+                self._overdue()
+                continue
+            if not numbers:
+                return
             for number in numbers:
                 if number in _SIGNALS:
                     if self.event.is_set():
