@@ -1,0 +1,101 @@
+"""The kill matrix: driver, Python worker, executor, broker, ZooKeeper and NameNode × read, stream, sink and load.
+
+kill -9 at random moments; the job is run again until it ends well, and then output equals input, by offset. Six cells
+in every run, that have every victim and every job among them; 200 rounds over all cells in the slow set.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.kill_cells import CELLS, FAST, Cell, Job, Place, Victim, schedule
+from tests.support.kill_matrix import play_rounds, table
+from tests.support.kill_round import Matrix, Played
+from tests.support.requirements import Unavailable, give_up
+
+ROUNDS = 200
+
+
+@pytest.fixture(scope="module")
+def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
+    """Servers and Sparks for the fast cells, which follow each other on them."""
+    with Matrix(tmp_path_factory.mktemp("matrix")) as matrix:
+        yield matrix
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    "cell", [pytest.param(cell, marks=[pytest.mark.hdfs] * (cell.place is Place.HDFS), id=str(cell)) for cell in FAST]
+)
+def test_output_equals_input(matrix: Matrix, cell: Cell) -> None:
+    try:
+        played = matrix.play(cell, seed=FAST.index(cell) + 100)
+    except Unavailable as missing:
+        give_up(f"no HDFS: {missing}")
+    print(played)
+    assert not played.problems, str(played)
+    assert played.kills > 0, f"the job ended before every blow: {played}"
+
+
+@pytest.mark.slow
+@pytest.mark.hdfs
+@pytest.mark.timeout(4 * 3600)
+def test_output_equals_input_over_200_rounds(tmp_path: Path) -> None:
+    try:
+        played = play_rounds(tmp_path, ROUNDS, seed=random.randrange(10**6))
+    except Unavailable as missing:
+        give_up(f"no HDFS: {missing}")
+    print(table(played))
+    assert [str(one) for one in played if one.problems] == []
+    assert sum(one.kills > 0 for one in played) > 0.9 * ROUNDS, "too many jobs ended before their blow"
+
+
+def test_the_fast_cells_have_every_victim_and_every_job() -> None:
+    assert {cell.victim for cell in FAST} == set(Victim)
+    assert {cell.job for cell in FAST} == set(Job)
+    assert len(set(FAST)) == 6
+
+
+def test_every_job_meets_every_victim() -> None:
+    assert {(cell.victim, cell.job) for cell in CELLS} == {(victim, job) for victim in Victim for job in Job}
+    assert len({str(cell) for cell in CELLS}) == len(CELLS)
+
+
+def test_a_schedule_is_balanced_and_drawn_from_its_seed() -> None:
+    drawn = schedule(ROUNDS, seed=1)
+    assert len(drawn) == ROUNDS
+    counts = Counter(map(str, drawn))
+    assert set(counts) == set(map(str, CELLS))
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert drawn == schedule(ROUNDS, seed=1) != schedule(ROUNDS, seed=2)
+    assert {cell.job for cell in schedule(20, 1, frozenset({Job.SINK}))} == {Job.SINK}
+
+
+@pytest.mark.parametrize("job", Job)
+def test_a_cell_that_makes_no_sense_is_refused(job: Job) -> None:
+    with pytest.raises(ValueError, match="does not notice the death of a NameNode"):
+        Cell(Victim.NAMENODE, job, Place.LOCAL)
+    with pytest.raises(ValueError, match="the executor is the driver"):
+        Cell(Victim.EXECUTOR, job)
+
+
+def test_the_table_tells_rounds_kills_restarts_and_failures_of_each_cell() -> None:
+    first, other = CELLS[0], CELLS[1]
+    lines = table(
+        [
+            Played(first, 1, kills=1, tries=2),
+            Played(first, 2, kills=2, tries=4, problems=["1 records missing: …"]),
+            Played(other, 3, kills=1, tries=1),
+        ]
+    ).splitlines()
+    assert [line.split() for line in lines] == [
+        ["cell", "rounds", "kills", "restarts", "failed"],
+        [str(first), "2", "3", "4", "1"],
+        [str(other), "1", "1", "0", "0"],
+        ["all", "3", "4", "4", "1"],
+    ]
