@@ -91,7 +91,7 @@ class BatchSender:
             raise ConfigError("a transaction needs acks=all and enable.idempotence=true")
         self._transaction = transaction
         self._identity = transaction.identity if transaction else None
-        self._idle = {} if idle is None else idle
+        self._idle = idle
         self._window = settings.max_in_flight_requests_per_connection
         self._lanes: dict[Node, _Lane] = {}
         self._sequences: dict[TopicPartition, int] = {}
@@ -144,7 +144,7 @@ class BatchSender:
     def close(self) -> None:
         """Let the connections go. What is under way may or may not arrive. May be called again."""
         for node, lane in self._lanes.items():
-            if lane.unsettled() or node in self._idle or self._acks == 0:
+            if self._idle is None or node in self._idle or lane.unsettled() or self._acks == 0:
                 lane.connection.close()
             else:
                 self._idle[node] = lane.connection
@@ -191,7 +191,7 @@ class BatchSender:
         return lane
 
     def _connect(self, node: Node) -> Connection:
-        connection = self._idle.pop(node, None)
+        connection = self._idle.pop(node, None) if self._idle else None
         if connection is not None and connection.usable:
             return connection
         if connection is not None:

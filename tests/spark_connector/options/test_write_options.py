@@ -1,0 +1,81 @@
+"""The options of a write: names, defaults, and what is refused how."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from broker.errors import ConfigError
+from spark_connector.options.write_options import Delivery, WriteOptions, parse_write_options
+from spark_connector.options.write_table import WRITE_OPTIONS
+
+SERVERS = {"kafka.bootstrap.servers": "host:9092"}
+
+
+def parse(stream: bool = False, **options: str) -> WriteOptions:
+    named = {name.replace("_", "."): value for name, value in options.items()}
+    return parse_write_options({**SERVERS, **named}, stream=stream)
+
+
+def test_defaults_differ_between_batch_and_stream() -> None:
+    assert parse().delivery is Delivery.AT_LEAST_ONCE
+    assert parse(stream=True).delivery is Delivery.EXACTLY_ONCE
+    assert not parse().delivery_given
+    assert parse(delivery="Exactly-Once").delivery is Delivery.EXACTLY_ONCE
+    assert parse().include_headers is None
+    assert parse().transactional_id_prefix == "pykafka-sink"
+    assert parse().transaction_timeout_ms is None
+
+
+def test_names_are_taken_in_any_case_and_sparks_own_are_let_through() -> None:
+    given = {**SERVERS, "checkpointlocation": "/tmp/x", "TOPIC": "t", "KAFKA.linger.ms": "1"}
+    options = parse_write_options(given, stream=True)
+    assert options.topic == "t"
+    assert options.client.linger_ms == 1
+
+
+def test_producer_properties_reach_the_client_over_our_defaults() -> None:
+    assert parse().client.batch_size == 256 << 10
+    assert parse(kafka_batch_size="1000").client.batch_size == 1000
+    assert parse(kafka_transaction_timeout_ms="5000").transaction_timeout_ms == 5000
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"delivery": "twice"}, "must be exactly-once or at-least-once, not 'twice'"),
+        ({"delivary": "x"}, "Did you mean 'delivery'"),
+        ({"subscribe": "t"}, "Unknown option 'subscribe'"),
+        ({"batch.size": "1"}, "begin with 'kafka.': 'kafka.batch.size'"),
+        ({"topic": " "}, "'topic' is empty"),
+        ({"includeHeaders": "yes"}, "true or false"),
+        ({"transactionalIdPrefix": "a b"}, "transactionalIdPrefix"),
+        ({"kafka.key.serializer": "x"}, "key.serializer' is not supported"),
+        ({"kafka.transactional.id": "x"}, "transactionalIdPrefix"),
+        ({"kafka.transaction.timeout.ms": "soon"}, "whole number"),
+        ({"kafka.acks": "maybe"}, "kafka"),
+        ({"kafka.bootstrap.servers": ""}, "bootstrap.servers' must be specified"),
+        ({"kafka.acks": "1", "delivery": "exactly-once"}, "exactly-once needs acks=all"),
+        ({"kafka.enable.idempotence": "false", "delivery": "exactly-once"}, "exactly-once needs acks=all"),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, str], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        parse_write_options({**SERVERS, **options}, stream=False)
+
+
+def test_options_travel_and_show_no_password() -> None:
+    options, same = (
+        parse(kafka_sasl_password="geheim", kafka_sasl_mechanism="PLAIN", kafka_sasl_username="me") for _ in range(2)
+    )
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert hash(options) == hash(same)
+    assert "geheim" not in repr(options)
+
+
+def test_every_declared_option_is_read() -> None:
+    values = {"delivery": "exactly-once", "includeHeaders": "true", "transactionalIdPrefix": "x", "topic": "t"}
+    assert {option.name for option in WRITE_OPTIONS} == {*values, *SERVERS}
+    changed = parse_write_options({**SERVERS, **values}, stream=False)
+    assert (changed.topic, changed.include_headers, changed.transactional_id_prefix) == ("t", True, "x")

@@ -1,0 +1,169 @@
+"""From Arrow batches to records: where rows go, in which order, how large batches are, and what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.client.cluster import Cluster
+from broker.client.metadata import UnknownTopic
+from broker.client.partitioner import partition_of_key
+from broker.errors import BrokerError, ConfigError
+from spark_connector.options.write_options import parse_write_options
+from spark_connector.write import rows_writer
+from spark_connector.write.routing import StickyRuns, partitions_of_rows
+from spark_connector.write.rows_writer import RowsWriter, Written
+from tests.support.broker_process import BrokerProcess
+from tests.support.committed_records import committed_records
+from tests.support.topics import Topic
+
+
+@given(st.integers(1, 5), st.lists(st.none() | st.binary(max_size=5), min_size=1, max_size=30), st.data())
+def test_a_row_goes_by_its_partition_then_its_key_then_in_turn(
+    partitions: int, keys: list[bytes | None], data: st.DataObject
+) -> None:
+    asked = data.draw(st.lists(st.none() | st.integers(0, partitions - 1), min_size=len(keys), max_size=len(keys)))
+    rows = pa.table({"key": pa.array(keys, pa.binary()), "partition": pa.array(asked, pa.int32())})
+    sticky = StickyRuns(partitions)
+    found = partitions_of_rows(rows, "t", partitions, sticky, rows_per_run=3)
+    assert len(found) == len(keys)
+    for key, wanted, partition in zip(keys, asked, found.tolist(), strict=True):
+        if wanted is not None:
+            assert partition == wanted
+        elif key is not None:
+            assert partition == partition_of_key(key, partitions)
+        else:
+            assert 0 <= partition < partitions
+
+
+def test_rows_without_a_key_go_in_runs_and_fairly() -> None:
+    sticky = StickyRuns(3)
+    runs = [(partition, len(list(run))) for partition, run in itertools.groupby(sticky.take(100, 10).tolist())]
+    assert [length for _, length in runs] == [10] * 10
+    assert len({partition for partition, _ in runs}) == 3
+    assert sorted(Counter(sticky.take(9, 1000).tolist()).values()) == [3, 3, 3]
+    first, second = int(sticky.take(1, 10)[0]), int(sticky.take(1, 10)[0])
+    assert second == (first + 1) % 3
+    assert sticky.take(0, 10).tolist() == []
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_a_partition_that_does_not_exist_is_named(wrong: int) -> None:
+    rows = pa.table({"partition": pa.array([0, wrong], pa.int32())})
+    with pytest.raises(ConfigError, match=rf"{wrong} is not in the range \[0...3\) of topic 't'"):
+        partitions_of_rows(rows, "t", 3, StickyRuns(3), rows_per_run=1)
+
+
+class Sink:
+    """A writer to topics of its own, and what came of it."""
+
+    def __init__(self, cluster: Cluster, bootstrap: str) -> None:
+        self._cluster, self._bootstrap = cluster, bootstrap
+
+    def write(self, *batches: pa.RecordBatch, **given: str) -> Written:
+        named = {name.replace("_", "."): value for name, value in given.items()}
+        options = parse_write_options({"kafka.bootstrap.servers": self._bootstrap, **named}, stream=False)
+        writer = RowsWriter(self._cluster, options)
+        try:
+            for batch in batches:
+                writer.write(batch)
+            return writer.finish()
+        finally:
+            writer.close()
+
+    def read(self, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
+        return [(record.partition, record.key, record.value) for record in committed_records(self._bootstrap, topic)]
+
+
+@pytest.fixture
+def sink(broker: BrokerProcess) -> Iterator[Sink]:
+    with Cluster(broker.bootstrap) as cluster:
+        yield Sink(cluster, broker.bootstrap)
+
+
+def batch(numbers: range, **columns: pa.Array) -> pa.RecordBatch:
+    return pa.record_batch({"value": pa.array([str(number) for number in numbers]), **columns})
+
+
+def test_rows_of_many_topics_and_partitions_keep_their_order(
+    sink: Sink, broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows_writer, "_GATHERED_BYTES", 3000)
+    names = [Topic(broker.bootstrap, f"{topic}-{n}", n + 1).name for n in range(3)]
+    batches = []
+    for start in range(0, 900, 90):
+        numbers = range(start, start + 90)
+        topics = pa.array([names[number % 3] for number in numbers])
+        keys = pa.array([None if number % 2 else b"%d" % (number % 7) for number in numbers], pa.binary())
+        batches.append(batch(numbers, topic=topics, key=keys))
+    written = sink.write(*batches, kafka_batch_size="500")
+    assert written.rows == 900
+    assert {tp.topic for tp in written.partitions} == set(names)
+    for n, name in enumerate(names):
+        found = sink.read(name)
+        assert sorted(int(value or b"") for _, _, value in found) == list(range(n, 900, 3))
+        for _, rows in itertools.groupby((row for row in found if row[1]), key=lambda row: row[0]):
+            numbers_of_keys = [int(value or b"") for _, _, value in rows]
+            assert numbers_of_keys == sorted(numbers_of_keys)
+        for partition, key, value in found:
+            if key is not None:
+                assert key == b"%d" % (int(value or b"") % 7)
+                assert partition == partition_of_key(key, n + 1)
+
+
+def test_slices_and_empty_batches_are_what_they_show(sink: Sink, broker: BrokerProcess, topic: str) -> None:
+    Topic(broker.bootstrap, topic, 1)
+    keys = pa.array([b"%d" % number for number in range(100)], pa.binary())
+    whole = batch(range(100), key=keys)
+    sink.write(whole.slice(0, 0), whole.slice(10, 5), whole.slice(90, 10), whole.slice(3, 0), topic=topic)
+    expected = [*range(10, 15), *range(90, 100)]
+    assert sink.read(topic) == [(0, b"%d" % number, b"%d" % number) for number in expected]
+    assert sink.write(topic=topic) == Written(0, 0, ())
+
+
+def test_batches_obey_the_topics_limit(sink: Sink, broker: BrokerProcess, topic: str) -> None:
+    Topic(broker.bootstrap, topic, 1, max_message_bytes="5000")
+    values = pa.array([f"{number:0500}" for number in range(200)])
+    sink.write(pa.record_batch({"value": values}), topic=topic)
+    assert [value for _, _, value in sink.read(topic)] == [value.encode() for value in values.to_pylist()]
+
+
+def test_a_row_beyond_the_largest_request_is_said_before_it_is_sent(
+    sink: Sink, broker: BrokerProcess, topic: str
+) -> None:
+    Topic(broker.bootstrap, topic, 1)
+    large = pa.record_batch({"value": pa.array(["x" * 2000, "y"]), "key": pa.array(["k" * 100, None])})
+    with pytest.raises(
+        BrokerError, match=r"a row of 2100 bytes exceeds kafka.max.request.size=2000.*max.message.bytes"
+    ):
+        sink.write(large, topic=topic, kafka_max_request_size="2000")
+
+
+@pytest.mark.parametrize(("partitioner", "spread"), [("sticky", 4), ("roundrobin", 4), ("murmur2_random", 1)])
+def test_the_partitioner_may_ignore_keys(
+    sink: Sink, broker: BrokerProcess, topic: str, partitioner: str, spread: int
+) -> None:
+    Topic(broker.bootstrap, topic, 4)
+    keys = pa.array([b"same"] * 40, pa.binary())
+    sink.write(batch(range(40), key=keys), topic=topic, kafka_partitioner=partitioner)
+    counts = Counter(partition for partition, _, _ in sink.read(topic))
+    assert len(counts) == spread
+    assert set(counts.values()) == {40 // spread}
+
+
+def test_a_topic_that_is_not_there_is_named(sink: Sink) -> None:
+    with pytest.raises(UnknownTopic, match="there is no topic 'no-such-topic'"):
+        sink.write(batch(range(3)), topic="no-such-topic")
+
+
+def test_many_partitions_are_sorted_in_any_width_of_number() -> None:
+    codes = np.array([70_000, 5, 70_000, 0], np.int32)
+    groups = list(rows_writer._grouped(pa.table({"value": [1, 2, 3, 4]}), codes, 70_001))
+    assert [(code, part["value"].to_pylist()) for code, part in groups] == [(0, [4]), (5, [2]), (70_000, [1, 3])]
