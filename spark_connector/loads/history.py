@@ -7,6 +7,7 @@ list does not get shorter as long as the data is there. Raises LoadError for a l
 
 from __future__ import annotations
 
+import contextlib
 import enum
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ from spark_connector.loads.owner import Owner, owner_of
 from spark_connector.loads.planner import LoadSite
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRecord, published_directory
 from spark_connector.loads.request import Target
-from spark_connector.loads.rewind import REWOUND, aside_of
+from spark_connector.loads.rewind import REWOUND, aside_of, manifest_of
 from spark_connector.storage import Storage, open_storage
 
 __all__ = ["FILE_FORMATS", "HistoryEntry", "LoadState", "Outputs", "read_history"]
@@ -128,12 +129,13 @@ def read_history(target: Target, site: LoadSite) -> list[HistoryEntry]:
     outputs = Outputs(target, site.output)
     logged = [record for record in map(site.log.record, site.log.sequences()) if record is not None]
     newest = site.log.newest()
+    known = {record.load_id for record in logged}
+    logged += _forgotten_rewinds(target.group, known, site.output)
     undone = _undone(logged)
     entries = [_logged_entry(record, outputs, undone) for record in logged]
     if newest.load_id is not None and not newest.published:
         entries = [_hidden(entry, site) if entry.record.load_id == newest.load_id else entry for entry in entries]
-    known = {record.load_id for record in logged}
-    oldest = min((record.id.sequence for record in logged), default=0)
+    oldest = min((record.id.sequence for record in logged if record.load_id in known), default=0)
     entries += [
         HistoryEntry(_placeholder(load_id, site), _unlogged_state(load_id, oldest), site.output.url_of(directory))
         for load_id, directory in _unlogged(target.group, known, outputs, site.output)
@@ -142,6 +144,17 @@ def read_history(target: Target, site: LoadSite) -> list[HistoryEntry]:
         entries = list(pool.map(lambda entry: _with_files(entry, outputs), entries))
     entries += _staged(target.group, site, known)
     return sorted(entries, key=lambda entry: (entry.record.id.sequence, entry.record.load_id))
+
+
+def _forgotten_rewinds(group: str, known: set[str], output: Storage) -> list[LoadRecord]:
+    """Those that the commit log does not hold any more, by the records that they have left."""
+    found = []
+    for rewind_id in output.names(REWOUND):
+        if rewind_id not in known and _is_of(group, rewind_id):
+            path = manifest_of(rewind_id)
+            with contextlib.suppress(FileNotFoundError):
+                found.append(LoadRecord.from_bytes(output.read(path), output.url_of(path)))
+    return found
 
 
 def _undone(records: Iterable[LoadRecord]) -> dict[str, LoadRecord]:
@@ -177,7 +190,7 @@ def _unlogged(group: str, known: set[str], outputs: Outputs, output: Storage) ->
     found = [(load_id, published_directory(load_id)) for load_id in sorted(outputs.visible(output.url))]
     for rewind_id in output.names(REWOUND):
         names = output.names(f"{REWOUND}/{rewind_id}")
-        found += [(name.removeprefix(_PREFIX), f"{REWOUND}/{rewind_id}/{name}") for name in names]
+        found += [(name.removeprefix(_PREFIX), f"{REWOUND}/{rewind_id}/{name}") for name in names if _PREFIX in name]
     return [(id, place) for id, place in found if id not in known and _is_of(group, id)]
 
 

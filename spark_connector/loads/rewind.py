@@ -11,6 +11,7 @@ some earlier load had left, never a hole.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +29,7 @@ from spark_connector.loads.record import (
 )
 from spark_connector.storage import Storage
 
-__all__ = ["REWOUND", "aside_of", "plan_rewind", "standing", "undo_outputs"]
+__all__ = ["REWOUND", "aside_of", "manifest_of", "plan_rewind", "standing", "undo_outputs"]
 
 REWOUND = "_rewound"
 """Below the output directory; hidden from readers."""
@@ -44,6 +45,11 @@ def standing(records: Iterable[LoadRecord]) -> list[LoadRecord]:
 def aside_of(rewind_id: str, load_id: str) -> str:
     """Where a rewind moves the directory of a load, below the load's output directory."""
     return f"{REWOUND}/{rewind_id}/{published_directory(load_id)}"
+
+
+def manifest_of(rewind_id: str) -> str:
+    """Where a rewind leaves its record."""
+    return f"{REWOUND}/{rewind_id}/_manifest.json"
 
 
 def plan_rewind(
@@ -82,8 +88,11 @@ def plan_rewind(
 def undo_outputs(record: LoadRecord, rewind: Rewind, reach: Callable[[str], Storage]) -> None:
     """Move aside, or delete, what the undone loads have written; what is gone already is passed over.
 
-    `reach` opens the output directory at a URL. May be called again, and by two processes at once.
+    The rewind leaves its record there, so that it is known when the commit log has forgotten it. `reach` opens the
+    output directory at a URL. May be called again, and by two processes at once.
     """
+    with contextlib.suppress(FileExistsError):
+        reach(record.output).create(manifest_of(record.load_id), record.to_bytes())
     for undone in reversed(rewind.undone):
         output, source = reach(undone.output), published_directory(undone.load_id)
         aside = aside_of(record.load_id, undone.load_id)
@@ -98,8 +107,8 @@ def undo_outputs(record: LoadRecord, rewind: Rewind, reach: Callable[[str], Stor
                     "remove the one that should not be"
                 ) from error
     if rewind.delete:
-        for url in sorted({undone.output for undone in rewind.undone}):
-            reach(url).remove(f"{REWOUND}/{record.load_id}")
+        for undone in rewind.undone:
+            reach(undone.output).remove(aside_of(record.load_id, undone.load_id))
 
 
 def _starts(later: Iterable[LoadRecord]) -> dict[TopicPartition, int]:

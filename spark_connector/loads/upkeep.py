@@ -12,7 +12,7 @@ from dataclasses import replace
 from broker.errors import ConfigError
 from spark_connector.loads.history import FILE_FORMATS, HistoryEntry, LoadState, read_history
 from spark_connector.loads.planner import LoadSite, open_site
-from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.record import LoadId, LoadRecord
 from spark_connector.loads.request import Target
 from spark_connector.loads.rewind import plan_rewind, standing
 
@@ -76,6 +76,8 @@ def _standing_without_gap(target: Target, site: LoadSite, to_load: str) -> list[
     records = [replace(entry.record, files=()) for entry in entries]
     gone = {entry.record.load_id for entry in entries if entry.state is LoadState.REWOUND}
     numbers = {record.id.sequence for record in records} | set(site.log.sequences())
+    undone = (LoadId.parse(gone.load_id) for record in records if record.rewind for gone in record.rewind.undone)
+    numbers |= {load_id.sequence for load_id in undone if load_id is not None}
     first = next((record.id.sequence for record in records if record.load_id == to_load), None)
     if first is not None:
         missing = [number for number in range(first, site.log.newest().sequence) if number not in numbers]

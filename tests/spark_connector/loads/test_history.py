@@ -135,7 +135,7 @@ def test_history_outlives_pruning_and_rewinding(world: World) -> None:
     third = world.load()
     assert third is not None
     assert prune(target, 1) == [3]
-    assert states(world) == [LoadState.PUBLISHED, LoadState.REWOUND, LoadState.PUBLISHED]
+    assert states(world) == [LoadState.PUBLISHED, LoadState.REWOUND, LoadState.REWIND, LoadState.PUBLISHED]
     assert rewind(target, first) is not None, "manifests stand in for what was pruned"
     world.load()
     assert world.visible() == world.produced()
