@@ -6,8 +6,8 @@ the END offset of the batch that begins with them (see offsets.py).
 
 Departures from Spark's `KafkaMicroBatchStream`, all to lose nothing silently: what is gone is reported before
 the batch is logged, not while it is planned; a topic that was deleted and created anew is recognised by its id
-and read from its beginning; a start that moves (`latest`) is put on record at once, by an empty first batch if
-there is no data yet, where Spark writes it to a file of its own.
+and read from its beginning; a start that moves (`latest`) is put on record at once, by an empty batch if
+there is no data yet, where Spark writes it to a file of its own; so is what new options select.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class MicroBatches:
             end_offsets = {tp: min(offset, end_offsets[tp]) for tp, offset in start_offsets.items()}
         else:
             end_offsets = self._limited(start_offsets, end_offsets, cap, byte_cap)
-        unchanged = end_offsets == begin.offsets and not added
-        if unchanged and not (first and self._start_moves()):
+        selects = self._options.selection.text
+        on_record = not first and begin.selects == selects
+        if end_offsets == begin.offsets and not added and (on_record or not self._start_moves()):
             return start
         init = {tp: offset for tp, offset in begin.offsets.items() if tp in ends.offsets} if first else None
-        selects = self._options.selection.text
         return StreamOffset(end_offsets, ends.topic_ids, init, added, losses.added_to(begin.skipped), selects).to_json()
 
     def plan(self, start: Document, end: Document) -> BatchPlan:

@@ -153,6 +153,19 @@ def test_a_topic_that_the_old_pattern_matched_too_was_created_while_the_query_wa
     assert end["added"] == {f"{numbers.name}-a": {"0": 0}, f"{numbers.name}-b": {"0": 2}}
 
 
+def test_what_new_options_select_is_on_record_before_there_is_data(reader_of: ReaderOf, numbers: Topic) -> None:
+    before = first_end(reader_of, subscribe=numbers.name, startingOffsets="latest")
+    wider = {"subscribePattern": f"{numbers.name}.*", "startingOffsets": "latest"}
+    reader = reader_of(**wider)
+    recorded = as_spark_does(reader.latestOffset(before, ALL))
+    assert recorded["selects"] == {"subscribePattern": wider["subscribePattern"]}
+    assert recorded["topics"] == before["topics"]
+    assert planned(reader, before, recorded) == [], "an empty batch"
+    assert reader.latestOffset(recorded, ALL) is recorded, "and only one"
+    Topic(numbers.bootstrap, f"{numbers.name}-created-later").number(2)
+    assert len(values(reader, recorded, reader_of(**wider).latestOffset(recorded, ALL))) == 2
+
+
 def test_partitions_that_a_new_filter_or_assignment_selects_start_where_the_options_say(
     reader_of: ReaderOf, numbers: Topic
 ) -> None:
