@@ -1,0 +1,147 @@
+"""`pykafka loads` as a user runs it: list, show, verify, rewind, prune, recover."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from spark_connector.loads.planner import open_site
+from spark_connector.loads.record import LoadRecord
+from tests.support.broker_process import BrokerProcess
+from tests.support.console import answer_of, error_of, pykafka
+from tests.support.crashing import Crash
+from tests.support.plain_loads import PlainLoads
+from tests.support.topic_data import TopicData
+
+
+@pytest.fixture
+def data(broker: BrokerProcess, topic: str) -> TopicData:
+    return TopicData(broker.bootstrap, topic, partitions=2)
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "250")
+
+
+@pytest.fixture(params=["files", "zookeeper"])
+def loads(request: pytest.FixtureRequest, data: TopicData, tmp_path: Path, zookeeper: str) -> PlainLoads:
+    """Two loads of 100 records each."""
+    kept_in = f"{zookeeper}/console-loads" if request.param == "zookeeper" else None
+    loads = PlainLoads(data.bootstrap, data.topic, tmp_path / "output", zookeeper=kept_in)
+    for _ in range(2):
+        data.produce(100)
+        loads.must_load()
+    return loads
+
+
+def ids(loads: PlainLoads) -> list[str]:
+    return [entry["load_id"] for entry in json.loads(answer_of("loads", "--json", *loads.words))]
+
+
+def kill_before_publishing(loads: PlainLoads) -> str:
+    """A load that is killed as soon as it is committed; its id."""
+
+    def die(phase: str, record: LoadRecord | None) -> None:
+        if phase == "commit":
+            assert record is not None
+            with open_site(loads.target) as site:
+                site.log.append(record)
+            raise Crash(record.load_id)
+
+    with pytest.raises(Crash) as crash:
+        loads.load(die)
+    return str(crash.value)
+
+
+def test_loads_are_listed_and_shown(loads: PlainLoads) -> None:
+    listed = json.loads(answer_of("loads", "--json", *loads.words))
+    assert [(one["state"], one["rows"], one["topics"]) for one in listed] == [("published", 100, [loads.topic])] * 2
+    text = answer_of("loads", *loads.words)
+    assert all(one["load_id"] in text for one in listed)
+    assert listed[0]["load_id"] not in answer_of("loads", "--last", "1", *loads.words)
+    shown = answer_of("loads", "show", listed[1]["load_id"], *loads.words)
+    assert "rows:        100" in shown
+    assert "part-0.parquet" in shown
+    document = json.loads(answer_of("loads", *loads.words, "show", listed[1]["load_id"], "--json"))
+    assert [file["name"] for file in document["file_list"]] == ["part-0.parquet", "part-1.parquet"]
+
+
+def test_what_is_hidden_is_told_and_recovered(loads: PlainLoads, data: TopicData) -> None:
+    data.produce(10)
+    load_id = kill_before_publishing(loads)
+    text = answer_of("loads", *loads.words)
+    assert f"{load_id} is committed, but readers do not see it: the next load, or `pykafka load --recover`" in text
+    assert answer_of("loads", "recover", *loads.words) == f"Finished {load_id}, which had been killed.\n"
+    assert json.loads(answer_of("loads", "recover", "--json", *loads.words)) == {"recovered": []}
+    assert loads.visible() == data.positions()
+
+
+def test_a_recount_that_fails_ends_with_status_1(loads: PlainLoads) -> None:
+    words = ["-b", loads.bootstrap]
+    assert "2 loads with 200 rows agree" in answer_of("loads", *loads.words, "verify", *words)
+    (loads.directory(ids(loads)[0]) / "part-0.parquet").unlink()
+    failed = pykafka("loads", "verify", "--json", *words, *loads.words)
+    assert failed.returncode == 1, failed.stderr
+    document = json.loads(failed.stdout)
+    assert [load["verdict"] for load in document["loads"]] == ["mismatch", "ok"]
+    assert "part-0.parquet is missing" in document["loads"][0]["problems"]
+    one = answer_of("loads", "verify", "--load", ids(loads)[1], *words, *loads.words)
+    assert "1 loads with 100 rows agree" in one
+
+
+def test_a_rewind_asks_first_and_says_what_goes_where(loads: PlainLoads, data: TopicData) -> None:
+    first, second = ids(loads)
+    words = ["loads", "rewind", "--to-load", first, *loads.words]
+    refused = pykafka(*words, stdin=b"n\n")
+    assert refused.returncode == 1
+    assert f"load={second} is moved to _rewound/" in refused.stdout.decode()
+    assert f"{loads.topic}-0: offset 100 becomes 50" in refused.stdout.decode()
+    assert loads.visible() == data.positions()
+    assert f"stands at {first} again" in answer_of(*words, stdin=b"y\n")
+    assert len(loads.visible()) == 100
+    loads.must_load()
+    assert loads.visible() == data.positions()
+    assert "with --json give --yes" in error_of(*words, "--json")
+    done = json.loads(answer_of(*words, "--json", "--yes", "--delete"))
+    assert done["rewind"]["delete"] is True
+    assert len(loads.visible()) == 100
+    assert [one["state"] for one in json.loads(answer_of("loads", "--json", *loads.words))] == [
+        "published",
+        "rewound",
+        "rewind",
+        "rewound",
+        "rewind",
+    ]
+
+
+def test_old_entries_are_forgotten_and_loads_stay_in_the_list(loads: PlainLoads) -> None:
+    before = ids(loads)
+    assert answer_of("loads", "prune", "--keep", "1", *loads.words) == "Forgot 1 entries, 1 to 1.\n"
+    assert json.loads(answer_of("loads", "prune", "--keep", "1", "--json", *loads.words)) == {"pruned": []}
+    assert ids(loads) == before
+    assert "2 loads with 200 rows agree" in answer_of("loads", "verify", "-b", loads.bootstrap, *loads.words)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "say which loads: --to DIR and --group NAME"),
+        (["--to", "x"], "say which loads"),
+        (["show", "nobody", "--to", "/nowhere", "--group", "g"], "there is no load 'nobody'; there is none at all"),
+        (["rewind", "--to-load", "nobody", "--yes", "--to", "/nowhere", "--group", "g"], "there is no load 'nobody'"),
+        (["--to", "x", "--group", "a/b"], "group 'a/b' cannot be used"),
+        (["--to", "x", "--group", "g", "--offsets", "zookeeper"], "needs 'zookeeper_connect'"),
+        (["--to", "x", "--group", "g", "--hadoop", "y"], "--hadoop y: expected NAME=VALUE"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: list[str], message: str) -> None:
+    assert message in error_of("loads", *words)
+
+
+def test_nothing_loaded_is_no_error(tmp_path: Path) -> None:
+    assert answer_of("loads", "--to", str(tmp_path), "--group", "g") == "Nothing has been loaded.\n"
+    assert answer_of("loads", "prune", "--keep", "1", "--to", str(tmp_path), "--group", "g") == "Nothing to forget.\n"
+    assert json.loads(answer_of("loads", "--json", "--to", str(tmp_path), "--group", "g")) == []

@@ -1,0 +1,123 @@
+"""`pykafka load --watch` as systemd or a user runs it. Without a record to load Spark is never started."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.console import command, error_of
+from tests.support.source_tree import ROOT
+from tests.support.topic_data import TopicData
+from tests.support.waiting import eventually
+
+QUICK_JVM = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+pytestmark = pytest.mark.timeout(300)
+
+
+class Service:
+    """The process; what it says goes to files."""
+
+    def __init__(self, directory: Path, bootstrap: str, topic: str, *words: str) -> None:
+        self.to = directory / "output"
+        self._out, self._errors = directory / "out", directory / "errors"
+        target = ["--to", str(self.to), "--group", "service", "--topic", topic, "-b", bootstrap]
+        spark = ["--master", "local[2]", "--conf", QUICK_JVM]
+        with self._out.open("wb") as out, self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                command("load", "--watch", "--interval", "200ms", *target, *spark, *words),
+                cwd=ROOT,
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+            )
+
+    @property
+    def lines(self) -> list[str]:
+        return self._out.read_text().splitlines()
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def wait_for_rows(self, count: int) -> None:
+        """Until its lines tell of so many; with --json."""
+
+        def are_there() -> bool:
+            assert self.process.poll() is None, self.errors
+            return sum(json.loads(line)["rows"] for line in self.lines) >= count
+
+        eventually(are_there, 120)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(60)
+
+    def __enter__(self) -> Service:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def test_an_outage_is_one_line_and_its_end_another(
+    tmp_path: Path, broker_factory: Callable[..., BrokerProcess]
+) -> None:
+    broker = broker_factory()
+    TopicData(broker.bootstrap, "quiet", partitions=1)
+    with Service(tmp_path, broker.bootstrap, "quiet", "--option", "fetchOffset.numRetries=1") as service:
+        broker.kill()
+        eventually(lambda: "Cannot load, trying again: ConnectionFailed" in service.errors, 60)
+        broker.start()
+        eventually(lambda: "Loading again, after" in service.errors, 60)
+        assert service.errors.count("Cannot load") == 1
+        assert service.stop() == 0
+    assert service.errors.splitlines()[-1].endswith(" s.")
+    assert "Told to stop." in service.errors
+    assert service.lines == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--interval", "5s"], "--interval and --max-loads go with --watch"),
+        (["--watch", "--interval", "soon"], "interval (--interval) must be like 30s"),
+        (["--watch", "--recover"], "give one of --recover, --watch, not 2 of them"),
+        (["--watch", "--verify"], "give one of --verify, --watch"),
+    ],
+)
+def test_what_is_wrong_is_one_line(tmp_path: Path, words: list[str], message: str) -> None:
+    target = ["--to", str(tmp_path), "--group", "g", "--topic", "t", "-b", "127.0.0.1:1"]
+    assert message in error_of("load", *target, *words)
+
+
+def test_a_topic_that_does_not_exist_ends_the_service_with_status_1(tmp_path: Path, broker: BrokerProcess) -> None:
+    with Service(tmp_path, broker.bootstrap, "no-such-topic-anywhere") as service:
+        assert service.process.wait(60) == 1
+    assert "no-such-topic-anywhere" in service.errors.splitlines()[-1]
+    assert "Traceback" not in service.errors
+
+
+@pytest.mark.slow
+def test_a_service_loads_what_comes_until_it_is_told_to_stop(tmp_path: Path, broker: BrokerProcess, topic: str) -> None:
+    data = TopicData(broker.bootstrap, topic, partitions=2)
+    data.produce(1000)
+    with Service(tmp_path, broker.bootstrap, topic, "--json", "--history-keep", "2") as service:
+        for number in range(1, 5):
+            service.wait_for_rows(990 + 10 * number)
+            data.produce(10)
+        service.wait_for_rows(1040)
+        assert service.stop(signal.SIGINT) == 0
+    assert "Traceback" not in service.errors
+    entries = list((service.to / "_offsets" / "service").glob("*.json"))
+    assert len(entries) <= 3
