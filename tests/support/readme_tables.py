@@ -17,7 +17,8 @@ from broker.log.log_config import LogConfig
 from broker.security.store_settings import SECURITY
 from broker.settings import Setting, settings_of
 from broker.tools.main import commands, summary
-from spark_connector.options.table import OPTIONS
+from spark_connector.options.table import OPTIONS, Option
+from spark_connector.options.write_table import WRITE_OPTIONS
 from tests.support.protocol_table import PROTOCOL, protocol
 from tests.support.source_tree import ROOT
 
@@ -25,8 +26,8 @@ README = ROOT / "README.md"
 BLOCK = re.compile(r"(<!-- table: (?P<name>[a-z-]+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
 
 
-def options() -> str:
-    rows = ([f"`{row.name}`", row.default or "", row.scope, row.meaning] for row in OPTIONS)
+def options(declared: Iterable[Option] = OPTIONS) -> str:
+    rows = ([f"`{row.name}`", row.default or "", row.scope, row.meaning] for row in declared)
     return _table(["option", "default", "for", "meaning"], rows)
 
 
@@ -48,6 +49,7 @@ def console_commands() -> str:
 
 TABLES: dict[str, Callable[[], str]] = {
     "options": options,
+    "write-options": lambda: options(WRITE_OPTIONS),
     "broker-settings": lambda: settings(BrokerConfig),
     "topic-settings": lambda: settings(LogConfig),
     "client-settings": lambda: settings(ClientSettings),
