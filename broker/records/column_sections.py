@@ -43,6 +43,9 @@ _MOST_BYTES: Final = 2**31 - 1
 """What Arrow's 32-bit offsets can address."""
 
 
+_OF_SECTION: Final = [Head.POSITION, Head.SIZE, Head.COUNT, Head.ATTRIBUTES]
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
     """The arguments of `columns.decode_columns`, described there."""
@@ -227,7 +230,33 @@ def _gather_plain(view: memoryview, table: Int64s, options: DecodeOptions) -> tu
     if (table[:, Head.COUNT] > size // _SMALLEST_RECORD).any():
         raise CorruptBatch("more records than a batch has room for")
     fitting = int(np.searchsorted(np.cumsum(size), _most_bytes(options), "right"))
-    table = table[: max(fitting, 1)]
+    facts = _facts(table[: max(fitting, 1)])
+    return [view], facts
+
+
+def _gather_compressed(view: memoryview, table: Int64s, options: DecodeOptions) -> tuple[list[Buffer], Int64s]:
+    """Parts and facts of batches some of which are compressed: a part for each."""
+    parts: list[Buffer] = []
+    total, most = 0, _most_bytes(options)
+    for position, size, count, attributes in table[:, _OF_SECTION].tolist():
+        section = decompress(
+            attributes & CODEC_MASK, view[position + HEADER_SIZE : position + size], options.batch_limit
+        )
+        if count > len(section) // _SMALLEST_RECORD:
+            raise CorruptBatch(f"{count} records cannot fit in {len(section)} bytes")
+        total += len(section)
+        if total > most and parts:
+            break
+        parts.append(section)
+    facts = _facts(table[: len(parts)])
+    facts[:, Fact.PART] = np.arange(len(parts))
+    facts[:, Fact.START] = 0
+    facts[:, Fact.END] = [len(part) for part in parts]
+    return parts, facts
+
+
+def _facts(table: Int64s) -> Int64s:
+    """The facts of batches whose sections lie in the chunk itself."""
     facts = np.empty((len(table), len(Fact)), np.int64)
     facts[:, Fact.PART] = 0
     facts[:, Fact.START] = table[:, Head.POSITION] + HEADER_SIZE
@@ -238,20 +267,7 @@ def _gather_plain(view: memoryview, table: Int64s, options: DecodeOptions) -> tu
     facts[:, Fact.BASE_TIME] = table[:, Head.BASE_TIME]
     by_broker = (table[:, Head.ATTRIBUTES] & TIMESTAMP_TYPE_BIT) != 0
     facts[:, Fact.APPEND_TIME] = np.where(by_broker, table[:, Head.MAX_TIME], NO_TIME)
-    return [view], facts
-
-
-def _gather_compressed(view: memoryview, table: Int64s, options: DecodeOptions) -> tuple[list[Buffer], Int64s]:
-    """Parts and facts of batches some of which are compressed."""
-    gathered = SectionGatherer(view, options.batch_limit)
-    for position in table[:, Head.POSITION].tolist():
-        header = parse_header(view, position)
-        section = gathered.plain(position, header)
-        if gathered.size + len(section) > _most_bytes(options) and len(gathered):
-            break
-        gathered.add(position, header, section)
-    sections = gathered.build(0)
-    return sections.parts, sections.facts
+    return facts
 
 
 def _most_bytes(options: DecodeOptions) -> int:

@@ -1,8 +1,8 @@
 """Record batches to Arrow columns and back, rows a second of one core: `python -m tests.bench.codec`.
 
-CPU time of this process, best of several rounds, so that neighbours on the machine matter little.
-The ceiling of decoding is what cannot be saved: the CRC, the decompression and one copy of the
-plain bytes; that of encoding is the compression and one copy.
+Each case with the kernel, where it was built, and with numpy. CPU time of this process, best of several
+rounds, so that neighbours on the machine matter little. The ceiling of decoding is what cannot be saved:
+the CRC, the decompression and one copy of the plain bytes; that of encoding is the compression and one copy.
 """
 
 from __future__ import annotations
@@ -15,16 +15,21 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from broker.records.batch import HEADER_SIZE, verify_batch, walk_batches
+from broker.records.batch import HEADER_SIZE, walk_batches
 from broker.records.builder import BatchBuilder
 from broker.records.columns import decode_columns, encode_columns
 from broker.records.compression import Codec, compress, decompress
+from broker.records.crc32c import crc32c
+from broker.records.key_hash import partitions_of_keys
 from broker.records.record import decode_records
 from tests.bench.measure import Row
+from tests.support.codec_choice import in_turn
 
 CHUNK_BYTES = 4 << 20
 ENCODE_ROWS = 10_000
 ROUNDS = 15
+CHECKED = 21
+"""Where in a batch the bytes begin that its CRC covers."""
 NOW = 1_760_000_000_000
 
 WORDS = "alpha bravo charlie delta echo foxtrot golf hotel india juliett kilo lima mike november oscar papa".split()
@@ -47,7 +52,7 @@ def run(scale: float) -> list[Row]:
             for codec in (Codec.NONE, Codec.LZ4, Codec.ZSTD):
                 case = f"{size} B, {'keyed' if keyed else 'no key'}, {codec.name.lower()}"
                 rows += _columns_case(case, size, keyed, codec, rounds)
-    return rows + _object_cases(rounds)
+    return [*rows, *_keys_case(rounds), *_object_cases(rounds)]
 
 
 def json_values(size: int, count: int) -> list[bytes]:
@@ -84,32 +89,56 @@ def _columns_case(case: str, size: int, keyed: bool, codec: Codec, rounds: int) 
     chunk = b"".join(encode_columns(*columns, codec=codec))
     count = decode_columns(chunk).num_rows
     part = Columns(*(None if column is None else column.slice(0, ENCODE_ROWS) for column in columns))
-    sections = [bytes(section) for section in plain_sections(encode_columns(*part))]
+    sections = [bytes(section) for batch in encode_columns(*part) for section in plain_sections(batch_spans(batch))]
+    spans = batch_spans(chunk)
+    ceiling = best_rate(count, rounds, lambda: b"".join(plain_sections(spans)))
+    encode_ceiling = best_rate(
+        len(part.value), rounds, lambda: [bytearray(compress(codec, section)) for section in sections]
+    )
+    works: dict[str, tuple[int, float, Callable[[], object]]] = {
+        "decode": (count, ceiling, lambda: decode_columns(chunk).timestamp_us()),
+        "decode the value of": (count, ceiling, lambda: decode_columns(chunk, fields=("value",))),
+        "encode": (len(part.value), encode_ceiling, lambda: encode_columns(*part, codec=codec)),
+    }
     return [
-        Row(
-            f"decode {case}",
-            best_rate(count, rounds, lambda: decode_columns(chunk).timestamp_us()),
-            "rows/s",
-            best_rate(count, rounds, lambda: b"".join(plain_sections([chunk]))),
-        ),
-        Row(
-            f"encode {case}",
-            best_rate(len(part.value), rounds, lambda: encode_columns(*part, codec=codec)),
-            "rows/s",
-            best_rate(len(part.value), rounds, lambda: [bytearray(compress(codec, section)) for section in sections]),
-        ),
+        Row(f"{name} {case}", best_rate(number, rounds, work), "rows/s", limit, note=f"({implementation})")
+        for name, (number, limit, work) in works.items()
+        for implementation in in_turn()
     ]
 
 
-def plain_sections(chunks: Sequence[bytes]) -> list[bytes | bytearray | memoryview]:
-    """The decompressed record sections, batches verified."""
-    sections = []
-    for chunk in chunks:
-        view = memoryview(chunk)
-        for position, header in walk_batches(view):
-            verify_batch(view, position, header)
-            sections.append(decompress(header.codec, view[position + HEADER_SIZE : position + header.size]))
-    return sections
+def batch_spans(chunk: bytes) -> list[tuple[int, memoryview, memoryview]]:
+    """Codec, checked bytes and record section of each batch."""
+    view = memoryview(chunk)
+    return [
+        (
+            header.codec,
+            view[position + CHECKED : position + header.size],
+            view[position + HEADER_SIZE : position + header.size],
+        )
+        for position, header in walk_batches(view)
+    ]
+
+
+def plain_sections(spans: Sequence[tuple[int, memoryview, memoryview]]) -> list[bytes | bytearray | memoryview]:
+    """The decompressed record sections, CRCs computed."""
+    for _, checked, _ in spans:
+        crc32c(checked)
+    return [decompress(codec, section) for codec, _, section in spans]
+
+
+def _keys_case(rounds: int) -> list[Row]:
+    keys = columns_of(100, True, 100_000).key
+    assert keys is not None
+    return [
+        Row(
+            "partitions of keys of 13 B",
+            best_rate(len(keys), rounds, lambda: partitions_of_keys(keys, 12)),
+            "rows/s",
+            note=f"({implementation})",
+        )
+        for implementation in in_turn()
+    ]
 
 
 def _object_cases(rounds: int) -> list[Row]:
@@ -140,4 +169,4 @@ def _build(values: Sequence[bytes]) -> list[bytes]:
 if __name__ == "__main__":
     for row in run(1.0):
         ratio = "" if row.ratio is None else f"{row.ratio:.2f} of {row.ceiling:,.0f}"
-        print(f"{row.case:32} {row.value:12,.0f} {row.unit}  {ratio}")
+        print(f"{row.case:46} {row.note:8} {row.value:12,.0f} {row.unit}  {ratio}")
