@@ -46,7 +46,8 @@ OPTIONS: tuple[Option, ...] = (
         "earliest (batch), latest (stream)",
         "both",
         'earliest, latest (stream only), committed (from `offsetStore`, ours) or JSON `{"t":{"0":23,"1":-2}}` that '
-        "names all partitions, -2 earliest, -1 latest; a stream takes it only when it has no checkpoint",
+        "names all partitions, -2 earliest, -1 latest; a stream takes it only when it has no checkpoint, and for "
+        "topics that come to it later, where latest means when the query began",
     ),
     Option("startingTimestamp", None, "both", "milliseconds, for all partitions; wins over the other starting options"),
     Option(
@@ -73,7 +74,8 @@ OPTIONS: tuple[Option, ...] = (
         "failOnDataLoss",
         "true",
         "both",
-        "false: skip records that are gone, with a warning, instead of failing the query",
+        "false: skip records that are gone, with a warning, instead of failing the query; a stream adds up per topic "
+        "what it skipped, in `skipped` of its offsets (`endOffset` of a progress report)",
     ),
     Option(
         "maxOffsetsPerTrigger",
