@@ -53,7 +53,7 @@ class PykafkaSource(DataSource):
         and goes with this object: a query has one schema from beginning to end.
         """
         options = parse_options(self.options, Mode.ANY)
-        self._formats = options.formats.loaded(subscribed_topics(options.selection))
+        self._formats = _with_schemas(options)
         return source_schema(replace(options, formats=self._formats))
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -81,13 +81,21 @@ class PykafkaSource(DataSource):
 
     def _read_options(self, mode: Mode) -> SourceOptions:
         options = parse_options(self.options, mode)
-        formats = self._formats or options.formats.loaded(subscribed_topics(options.selection))
-        return replace(options, formats=formats)
+        return replace(options, formats=self._formats or _with_schemas(options))
 
     def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
         options = parse_write_options(self.options, stream=stream)
         check_columns({one.name: one.dataType.simpleString() for one in schema.fields}, options)
         return options
+
+
+def _with_schemas(options: SourceOptions) -> ReadFormats:
+    """The formats of the read with schemas that lie elsewhere. Raises ConfigError, ConnectorError."""
+    if not options.formats.columns:
+        return options.formats
+    from spark_connector.formats.decoders import loaded
+
+    return loaded(options.formats, subscribed_topics(options.selection))
 
 
 def _refuse_other_schema(schema: StructType, options: SourceOptions) -> None:

@@ -94,6 +94,15 @@ IMPURE = ("asyncio", "kazoo", "time", "datetime", "socket", "threading", "random
 
 # (file, imported module): why this import waits until the function is called.
 IMPORT_IN_FUNCTION = {
+    ("spark_connector/options/format_options.py", "spark_connector.formats.decoders.column_decoder"): (
+        "fastavro, fsspec and an HTTP client behind it, for reads with formats only"
+    ),
+    ("spark_connector/options/format_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
+    ("spark_connector/options/format_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
+    ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
+    ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",
+    ("spark_connector/read/schema.py", "spark_connector.formats.decoders.decoded_schema"): "the same",
+    ("spark_connector/source.py", "spark_connector.formats.decoders.loaded"): "the same",
     ("broker/records/crc32c.py", "crc32c"): "optional: the hardware checksum, where it has a wheel",
     ("broker/tools/main.py", "broker.errors.PykafkaError"): "kio behind it would double the time of `pykafka --help`",
     ("broker/tools/main.py", "broker.errors.ConnectionFailed"): "the same",

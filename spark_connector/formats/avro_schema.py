@@ -21,8 +21,9 @@ import pyarrow as pa
 from fastavro.schema import SchemaParseException, UnknownType
 
 from broker.errors import ConfigError
+from spark_connector.formats.value_format import AvroSchema
 
-__all__ = ["AvroSchema", "PreparedSchema", "prepare", "prepare_writer"]
+__all__ = ["PreparedSchema", "prepare", "prepare_writer"]
 
 _PRIMITIVES: Final[dict[str, pa.DataType]] = {
     "null": pa.null(),
@@ -47,14 +48,6 @@ _LOGICAL: Final[dict[tuple[str, str], tuple[pa.DataType, pa.DataType]]] = {
 _WIDENED: Final[tuple[set[str], ...]] = ({"int", "long"}, {"float", "double"})
 _DEEPEST: Final = 64
 _MOST_BRANCHES: Final = 32
-
-
-@dataclass(frozen=True)
-class AvroSchema:
-    """A schema as text, with those it refers to in the order of definition; small and picklable."""
-
-    text: str
-    references: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Avro data to a typed column: fastavro for every value, Arrow for what comes out of it.
 
-Made by value_format.py for `avro`. Without a registry a value is nothing but data of the schema. With one it is in
+Made by decoders.py for `avro`. Without a registry a value is nothing but data of the schema. With one it is in
 Confluent's wire format: a zero byte, the id of the writer's schema in four bytes, the data; the writer's schema comes
 from the registry once per worker process, and is resolved to ours by Avro's rules. An id the registry does not know
 makes a bad record; a registry that does not answer fails the task, whatever the mode.
@@ -17,9 +17,10 @@ import fastavro
 import pyarrow as pa
 
 from broker.errors import ConfigError
-from spark_connector.formats.avro_schema import AvroSchema, PreparedSchema, prepare, prepare_writer
+from spark_connector.formats.avro_schema import PreparedSchema, prepare, prepare_writer
 from spark_connector.formats.decoding import BadValue, Decoded, one_by_one
 from spark_connector.formats.registry import SchemaRegistry, UnknownSchema
+from spark_connector.formats.value_format import AvroSchema
 
 __all__ = ["AvroDecoder"]
 

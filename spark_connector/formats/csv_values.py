@@ -1,6 +1,6 @@
 """One line of CSV per value to a struct column: pyarrow's reader for whole columns, a small one for the rest.
 
-Made by value_format.py for `csv`. The semantics are those of Spark's from_csv: fields by position, an empty field is
+Made by decoders.py for `csv`. The semantics are those of Spark's from_csv: fields by position, an empty field is
 null and `""` an empty text, a field of another type or another number of fields is a bad record (from_csv then nulls
 what it cannot read). Quotes are doubled inside quotes (RFC 4180) or, as in Spark, escaped by a backslash.
 

@@ -1,6 +1,6 @@
 """JSON objects to a struct column: pyarrow's reader for whole columns, Python's for what that does not take.
 
-Made by value_format.py for `json`. The semantics are those of Spark's from_json: missing fields are null, others are
+Made by decoders.py for `json`. The semantics are those of Spark's from_json: missing fields are null, others are
 ignored, the last of two equal names counts, numbers, booleans and objects are taken for a STRING as their text, and
 `null` is a null row. A value of another type is a bad record (from_json nulls that field only), and so is anything
 but one object.

@@ -13,6 +13,7 @@ import pyarrow as pa
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.bad_records import BadRecordsTopic
+from spark_connector.formats.decoders import decoded_schema, decoders
 from spark_connector.formats.decoding import Decoded
 from spark_connector.formats.value_format import ParseMode, ReadFormats
 
@@ -33,8 +34,8 @@ class RecordDecoder:
         self._formats = formats
         self._tp = tp
         self._bad_records = bad_records
-        self._decoders = formats.decoders()
-        self._schema = formats.schema(source)
+        self._decoders = decoders(formats)
+        self._schema = decoded_schema(formats, source)
         needed = (*source.names, "offset", *(_OF_BAD_RECORDS if bad_records is not None else ()))
         self._needs = tuple(dict.fromkeys(needed))
 

@@ -18,14 +18,13 @@ import urllib.parse
 import urllib.request
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
-from spark_connector.formats.avro_schema import AvroSchema
+from spark_connector.formats.value_format import AvroSchema, RegistrySettings
 
-__all__ = ["RegistrySettings", "SchemaRegistry", "UnknownSchema", "registry_of"]
+__all__ = ["SchemaRegistry", "UnknownSchema", "registry_of"]
 
 _ACCEPT: Final = "application/vnd.schemaregistry.v1+json, application/json"
 _TRIES: Final = 3
@@ -38,17 +37,6 @@ _ASK_AGAIN_S: Final = 30.0
 
 class UnknownSchema(Exception):
     """The registry answered, and has no such schema, or none that is Avro."""
-
-
-@dataclass(frozen=True)
-class RegistrySettings:
-    """`urls` without user and password; who asks is kept out of reprs."""
-
-    urls: tuple[str, ...]
-    user_info: str | None = field(default=None, repr=False)
-    bearer_token: str | None = field(default=None, repr=False)
-    ca_location: str | None = None
-    timeout_ms: int = 10_000
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):

@@ -1,6 +1,6 @@
 """`valueSchema` and `keySchema` as the user gives them: a schema, or the place where it lies.
 
-Called by options/format_options.py, and by value_format.py on the driver to read what lies elsewhere: a file on any
+Called by options/format_options.py, and by decoders.py on the driver to read what lies elsewhere: a file on any
 file system that fsspec knows, or a subject of a schema registry. Executors get the schema itself.
 """
 
@@ -9,40 +9,21 @@ from __future__ import annotations
 import json
 import re
 import urllib.parse
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import fsspec
 
 from broker.errors import ConfigError
-from spark_connector.formats.avro_schema import AvroSchema, prepare
+from spark_connector.formats.avro_schema import prepare
 from spark_connector.formats.ddl import parse_ddl, parse_spark_json
 from spark_connector.formats.registry import SchemaRegistry, UnknownSchema
+from spark_connector.formats.value_format import AvroSchema, Schema, SchemaFile, SchemaSubject
 
-__all__ = ["Schema", "SchemaFile", "SchemaSubject", "parse_registry_url", "parse_schema_text", "read_schema"]
+__all__ = ["parse_registry_url", "parse_schema_text", "read_schema"]
 
 _PLACE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://\S+|\S+\.(avsc|json|ddl|sql)", re.IGNORECASE)
 _SUBJECT = re.compile(r"(?P<base>.*)/subjects/(?P<subject>[^/]+)/versions/(?P<version>\d+|latest)/?(schema/?)?")
 _LARGEST: Final = 4 << 20
-
-
-@dataclass(frozen=True)
-class SchemaFile:
-    """A file with the schema in it, DDL or JSON."""
-
-    url: str
-
-
-@dataclass(frozen=True)
-class SchemaSubject:
-    """What a registry has under this name; None for the one of the topic (`<topic>-value`)."""
-
-    subject: str | None = None
-    version: str = "latest"
-
-
-Schema = Any
-"""What decoders need: an Arrow type, which has no type information, or an AvroSchema."""
 
 
 def parse_schema_text(text: str, *, avro: bool) -> Schema:

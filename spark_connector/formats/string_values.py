@@ -1,4 +1,4 @@
-"""UTF-8 text to a string column, copying nothing. Made by value_format.py for `string`."""
+"""UTF-8 text to a string column, copying nothing. Made by decoders.py for `string`."""
 
 from __future__ import annotations
 

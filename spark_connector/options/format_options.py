@@ -1,7 +1,7 @@
 """Value formats: `keyFormat`, `valueFormat` and the options that go with them.
 
 Called by read_options.py. Schemas written in an option are read here, so that a wrong one fails at `load()`; those in
-a file or a registry are only named here and loaded by `ReadFormats.loaded`. An option that has no effect is an
+a file or a registry are only named here and loaded by formats/decoders.py. An option that has no effect is an
 error. Raises ConfigError.
 """
 
@@ -12,9 +12,16 @@ from collections.abc import Sequence
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.formats.registry import RegistrySettings
-from spark_connector.formats.schema_text import SchemaFile, SchemaSubject, parse_registry_url, parse_schema_text
-from spark_connector.formats.value_format import BINARY, FORMATS, ColumnFormat, ParseMode, ReadFormats
+from spark_connector.formats.value_format import (
+    BINARY,
+    FORMATS,
+    ColumnFormat,
+    ParseMode,
+    ReadFormats,
+    RegistrySettings,
+    SchemaFile,
+    SchemaSubject,
+)
 from spark_connector.options.column_options import COLUMNS
 from spark_connector.options.subscription_options import Assign, Selection, Subscribe
 from spark_connector.options.values import OptionValues
@@ -84,6 +91,10 @@ def _column(values: OptionValues, column: str, columns: Sequence[str], bases: li
         )
     if not text:
         return ColumnFormat(name, SchemaSubject())
+    # What reads schemas loads fastavro, fsspec and an HTTP client, which reads without formats need not wait for.
+    from spark_connector.formats.decoders import column_decoder
+    from spark_connector.formats.schema_text import parse_registry_url, parse_schema_text
+
     try:
         if (found := parse_registry_url(text)) is not None:
             if name != "avro":
@@ -92,7 +103,7 @@ def _column(values: OptionValues, column: str, columns: Sequence[str], bases: li
             return ColumnFormat(name, found[1])
         made = ColumnFormat(name, parse_schema_text(text, avro=name == "avro"), _separator(values))
         if not isinstance(made.schema, SchemaFile):
-            made.decoder(None)
+            column_decoder(made)
     except ConfigError as error:
         raise ConfigError(f"Option '{option}': {error}") from None
     return made

@@ -23,8 +23,6 @@ from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import decode_columns
 from spark_connector.errors import report_data_loss
-from spark_connector.formats.bad_records import BadRecordsTopic
-from spark_connector.formats.record_decoder import RecordDecoder
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.arrow import BatchMaker, arrow_schema
 from spark_connector.read.planning import OffsetRange
@@ -96,6 +94,9 @@ def _batch_maker(options: SourceOptions, cluster: Cluster, tp: TopicPartition) -
     """What turns decoded columns into the batches of this read. Made once per task. Raises ConfigError."""
     formats, decoder = options.formats, None
     if formats.columns:
+        from spark_connector.formats.bad_records import BadRecordsTopic
+        from spark_connector.formats.record_decoder import RecordDecoder
+
         bad_topic = formats.bad_records_topic
         bad_records = None if bad_topic is None else BadRecordsTopic(cluster, bad_topic)
         decoder = RecordDecoder(formats, arrow_schema(options.columns), tp, bad_records)

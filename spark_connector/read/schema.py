@@ -42,7 +42,9 @@ _TYPES: dict[str, DataType] = {
 def source_schema(options: SourceOptions) -> StructType:
     """What a read with these options gives."""
     if options.formats.columns:
-        return spark_fields(options.formats.schema(arrow_schema(options.columns)))
+        from spark_connector.formats.decoders import decoded_schema
+
+        return spark_fields(decoded_schema(options.formats, arrow_schema(options.columns)))
     return spark_schema(options.columns)
 
 

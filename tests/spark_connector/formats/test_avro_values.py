@@ -17,10 +17,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from spark_connector.formats.avro_schema import AvroSchema, prepare
+from spark_connector.formats.avro_schema import prepare
 from spark_connector.formats.avro_values import AvroDecoder
 from spark_connector.formats.decoding import Decoded
 from spark_connector.formats.registry import SchemaRegistry, UnknownSchema
+from spark_connector.formats.value_format import AvroSchema
 
 US = pa.timestamp("us", "UTC")
 

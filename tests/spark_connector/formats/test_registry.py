@@ -16,9 +16,9 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
 from spark_connector.formats import registry as module
-from spark_connector.formats.avro_schema import AvroSchema
 from spark_connector.formats.avro_values import AvroDecoder
-from spark_connector.formats.registry import RegistrySettings, SchemaRegistry, UnknownSchema, registry_of
+from spark_connector.formats.registry import SchemaRegistry, UnknownSchema, registry_of
+from spark_connector.formats.value_format import AvroSchema, RegistrySettings
 from tests.support.schema_registry import Registry, schema_registry
 
 V1 = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]})

@@ -9,9 +9,15 @@ import pyarrow as pa
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector.formats.avro_schema import AvroSchema
-from spark_connector.formats.schema_text import SchemaFile, SchemaSubject
-from spark_connector.formats.value_format import ColumnFormat, ParseMode, ReadFormats
+from spark_connector.formats.decoders import decoded_schema, loaded
+from spark_connector.formats.value_format import (
+    AvroSchema,
+    ColumnFormat,
+    ParseMode,
+    ReadFormats,
+    SchemaFile,
+    SchemaSubject,
+)
 from spark_connector.options.format_options import subscribed_topics
 from spark_connector.options.read_options import Mode, parse_options
 
@@ -71,7 +77,7 @@ def test_a_schema_in_a_registry_names_the_registry() -> None:
 def test_the_corrupt_columns_have_names_of_their_own() -> None:
     formats = parse({**JSON, "keyFormat": "string", "columnNameOfCorruptRecord": "oops"})
     assert formats.corrupt_columns == {"key": "oops_key", "value": "oops"}
-    schema = formats.schema(pa.schema([("value", pa.binary()), ("key", pa.binary())]))
+    schema = decoded_schema(formats, pa.schema([("value", pa.binary()), ("key", pa.binary())]))
     assert schema.names == ["value", "key", "oops_key", "oops"]
     assert schema.types == [pa.struct([("a", pa.int32())]), pa.string(), pa.binary(), pa.binary()]
 
@@ -132,22 +138,22 @@ def test_schemas_in_files_are_loaded_on_the_driver(tmp_path: Path) -> None:
         {"valueFormat": "json", "valueSchema": str(ddl), "keyFormat": "avro", "keySchema": f"file://{avsc}"}
     )
     assert formats.value.schema == SchemaFile(str(ddl))
-    loaded = formats.loaded(("t",))
-    assert loaded.value.schema == pa.struct([("a", pa.int32())])
-    assert loaded.key.schema == AvroSchema('{"type":"long"}')
+    with_schemas = loaded(formats, ("t",))
+    assert with_schemas.value.schema == pa.struct([("a", pa.int32())])
+    assert with_schemas.key.schema == AvroSchema('{"type":"long"}')
     ddl.unlink()
     with pytest.raises(ConfigError, match="Cannot read the schema in"):
-        formats.loaded(("t",))
+        loaded(formats, ("t",))
     ddl.write_bytes(b"\xff")
     with pytest.raises(ConfigError, match="Cannot read the schema in"):
-        formats.loaded(("t",))
+        loaded(formats, ("t",))
 
 
 def test_the_subject_of_the_topic_needs_one_topic() -> None:
     formats = parse({"valueFormat": "avro", URL: "http://127.0.0.1:1"})
     for topics in (None, ("a", "b")):
         with pytest.raises(ConfigError, match="'valueSchema' must be set where a read has not exactly one topic"):
-            formats.loaded(topics)
+            loaded(formats, topics)
 
 
 def test_topics_of_a_read() -> None:
