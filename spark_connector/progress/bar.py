@@ -62,7 +62,8 @@ class LagBar:
         for lag in self._latest.values():
             for source in lag.sources:
                 done = sum(source.end.values()) - self._begin[lag.run_id, source.index]
-                bar = ProgressBar(total=max(done + source.total, 1), completed=max(done, 0), width=_BAR_WIDTH)
+                whole = None if source.total is None else max(done + source.total, 1)  # None: a bar without an end
+                bar = ProgressBar(total=whole, completed=max(done, 0), width=_BAR_WIDTH)
                 table.add_row(_title(lag, source), bar, f"batch {lag.batch_id}", *_figures(source))
         return table
 
@@ -119,7 +120,7 @@ def _title(lag: QueryLag, source: SourceLag) -> str:
 
 
 def _figures(source: SourceLag) -> tuple[str, str]:
-    behind = f"{source.total:,} behind" if source.topics else "lag not known"
+    behind = "lag not known" if source.total is None else f"{source.total:,} behind"
     if source.bytes_behind is not None:
         behind += f" (~{_size(source.bytes_behind)})"
     if skipped := sum(source.skipped.values()):

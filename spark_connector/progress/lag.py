@@ -60,9 +60,9 @@ class SourceLag:
     skipped: Mapping[str, int]
 
     @property
-    def total(self) -> int:
-        """Offsets behind over all partitions; 0 also when not known, see `topics`."""
-        return sum(topic.total for topic in self.topics)
+    def total(self) -> int | None:
+        """Offsets behind over all partitions; None when not known."""
+        return sum(topic.total for topic in self.topics) if self.topics else None
 
     @property
     def bytes_behind(self) -> int | None:

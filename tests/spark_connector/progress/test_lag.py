@@ -49,6 +49,7 @@ def test_rows_and_rates_are_sparks() -> None:
 def test_a_batch_repeated_after_a_crash_has_no_latest_offset_and_unknown_lag() -> None:
     lag = lag_of(source(START, END), record_bytes=lambda topics: pytest.fail("nothing to ask for"))
     assert lag.topics == ()
+    assert lag.total is None
     assert lag.metrics() == {}
     assert lag.bytes_behind is None
     assert lag.end == {TopicPartition("t", 0): 12, TopicPartition("t", 1): 8}
