@@ -92,7 +92,12 @@ class MicroBatches:
         losses = Losses(fail=self._options.fail_on_data_loss)
         changes = compare(begin, ends)
         losses.report_changes(changes, begin.offsets, ends.offsets, last_seen)
-        added = {**self._starts_of_new(begin, changes, losses), **self._after_lost_heads(begin, ends, changes, losses)}
+        added = {
+            **self._starts_of_new(begin, ends, changes, losses),
+            **self._after_lost_heads(begin, ends, changes, losses),
+        }
+        if late := {tp: offset for tp, offset in added.items() if offset > ends.offsets[tp]}:
+            ends = self._ends = replace(ends, offsets={**ends.offsets, **late})  # the start was asked after the end
         start_offsets = {tp: offset for tp, offset in {**begin.offsets, **added}.items() if tp in ends.offsets}
         end_offsets = dict(ends.offsets)
         if self._too_few(start_offsets, end_offsets, at_least):
@@ -127,17 +132,17 @@ class MicroBatches:
         self._committed.publish(StreamOffset.from_json(end).offsets)
 
     def _starts_of_new(
-        self, begin: StreamOffset, changes: PartitionChanges, losses: Losses
+        self, begin: StreamOffset, ends: Ends, changes: PartitionChanges, losses: Losses
     ) -> dict[TopicPartition, int]:
         """Where partitions begin that `begin` does not know. New partitions of a topic it knows: at their beginning."""
         known = {tp.topic for tp in begin.offsets}
         grown = {tp for tp in changes.created if tp.topic in known}
         added = self._offsets.earliest(sorted(grown | changes.recreated))
-        new_topics = self._offsets.starts_of_new_topics(changes.created - grown, changes.selected)
+        new_topics = self._offsets.starts_of_new_topics(changes.created - grown, changes.selected, ends.offsets)
+        beginnings = {**added, **new_topics.earliest}
         for tp in sorted(changes.created):
-            first = {**added, **new_topics.earliest}.get(tp, 0)
-            if first:
-                losses.report_late_start(tp, first)
+            if beginnings.get(tp, 0):
+                losses.report_late_start(tp, beginnings[tp])
         return {**added, **new_topics.starts}
 
     def _after_lost_heads(

@@ -110,33 +110,31 @@ class OffsetReader:
         """The first offset still there of each."""
         return self._list(dict.fromkeys(partitions, EARLIEST))
 
-    def starts_of_new_topics(self, created: Iterable[TopicPartition], selected: Iterable[TopicPartition]) -> NewTopics:
+    def starts_of_new_topics(
+        self, created: Collection[TopicPartition], selected: Collection[TopicPartition], now: Offsets
+    ) -> NewTopics:
         """Where the options say that a stream starts, for topics it did not know when it began.
 
         `latest` means the time when the query began: a topic that was `created` since has nothing older, and is read
-        from its beginning, one that new options have `selected` starts at its end as it is now. What the options name
-        no place for starts at its beginning; where no record is as young as asked for, at the end.
+        from its beginning; one that new options have `selected` starts at its end, which `now` holds. What the options
+        name no place for starts at its beginning; where no record is as young as asked for, at the end.
         """
         limit = self._options.starting
-        found, ages = dict.fromkeys(created, EARLIEST), {}
+        found, ages = dict.fromkeys([*created, *selected], EARLIEST), dict[TopicPartition, int]()
         if limit is Position.LATEST:
-            found |= dict.fromkeys(selected, LATEST)
-        else:
-            found |= dict.fromkeys(selected, EARLIEST)
-        if limit is Position.COMMITTED and found:
+            found |= {tp: now[tp] for tp in selected}
+        elif limit is Position.COMMITTED and found:
             found |= {tp: offset for tp, offset in self._committed.read().items() if tp in found}
         elif isinstance(limit, SpecificOffsets):
-            found |= {tp: o for tp, o in limit.offsets.items() if tp in found and o != LATEST}
-            found |= {tp: LATEST for tp in selected if limit.offsets.get(tp) == LATEST}
+            found |= {tp: offset for tp, offset in limit.offsets.items() if tp in found and offset != LATEST}
+            found |= {tp: now[tp] for tp in selected if limit.offsets.get(tp) == LATEST}
         elif isinstance(limit, TimestampForAll):
             ages = dict.fromkeys(found, limit.timestamp)
         elif isinstance(limit, Timestamps):
             ages = {tp: timestamp for tp, timestamp in limit.timestamps.items() if tp in found}
-        starts = found | self._list({tp: LATEST if tp in ages else o for tp, o in found.items() if o < 0})
-        young = {tp: offset for tp, offset in self._list(ages).items() if offset >= 0}
-        return NewTopics(
-            {**starts, **young}, {tp: starts[tp] for tp, o in found.items() if o == EARLIEST and tp not in ages}
-        )
+        earliest = self.earliest(tp for tp, offset in found.items() if offset == EARLIEST and tp not in ages)
+        young = {tp: offset if offset >= 0 else now[tp] for tp, offset in self._list(ages).items()}
+        return NewTopics({**found, **earliest, **young}, earliest)
 
     def offsets_of_bytes(self, limit: int | None, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
         """How many offsets about make `limit` bytes, at least one, in each partition with something to read."""

@@ -90,6 +90,9 @@ class RecordBytes:
                     headers = [header for _, header in walk_batches(fetcher.fetch(offset).records)]
             except BrokerError:
                 continue  # deleted up to here or altogether: reading will tell
+            except PykafkaError as error:
+                logger.warning("No sample could be fetched, sizes are guessed: %s", error)
+                break
             if headers:
                 count = headers[-1].next_offset - headers[0].base_offset
                 found[tp] = max(-(-sum(header.size for header in headers) // count), 1)

@@ -16,6 +16,7 @@ from broker.client.cluster import Cluster
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
 from spark_connector.offset_store.base import open_store
+from spark_connector.read.offset_reader import NewTopics, OffsetReader
 from tests.support.stream_calls import ALL, Document, ReaderOf, as_spark_does, planned, values
 from tests.support.topics import Topic
 
@@ -176,6 +177,28 @@ def test_partitions_that_a_new_filter_or_assignment_selects_start_where_the_opti
     before = first_end(reader_of, assign=json.dumps({numbers.name: [0]}))
     end = reader_of(assign=json.dumps({numbers.name: [0, 1]}), startingOffsets="latest").latestOffset(before, ALL)
     assert end["added"] == {numbers.name: {"1": 5}}
+
+
+def test_what_comes_while_a_new_topic_is_looked_up_is_read(
+    reader_of: ReaderOf, numbers: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Topic(numbers.bootstrap, f"{numbers.name}-old")
+    old.produce([b"0", b"1"], timestamp=NOON)
+    before = first_end(reader_of, subscribe=numbers.name)
+    look_up = OffsetReader.starts_of_new_topics
+
+    def and_meanwhile(reader: OffsetReader, *new: Any) -> NewTopics:
+        old.produce([b"meanwhile"], timestamp=NOON + MINUTE)
+        return look_up(reader, *new)
+
+    monkeypatch.setattr(OffsetReader, "starts_of_new_topics", and_meanwhile)
+    for start in ({"startingOffsets": "latest"}, {"startingTimestamp": str(NOON + 1)}):
+        reader = reader_of(subscribe=f"{numbers.name},{old.name}", **start)
+        reader.prepareForTriggerAvailableNow()
+        end = as_spark_does(reader.latestOffset(before, ALL))
+        again = reader_of(subscribe=f"{numbers.name},{old.name}", **start)
+        assert b"meanwhile" in values(reader, before, end) + values(again, end, again.latestOffset(end, ALL))
+        assert reader.latestOffset(end, ALL) is end, "and the frozen end is not before what was planned"
 
 
 def test_a_checkpoint_that_does_not_tell_what_selected_its_partitions_loses_nothing(
