@@ -18,8 +18,9 @@ from typing import Final
 
 from broker.client.admin_transactions import TransactionAdmin
 from broker.client.cluster import Cluster
-from broker.client.transaction_errors import ProducerFenced, TransactionError
-from broker.client.transactions import TransactionHandle, add_partitions, end_transaction, init_transactional_id
+from broker.client.transaction_errors import ProducerFenced
+from broker.client.transaction_runs import check_open, end_transactions
+from broker.client.transactions import TransactionHandle, end_transaction, init_transactional_id
 from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
 from spark_connector.errors import ConnectorError
 from spark_connector.worker_clients import worker_clients
@@ -66,26 +67,21 @@ def abort_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -
     if recorded is not None and recorded.decision.settled_batch >= batch_id:
         return
     for report in left_open:
-        _abort(cluster, report.handle)
+        _abort(cluster, _handle_of(report))
 
 
 def commit_batch_write(plan: WritePlan, reports: Sequence[TaskReport]) -> None:
-    """All tasks of a batch write have succeeded: make it visible. Nothing is when this raises for the first of them."""
+    """All tasks of a batch write have succeeded: make it visible, nothing or all but what is named in the error."""
     cluster = worker_clients().cluster(plan.options.client)
     left_open = [report for report in reports if report.handle is not None]
     _check_standing(cluster, plan, left_open, "of this write")
-    for committed, report in enumerate(left_open):
-        try:
-            _end(cluster, report.handle)
-        except TransactionError as error:
-            if error.code not in _GONE:
-                raise
-            rows = sum(one.rows for one in left_open[:committed])
-            raise ConnectorError(
-                "PYKAFKA_SINK_TRANSACTION_LOST",
-                f"the transaction of task {report.partition} ({report.rows} rows) ended before it was committed: "
-                f"{error}. Of this write {rows} rows are visible, by {committed} of {len(left_open)} tasks.",
-            ) from error
+    lost = _commit_all(cluster, [_handle_of(report) for report in left_open])
+    if lost:
+        raise ConnectorError(
+            "PYKAFKA_SINK_TRANSACTION_LOST",
+            f"{len(lost)} of {len(left_open)} transactions of this write ended before they were committed: "
+            f"{sum(left_open[index].rows for index in lost)} rows are missing, the others are visible.",
+        )
 
 
 def abort_batch_write(plan: WritePlan, write_id: str, tasks: int) -> None:
@@ -152,17 +148,10 @@ class _StreamBatch:
 
     def _end_all(self, driver: TransactionHandle, recorded: Recorded, *, nothing_visible: bool) -> None:
         """Commit every transaction of the decision. `nothing_visible`: it is certain that none was, up to now."""
-        lost: list[Prepared] = []
-        for one in recorded.decision.prepared:
-            try:
-                _end(self._cluster, self._handle(one))
-                nothing_visible = False
-            except TransactionError as error:
-                if error.code not in _GONE:
-                    raise
-                if nothing_visible:
-                    self._withdraw(driver, recorded)
-                lost.append(one)
+        handles = [self._handle(one) for one in recorded.decision.prepared]
+        if nothing_visible and _commit_all(self._cluster, handles[:1]):
+            self._withdraw(driver, recorded)
+        lost = [recorded.decision.prepared[index] for index in _commit_all(self._cluster, handles)]
         if lost:
             raise self._incomplete(recorded.decision, lost)
         self._log.mark_done(recorded)
@@ -224,8 +213,8 @@ class _StreamBatch:
 
 
 def _prepared(report: TaskReport) -> Prepared:
-    assert report.handle is not None
-    return Prepared(report.partition, report.handle.producer_id, report.handle.epoch, report.rows)
+    handle = _handle_of(report)
+    return Prepared(report.partition, handle.producer_id, handle.epoch, report.rows)
 
 
 def _check_standing(cluster: Cluster, plan: WritePlan, left_open: Sequence[TaskReport], whose: str) -> None:
@@ -240,30 +229,38 @@ def _check_standing(cluster: Cluster, plan: WritePlan, left_open: Sequence[TaskR
             oldest_ms // 1000,
             plan.timeout_ms // 1000,
         )
-    for report in left_open:
-        assert report.handle is not None
-        assert report.written_to is not None
-        try:
-            add_partitions(cluster, report.handle, [report.written_to])
-        except TransactionError as error:
+    asked = [(_handle_of(report), report.written_to) for report in left_open if report.written_to is not None]
+    for report, error in zip(left_open, check_open(cluster, asked), strict=True):
+        if error is None:
+            continue
+        if error.code not in _GONE:
+            raise error
+        raise ConnectorError(
+            "PYKAFKA_SINK_TRANSACTION_LOST",
+            f"the transaction of task {report.partition} {whose} ({report.rows} rows, opened "
+            f"{(now_ms - report.opened_ms) // 1000} s ago, kafka.transaction.timeout.ms={plan.timeout_ms}) ended "
+            f"before it was decided: {error}. Nothing is visible; run it again.",
+        ) from error
+
+
+def _handle_of(report: TaskReport) -> TransactionHandle:
+    assert report.handle is not None
+    return report.handle
+
+
+def _commit_all(cluster: Cluster, handles: Sequence[TransactionHandle]) -> list[int]:
+    """Commit each; the indexes of those that are gone."""
+    lost = []
+    for index, error in enumerate(end_transactions(cluster, handles, commit=True)):
+        if error is not None:
             if error.code not in _GONE:
-                raise
-            raise ConnectorError(
-                "PYKAFKA_SINK_TRANSACTION_LOST",
-                f"the transaction of task {report.partition} {whose} ({report.rows} rows, opened "
-                f"{(now_ms - report.opened_ms) // 1000} s ago, kafka.transaction.timeout.ms={plan.timeout_ms}) ended "
-                f"before it was decided: {error}. Nothing is visible; run it again.",
-            ) from error
+                raise error
+            lost.append(index)
+    return lost
 
 
-def _end(cluster: Cluster, handle: TransactionHandle | None) -> None:
-    assert handle is not None
-    end_transaction(cluster, handle, commit=True)
-
-
-def _abort(cluster: Cluster, handle: TransactionHandle | None) -> None:
+def _abort(cluster: Cluster, handle: TransactionHandle) -> None:
     """Best effort: what is not aborted is fenced by the next attempt, or times out."""
-    assert handle is not None
     try:
         end_transaction(cluster, handle, commit=False)
     except PykafkaError as error:

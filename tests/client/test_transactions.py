@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import multiprocessing
 import pickle
+from typing import Any
 
 import pytest
 
 from broker.client.cluster import Cluster
+from broker.client.connection import Connection
 from broker.client.fetcher import Fetcher, FetchStream
 from broker.client.group_offsets import GroupMetadata, GroupOffsets
 from broker.client.offsets import LATEST, list_offsets
 from broker.client.partition_writer import PartitionWriter, produce_batches
 from broker.client.transaction_errors import FatalTransactionError, ProducerFenced
+from broker.client.transaction_runs import check_open, end_transactions
 from broker.client.transactions import (
     TransactionHandle,
     add_offsets,
@@ -141,3 +144,31 @@ def test_only_transactional_batches_go_into_a_transaction(cluster: Cluster, tp: 
             produce_batches(cluster, tp, [batch(1, transactional=not plain)], transaction=given)
     with pytest.raises(ConfigError, match="needs acks=all"):
         produce_batches(cluster, tp, [batch(1)], transaction=handle, acks=1)
+
+
+def test_many_are_ended_at_once_and_each_is_told_what_became_of_it(
+    broker: BrokerProcess, cluster: Cluster, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    handles = [init_transactional_id(cluster, f"{tp.topic}-{number}") for number in range(70)]
+    for number, handle in enumerate(handles):
+        add_partitions(cluster, handle, [tp])
+        produce_batches(cluster, tp, [batch(number)], transaction=handle)
+    assert check_open(cluster, [(handle, tp) for handle in handles]) == [None] * 70
+    fenced = {3, 69}
+    for number in fenced:
+        init_transactional_id(cluster, handles[number].transactional_id)
+    outcomes = check_open(cluster, [(handle, tp) for handle in handles])
+    assert {number for number, outcome in enumerate(outcomes) if outcome is not None} == fenced
+    receive, answers = Connection.receive, iter(range(1000))
+
+    def cut(connection: Connection, **options: float) -> Any:
+        if next(answers) == 10:
+            connection.close()  # the reply is lost, what was asked may have been done
+        return receive(connection, **options)
+
+    monkeypatch.setattr(Connection, "receive", cut)
+    outcomes = end_transactions(cluster, handles, commit=True)
+    assert {number for number, outcome in enumerate(outcomes) if outcome is not None} == fenced
+    assert all(isinstance(outcomes[number], ProducerFenced) for number in fenced)
+    eventually(lambda: committed(broker.bootstrap, tp) == [number for number in range(70) if number not in fenced])
+    assert end_transactions(cluster, [], commit=True) == []

@@ -11,6 +11,7 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.transaction_errors import TransactionError
+from broker.client.transaction_runs import end_transactions
 from broker.client.transactions import TransactionHandle, end_transaction
 from spark_connector.errors import ConnectorError
 from spark_connector.write import commit as commit_module
@@ -46,6 +47,18 @@ def die_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: int
     monkeypatch.setattr(owner, name, dying)
 
 
+def die_between_ends(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    """Have the driver die when so many of a batch's transactions are committed."""
+
+    def dying(cluster: Cluster, handles: Sequence[TransactionHandle], *, commit: bool) -> Any:
+        if len(handles) == 1:
+            return end_transactions(cluster, handles, commit=commit)  # the first of all, alone
+        end_transactions(cluster, handles[:after], commit=commit)
+        raise Died
+
+    monkeypatch.setattr(commit_module, "end_transactions", dying)
+
+
 def standing(query: Query, partition: int) -> str:
     with Cluster(query.bootstrap) as cluster:
         names = SinkNames("pykafka-sink", query.id)
@@ -73,8 +86,8 @@ DEATHS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
     "before the take-over": lambda m: die_at(m, DecisionLog, "take_over"),
     "before the decision": lambda m: die_at(m, DecisionLog, "record"),
     "after the decision": lambda m: die_at(m, DecisionLog, "record", first=True),
-    "after the first end": lambda m: die_at(m, commit_module, "_end", after=1),
-    "after the second end": lambda m: die_at(m, commit_module, "_end", after=1, first=True),
+    "after the first end": lambda m: die_between_ends(m, 1),
+    "after the second end": lambda m: die_between_ends(m, 2),
     "before the mark": lambda m: die_at(m, DecisionLog, "mark_done"),
     "before Spark knows": lambda m: die_at(m, DecisionLog, "mark_done", first=True),
 }
@@ -121,7 +134,7 @@ def test_a_decided_batch_is_finished_though_the_repeated_one_has_no_rows(
 ) -> None:
     reports = query.tasks(0, ROWS)
     with monkeypatch.context() as patch:
-        die_at(patch, commit_module, "_end", after=1)
+        die_between_ends(patch, 1)
         with pytest.raises(Died):
             commit_batch(query.plan(), 0, reports)
     query.run(0, [[], []])
@@ -152,7 +165,7 @@ def test_a_task_that_goes_on_after_the_abort_leaves_nothing(query: Query) -> Non
 def test_an_abort_does_not_touch_what_is_decided(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
     reports = query.tasks(0, ROWS)
     with monkeypatch.context() as patch:
-        die_at(patch, commit_module, "_end", after=1)
+        die_between_ends(patch, 1)
         with pytest.raises(Died):
             commit_batch(query.plan(), 0, reports)
     abort_batch(query.plan(), 0, reports)
@@ -210,7 +223,7 @@ class TestTimeOut:
     ) -> None:
         reports = [query.task(0, 0, ROWS[0]), query.task(0, 1, ROWS[1], **short), query.task(0, 2, ROWS[2])]
         with monkeypatch.context() as patch:
-            die_at(patch, commit_module, "_end", after=1)
+            die_between_ends(patch, 1)
             with pytest.raises(Died):
                 commit_batch(query.plan(), 0, reports)
         self.wait(query, 1)
@@ -233,7 +246,7 @@ class TestTimeOut:
         def record_and_lose(log: DecisionLog, driver: TransactionHandle, *args: Any) -> None:
             record(log, driver, *args)
             if not args[0].withdrawn:
-                commit_module._abort(log._cluster, reports[0].handle)
+                end_transaction(log._cluster, commit_module._handle_of(reports[0]), commit=False)
 
         with monkeypatch.context() as patch:
             patch.setattr(DecisionLog, "record", record_and_lose)
