@@ -127,7 +127,9 @@ def _print_load(result: LoadResult, as_json: bool) -> None:
         typer.echo(json.dumps({"time": _now(), **result.to_json()}))
         return
     for load_id in result.recovered:
-        typer.echo(f"{_now()} finished {load_id}, which had been killed")
+        typer.echo(f"{_now()} finished {load_id}, which had been cut short")
+    if result.load_id is None:
+        return
     offsets = sum(range.size for range in result.ranges)
     places = f"{len(result.ranges)} partitions" if len(result.ranges) != 1 else "1 partition"
     typer.echo(f"{_now()} {result.load_id}: {result.rows:,} rows, {offsets:,} offsets of {places}")

@@ -36,12 +36,17 @@ Phase = Callable[[str, LoadRecord | None], None]
 
 
 class Loaded(Protocol):
-    """What is asked of the result of a load; `load_id` is None when there was nothing new."""
+    """What is asked of the result of a load; `load_id` is None when there was nothing new.
+
+    `recovered`: earlier loads that it has brought to their end, such as one whose commit an outage has cut short.
+    """
 
     @property
     def load_id(self) -> str | None: ...
     @property
     def ranges(self) -> Sequence[LoadRange]: ...
+    @property
+    def recovered(self) -> Sequence[str]: ...
 
 
 T = TypeVar("T", bound=Loaded)
@@ -63,7 +68,7 @@ class Outage:
 class Watch(Generic[T]):
     """The service. Iterate over it in the thread that loads; `stop.set()` in another ends it soon.
 
-    A result is given for every load that loaded something. When `stop` is set, a load that has not begun to write is
+    A result is given for every load that loaded or recovered something. When `stop` is set, a load that has not begun to write is
     not begun, one that writes is broken off when `run` fails upon it, one that commits is finished.
     """
 
@@ -106,11 +111,11 @@ class Watch(Generic[T]):
             result = self._load_once()
             if result is None:
                 continue  # an outage, or told to stop
-            if result.load_id is not None:
+            if result.load_id is not None or result.recovered:
                 yield result
-                loads += 1
-                if self._max_loads is not None and loads >= self._max_loads:
-                    return
+            loads += result.load_id is not None
+            if self._max_loads is not None and loads >= self._max_loads:
+                return
             if not self._is_behind(result):
                 self._on_phase("wait", None)
                 self._stop.wait(max(0.0, started + self._interval - self._clock()))

@@ -32,6 +32,7 @@ class Loaded:
 
     load_id: str | None
     ranges: tuple[LoadRange, ...] = ()
+    recovered: tuple[str, ...] = ()
 
 
 class PlainLoads:
@@ -63,11 +64,11 @@ class PlainLoads:
         )
         with open_site(self.target) as site:
             tell("repair", None)
-            site.committer.repair()
+            recovered = tuple(site.committer.repair())
             tell("plan", None)
             record = plan_load(request, site)
             if record is None:
-                return Loaded(None)
+                return Loaded(None, recovered=recovered)
             tell("write", record)
             directory = site.committer.stage(record)
             rows = {}
@@ -82,7 +83,7 @@ class PlainLoads:
             tell("commit", sealed)
             site.committer.commit(sealed)
             tell("done", sealed)
-            return Loaded(sealed.load_id, sealed.ranges)
+            return Loaded(sealed.load_id, sealed.ranges, recovered)
 
     def must_load(self) -> str:
         """The id of a load that must find something new."""

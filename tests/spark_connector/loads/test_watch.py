@@ -19,6 +19,7 @@ from spark_connector.offset_store.base import OffsetConflict, OffsetStoreUnavail
 class Result:
     load_id: str | None
     ranges: tuple[LoadRange, ...] = ()
+    recovered: tuple[str, ...] = ()
 
 
 NOTHING = Result(None)
@@ -165,6 +166,13 @@ def test_a_load_that_commits_is_finished_and_one_that_is_broken_off_is_no_error(
 
     broken = FakeStop()
     assert list(Watch(break_off, stop=broken)) == []
+
+
+def test_a_load_that_was_cut_short_is_told_when_it_is_finished_and_not_counted(stop: FakeStop) -> None:
+    outage = OffsetStoreUnavailable("the answer to the commit was lost")
+    script = Script(stop, [outage, Result(None, recovered=("a",)), loaded("b")])
+    results = list(Watch(script, max_loads=1, stop=stop, clock=lambda: stop.now))
+    assert [(result.load_id, result.recovered) for result in results] == [(None, ("a",)), ("b", ())]
 
 
 def test_phases_are_passed_on(stop: FakeStop) -> None:
