@@ -11,7 +11,7 @@ after a crash without asking for one) lag is not known, which is not 0: such a s
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,8 +21,8 @@ from spark_connector.read.offsets import Offsets, StreamOffset, plan_start
 
 __all__ = ["QueryLag", "RecordBytes", "SourceLag", "TopicLag", "query_lag"]
 
-RecordBytes = Callable[[Collection[str]], Mapping[TopicPartition, float]]
-"""Topics to the average bytes of a record in their partitions, as far as known (record_sizes.py)."""
+RecordBytes = Callable[[Offsets, Offsets], Mapping[TopicPartition, float]]
+"""What was read, and where partitions end, to the average bytes of an offset between, if known (record_sizes.py)."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +122,13 @@ def _source_lag(index: int, source: Mapping[str, Any], record_bytes: RecordBytes
         return None
     start = _offset(source.get("startOffset")) or StreamOffset({})
     latest = _offset(source.get("latestOffset"))
+    ends = {} if latest is None else latest.offsets
+    # A partition that no batch has read yet counts from 0, as in Spark. A log may end before what was read.
+    read = {tp: min(end.offsets.get(tp, 0), offset) for tp, offset in ends.items()}
+    sizes = record_bytes(read, ends) if record_bytes is not None and ends else None
     behind: dict[str, dict[int, int]] = {}
-    for tp, offset in sorted(() if latest is None else latest.offsets.items()):
-        # A partition that no batch has read yet counts from 0, as in Spark. A log may end before what was read.
-        behind.setdefault(tp.topic, {})[tp.partition] = max(offset - end.offsets.get(tp, 0), 0)
-    sizes = record_bytes(behind) if record_bytes is not None and behind else {}
+    for tp, offset in sorted(ends.items()):
+        behind.setdefault(tp.topic, {})[tp.partition] = offset - read[tp]
     return SourceLag(
         index=index,
         topics=tuple(TopicLag(topic, offsets, _bytes(topic, offsets, sizes)) for topic, offsets in behind.items()),
@@ -147,12 +149,8 @@ def _offset(value: Any) -> StreamOffset | None:
         return None
 
 
-def _bytes(topic: str, behind: Mapping[int, int], sizes: Mapping[TopicPartition, float]) -> int | None:
+def _bytes(topic: str, behind: Mapping[int, int], sizes: Mapping[TopicPartition, float] | None) -> int | None:
     """None when a partition that is behind has no known size."""
-    total = 0.0
-    for partition, offsets in behind.items():
-        size = sizes.get(TopicPartition(topic, partition))
-        if size is None and offsets:
-            return None
-        total += offsets * (size or 0.0)
-    return round(total) if sizes else None
+    found = [(offsets, (sizes or {}).get(TopicPartition(topic, p))) for p, offsets in behind.items() if offsets]
+    known = [offsets * size for offsets, size in found if size is not None]
+    return round(sum(known)) if sizes is not None and len(known) == len(found) else None

@@ -1,23 +1,24 @@
-"""Bytes per record of a topic's partitions, estimated by what their logs take on disk (KIP-113).
+"""Bytes per record of the partitions that a stream is behind in: how lag in offsets becomes lag in bytes.
 
-Used by listener.py to turn offsets behind into bytes behind. The size that DescribeLogDirs tells, divided by the
-offsets from the log's begin to its end: compressed bytes as they would be fetched, and less per record where a log is
-compacted or has transactions, since gaps count as records. Brokers are asked at most every `refresh_s`, with short
-time-outs: Spark's event thread waits. What cannot be had is a warning and an estimate less, never an error.
+Used by listener.py. The estimates are read/record_bytes.py's; here is the connection to the cluster, with short
+time-outs, since Spark's event thread waits. A cluster that does not answer is a warning and no bytes for a minute,
+never an error or a guess.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
-from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.client.offsets import EARLIEST, LATEST, list_offsets
+from broker.client.offsets import LATEST, list_offsets
 from broker.client.settings import ClientSettings
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.read.offsets import Offsets
+from spark_connector.read.record_bytes import RecordBytes
 
 __all__ = ["RecordSizes"]
 
@@ -25,58 +26,47 @@ logger = logging.getLogger("pykafka.spark")
 
 _PATIENCE = {"request.timeout.ms": "5000", "default.api.timeout.ms": "5000", "client.id": "pykafka-lag"}
 _PREFIX = "kafka."
+_ASK_AGAIN_S = 60.0
 
 
 class RecordSizes:
-    """Averages of one cluster's partitions, kept for a while. One thread at a time; `close()` hangs up."""
+    """Of one cluster. One thread at a time; `close()` hangs up, the next call connects again."""
 
     def __init__(
         self,
         source: str | Iterable[str] | Mapping[str, str],
         *,
-        refresh_s: float = 60.0,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`source`: bootstrap servers, client properties, or a reader's options (`kafka.*`). Raises ConfigError."""
         self._settings = _settings(source)
-        self._refresh_s = refresh_s
         self._monotonic = monotonic
-        self._cluster: Cluster | None = None
-        self._known: dict[str, tuple[float, dict[TopicPartition, float]]] = {}
+        self._open: tuple[Cluster, RecordBytes] | None = None
+        self._silent_until = -math.inf
 
-    def __call__(self, topics: Collection[str]) -> Mapping[TopicPartition, float]:
-        """Average bytes of a record, for the partitions of `topics` for which it is known."""
-        now = self._monotonic()
-        due = sorted(t for t in topics if t not in self._known or now - self._known[t][0] >= self._refresh_s)
-        if due:
-            sizes = self._ask(due)
-            for topic in due:
-                self._known[topic] = now, {tp: size for tp, size in sizes.items() if tp.topic == topic}
-        return {tp: size for topic in topics for tp, size in self._known[topic][1].items()}
-
-    def close(self) -> None:
-        """Hang up; the next call connects again."""
-        cluster, self._cluster = self._cluster, None
-        if cluster is not None:
-            cluster.close()
-
-    def _ask(self, topics: list[str]) -> dict[TopicPartition, float]:
+    def __call__(self, read: Offsets, ends: Offsets) -> Mapping[TopicPartition, int]:
+        """Average bytes of an offset, for each partition that has something between `read` and `ends`, if known."""
+        behind = sorted(tp for tp, offset in read.items() if ends.get(tp, 0) > offset)
+        if not behind or self._monotonic() < self._silent_until:
+            return {}
         try:
-            if self._cluster is None:
-                self._cluster = Cluster(self._settings, create_topics=False)
-            sizes: dict[TopicPartition, int] = {}
-            for directory in Admin(self._cluster).describe_log_dirs(topics=topics):
-                for tp, replica in directory.partitions.items():
-                    if not replica.is_future:
-                        sizes[tp] = max(sizes.get(tp, 0), replica.size)  # replicas may lag, none has more
-            first = list_offsets(self._cluster, dict.fromkeys(sizes, EARLIEST))
-            last = list_offsets(self._cluster, dict.fromkeys(sizes, LATEST))
-            counts = {tp: last[tp].offset - first[tp].offset for tp in sizes}
-            return {tp: size / counts[tp] for tp, size in sizes.items() if counts[tp] > 0}
+            if self._open is None:
+                cluster = Cluster(self._settings, create_topics=False)
+                self._open = cluster, RecordBytes(cluster, self._monotonic)
+            cluster, estimates = self._open
+            list_offsets(cluster, {behind[0]: LATEST})  # is anybody there? `estimate` would guess
+            return estimates.estimate(read, ends)
         except (PykafkaError, OSError) as error:
-            logger.warning("Sizes of topics %s are not known for now: %s", ", ".join(topics), error)
+            logger.warning("How many bytes streams are behind is not known for now: %s", error)
+            self._silent_until = self._monotonic() + _ASK_AGAIN_S
             self.close()
             return {}
+
+    def close(self) -> None:
+        """Hang up."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened[0].close()
 
 
 def _settings(source: str | Iterable[str] | Mapping[str, str]) -> ClientSettings:

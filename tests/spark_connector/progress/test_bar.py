@@ -55,7 +55,7 @@ def test_unknown_lag_and_big_sizes_are_said() -> None:
     assert "lag not known" in drawn(console)
     lag = query_lag(
         report(source(None, offset({"t": {0: 0}}, t=1200), offset({"t": {0: 5_000}}))),
-        lambda topics: dict.fromkeys((tp for source in a_lag(0).sources for tp in source.end), 1000.0),
+        lambda read, ends: dict.fromkeys(ends, 1000.0),
     )
     bar.progressed(lag)
     assert "5,000 behind (~5.0 MB), 1,200 skipped" in drawn(console)

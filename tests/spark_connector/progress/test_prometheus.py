@@ -18,7 +18,7 @@ PREFIX = "pykafka_stream_"
 def a_lag(run: str = "run-1", name: str | None = "flights", *, behind: int = 10, known: bool = True) -> QueryLag:
     end, latest = offset({"t": {0: 10, 1: 10}}, t=7), offset({"t": {0: 10 + behind, 1: 10}, "u": {0: 2}})
     reported = report(source(None, end, latest if known else None), name=name, runId=run)
-    return query_lag(reported, lambda topics: {TopicPartition("t", p): 2.0 for p in (0, 1)})
+    return query_lag(reported, lambda read, ends: {TopicPartition("t", p): 2.0 for p in (0, 1)})
 
 
 @pytest.fixture

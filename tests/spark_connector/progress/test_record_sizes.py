@@ -17,34 +17,30 @@ def test_the_average_is_what_the_log_takes_per_offset(broker: BrokerProcess, top
     made = Topic(broker.bootstrap, topic, 3)
     made.produce([b"x" * 1000] * 50, 0)
     made.produce([b"x" * 10] * 50, 1)
-    sizes = RecordSizes(broker.bootstrap)
-    found = sizes([topic])
+    big, small, empty = (TopicPartition(topic, p) for p in range(3))
+    sizes = RecordSizes({"kafka.Bootstrap.servers": broker.bootstrap, "subscribe": topic})
+    found = sizes({big: 40, small: 0, empty: 0}, {big: 50, small: 50, empty: 0})
+    assert sizes({big: 50}, {big: 50}) == {}
     sizes.close()
-    assert 1000 < found[TopicPartition(topic, 0)] < 1100
-    assert 10 < found[TopicPartition(topic, 1)] < 100
-    assert TopicPartition(topic, 2) not in found  # empty
+    assert found.keys() == {big, small}
+    assert 1000 < found[big] < 1100
+    assert 10 < found[small] < 100
+    assert RecordSizes(broker.bootstrap)({big: 50}, {big: 50}) == {}
 
 
-def test_brokers_are_asked_again_only_after_a_while(broker: BrokerProcess, topic: str) -> None:
-    made = Topic(broker.bootstrap, topic)
-    made.produce([b"x" * 10] * 10)
+def test_no_broker_is_a_warning_and_no_bytes_for_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     now = 0.0
-    sizes = RecordSizes({"kafka.Bootstrap.servers": broker.bootstrap, "subscribe": topic}, monotonic=lambda: now)
-    before = sizes([topic])
-    made.produce([b"x" * 10_000] * 10)
-    now = 59.0
-    assert sizes([topic]) == before
-    now = 61.0
-    assert sizes([topic])[TopicPartition(topic, 0)] > 4000
-    sizes.close()
-
-
-def test_no_broker_is_a_warning_and_no_estimate(caplog: pytest.LogCaptureFixture) -> None:
-    sizes = RecordSizes({"bootstrap.servers": "127.0.0.1:1", "default.api.timeout.ms": "0"})
+    sizes = RecordSizes({"bootstrap.servers": "127.0.0.1:1", "default.api.timeout.ms": "0"}, monotonic=lambda: now)
+    tp = TopicPartition("t", 0)
     with caplog.at_level(logging.WARNING):
-        assert sizes(["t"]) == {}
-        assert sizes(["t"]) == {}
-    assert [record.getMessage()[:29] for record in caplog.records] == ["Sizes of topics t are not kno"]
+        assert sizes({tp: 0}, {tp: 5}) == {}
+        now = 59.0
+        assert sizes({tp: 0}, {tp: 5}) == {}
+        assert len(caplog.records) == 1
+        now = 61.0
+        assert sizes({tp: 0}, {tp: 5}) == {}
+        assert len(caplog.records) == 2
+    assert "is not known for now" in caplog.records[0].getMessage()
 
 
 def test_wrong_settings_are_refused_at_once() -> None:
