@@ -68,8 +68,8 @@ class Outage:
 class Watch(Generic[T]):
     """The service. Iterate over it in the thread that loads; `stop.set()` in another ends it soon.
 
-    A result is given for every load that loaded or recovered something. When `stop` is set, a load that has not begun to write is
-    not begun, one that writes is broken off when `run` fails upon it, one that commits is finished.
+    A result is given for every load that loaded or recovered something. When `stop` is set, a load that has not begun
+    to write is not begun, one that writes is broken off when `run` fails upon it, one that commits is finished.
     """
 
     def __init__(
