@@ -157,11 +157,16 @@ class _StreamBatch:
         self._log.mark_done(recorded)
 
     def _withdraw(self, driver: TransactionHandle, recorded: Recorded) -> None:
-        """Take the decision back, so that the batch is written anew; raises to say so."""
-        withdrawn = Decision(self._batch_id, (), withdrawn=True)
-        self._log.record(driver, withdrawn, recorded.topic)
-        for one in recorded.decision.prepared:
-            _abort(self._cluster, self._handle(one))
+        """Take the decision back, so that the batch is written anew; raises to say so.
+
+        What is still open is aborted first: an earlier driver that is not dead cannot commit it any more then. Where
+        it has just done so there is nothing to take back, and this returns.
+        """
+        handles = [self._handle(one) for one in recorded.decision.prepared]
+        outcomes = end_transactions(self._cluster, handles, commit=False)
+        if any(error is not None and error.code is ErrorCode.invalid_txn_state for error in outcomes):
+            return
+        self._log.record(driver, Decision(self._batch_id, (), withdrawn=True), recorded.topic)
         raise ConnectorError(
             "PYKAFKA_SINK_BATCH_WITHDRAWN",
             f"Query {self._names.sink}: the transactions of batch {self._batch_id} ended before they were committed "

@@ -18,6 +18,7 @@ from spark_connector.write import commit as commit_module
 from spark_connector.write import decision_log
 from spark_connector.write.attempt import Attempt, run_attempt
 from spark_connector.write.commit import abort_batch, abort_batch_write, commit_batch, commit_batch_write
+from spark_connector.write.decision import may_withdraw
 from spark_connector.write.decision_log import DecisionLog
 from spark_connector.write.names import SinkNames
 from tests.spark_connector.write.conftest import Query
@@ -217,6 +218,28 @@ class TestTimeOut:
         assert query.visible() == []
         query.run(0, ROWS)
         assert query.visible() == ALL
+
+    def test_a_decision_is_not_withdrawn_when_the_driver_before_wakes_up_and_commits(
+        self, query: Query, short: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reports = [query.task(0, 0, ROWS[0]), query.task(0, 1, ROWS[1], **short)]
+        with monkeypatch.context() as patch:
+            die_at(patch, DecisionLog, "record", first=True)
+            with pytest.raises(Died):
+                commit_batch(query.plan(), 0, reports)
+        self.wait(query, 1)
+        look = may_withdraw
+
+        def look_and_be_overtaken(*args: Any) -> bool:
+            found = look(*args)
+            with Cluster(query.bootstrap) as cluster:
+                end_transaction(cluster, commit_module._handle_of(reports[0]), commit=True)
+            return found
+
+        monkeypatch.setattr(commit_module, "may_withdraw", look_and_be_overtaken)
+        with pytest.raises(ConnectorError, match=r"BATCH_INCOMPLETE.*tasks 1 \(1 rows\)"):
+            commit_batch(query.plan(), 0, query.tasks(0, ROWS))
+        assert query.visible() == ROWS[0]
 
     def test_between_two_ends_it_is_said_what_is_missing_as_long_as_it_is(
         self, query: Query, short: dict[str, str], monkeypatch: pytest.MonkeyPatch
