@@ -1,8 +1,9 @@
 """One line of CSV per value to a struct column: pyarrow's reader for whole columns, a small one for the rest.
 
 Made by decoders.py for `csv`. The semantics are those of Spark's from_csv: fields by position, an empty field is
-null and `""` an empty text, a field of another type or another number of fields is a bad record (from_csv then nulls
-what it cannot read). Quotes are doubled inside quotes (RFC 4180) or, as in Spark, escaped by a backslash.
+null, in quotes or not, nothing at all is a row of nulls, a field of another type or another number of fields is a bad
+record (from_csv then nulls what it cannot read). Quotes are doubled inside quotes (RFC 4180) or, as in Spark, escaped
+by a backslash; a line end behind the record does not count.
 
 Values go to pyarrow joined by line feeds. None that holds a line feed or carriage return goes there, so each is at
 most one row, and where an open quote swallows the next value the number of rows tells.
@@ -82,7 +83,7 @@ class CsvDecoder:
                 column_types=dict.fromkeys(names, pa.string()),
                 null_values=[""],
                 strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
+                quoted_strings_can_be_null=True,
             ),
         )
 
@@ -91,6 +92,8 @@ class CsvDecoder:
             fields = _fields(raw.decode("utf-8"), self._separator)
         except UnicodeDecodeError as error:
             raise BadValue(f"no UTF-8: {error}") from None
+        if fields == [None]:
+            return {}
         if len(fields) != self._kind.num_fields:
             raise BadValue(f"{len(fields)} fields instead of {self._kind.num_fields}")
         element = {}
@@ -105,19 +108,16 @@ class CsvDecoder:
 def _fields(line: str, separator: str) -> list[str | None]:
     """The fields of one record; None for one with nothing in it. Raises BadValue."""
     line = line.removesuffix("\n").removesuffix("\r")
-    if not line:
-        raise BadValue("empty")
     fields: list[str | None] = []
     at = 0
     while True:
-        quoted = line.startswith('"', at)
-        text, at = _quoted(line, at + 1) if quoted else ("", at)
+        text, at = _quoted(line, at + 1) if line.startswith('"', at) else ("", at)
         end = line.find(separator, at)
         tail = line[at : end if end >= 0 else len(line)]
         if "\n" in tail or "\r" in tail:
             raise BadValue("more than one line")
         text += tail
-        fields.append(text if text or quoted else None)
+        fields.append(text or None)
         if end < 0:
             return fields
         at = end + 1

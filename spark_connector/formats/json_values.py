@@ -1,9 +1,10 @@
 """JSON objects to a struct column: pyarrow's reader for whole columns, Python's for what that does not take.
 
 Made by decoders.py for `json`. The semantics are those of Spark's from_json: missing fields are null, others are
-ignored, the last of two equal names counts, numbers, booleans and objects are taken for a STRING as their text, and
-`null` is a null row. A value of another type is a bad record (from_json nulls that field only), and so is anything
-but one object.
+ignored, the last of two equal names counts, booleans, objects and numbers (as written, where from_json writes them
+anew) are taken for a STRING as their text, and nothing but blanks is a null row. A field of another type makes a bad
+record (from_json nulls that field only), and so does what is not one object and nothing behind it, in strict JSON
+(from_json takes quotes of one stroke, and ignores what follows).
 
 Values go to pyarrow joined by line feeds, and what comes back must belong to the value it came from, whatever that
 holds. That is so when each of them begins with `{`, ends with `}` and has after no `}` anything but `,` `]` `}`: then
@@ -83,12 +84,16 @@ class JsonDecoder:
         return pa.concat_arrays(struct.chunks) if isinstance(struct, pa.ChunkedArray) else struct
 
     def _one(self, raw: bytes) -> Any:
+        if not raw.strip(b" \t\r\n"):
+            return None
         try:
             document = json.loads(raw.decode("utf-8"), parse_float=_Number)
         except RecursionError:
             raise BadValue("nested too deep") from None
         except ValueError as error:  # UnicodeDecodeError, JSONDecodeError, numbers of thousands of digits
             raise BadValue(f"no JSON: {error}") from None
+        if document is None:
+            raise BadValue("the value is null")
         return _element(document, self._kind, "")
 
 
@@ -170,7 +175,7 @@ def _atom(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, str):
         # Spark takes text for what JSON has no notation for, and numbers that are none.
         if pa.types.is_floating(kind):
-            if value in {"NaN", "Infinity", "+Infinity", "INF", "+INF", "-Infinity", "-INF"}:
+            if value in {"NaN", "Infinity", "+Infinity", "+INF", "-Infinity", "-INF"}:
                 return parse_text(value, kind)
         elif not pa.types.is_integer(kind) and not pa.types.is_boolean(kind):
             return parse_text(value, kind)

@@ -129,9 +129,10 @@ def _integer(text: str, kind: pa.DataType) -> int:
 def _floating(text: str, kind: pa.DataType) -> float:
     if text in _SPECIAL:
         return _SPECIAL[text]
-    if not _NUMBER.fullmatch(text):
+    text = text.strip()
+    if not _NUMBER.fullmatch(text.rstrip("dDfF")) or len(text) - len(text.rstrip("dDfF")) > 1:
         raise BadValue(f"{_short(text)!r} is no {kind}")
-    return float(text)
+    return float(text.rstrip("dDfF"))  # as Java has it
 
 
 def _date(text: str, _: pa.DataType) -> dt.date:
@@ -175,7 +176,7 @@ _PARSERS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[str, pa.Data
     (pa.types.is_boolean, _boolean),
     (pa.types.is_integer, _integer),
     (pa.types.is_floating, _floating),
-    (pa.types.is_decimal, fit_decimal),
+    (pa.types.is_decimal, lambda text, kind: fit_decimal(text.replace(",", ""), kind)),
     (pa.types.is_date, _date),
     (pa.types.is_timestamp, _timestamp),
     (pa.types.is_binary, lambda text, _: base64.b64decode(text, validate=True)),

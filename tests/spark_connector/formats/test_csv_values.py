@@ -31,7 +31,7 @@ def decode(schema: str, *values: bytes | None, separator: str = ",") -> Decoded:
         ("INT", "1", 1),
         ("INT", "+5", 5),
         ("INT", "", None),
-        ("INT", '""', "bad"),
+        ("INT", '""', None),
         ("INT", " 1", "bad"),
         ("INT", "0x1", "bad"),
         ("INT", "1.0", "bad"),
@@ -39,10 +39,12 @@ def decode(schema: str, *values: bytes | None, separator: str = ",") -> Decoded:
         ("DOUBLE", "1e3", 1000.0),
         ("DOUBLE", "Inf", float("inf")),
         ("DOUBLE", "nan", "bad"),
+        ("DOUBLE", "1d", 1.0),
+        ("DOUBLE", "1df", "bad"),
         ("BOOLEAN", "TRUE", True),
         ("BOOLEAN", "1", "bad"),
         ("STRING", "", None),
-        ("STRING", '""', ""),
+        ("STRING", '""', None),
         ("STRING", " x ", " x "),
         ("STRING", '"a,b"', "a,b"),
         ("STRING", '"a""b"', 'a"b'),
@@ -58,6 +60,7 @@ def decode(schema: str, *values: bytes | None, separator: str = ",") -> Decoded:
         ("TIMESTAMP", "2024-01-02 03:04", dt.datetime(2024, 1, 2, 3, 4, tzinfo=dt.UTC)),
         ("DECIMAL(5,2)", "1.235", Decimal("1.24")),
         ("DECIMAL(5,2)", "1234", "bad"),
+        ("DECIMAL(7,2)", '"1,234.5"', Decimal("1234.50")),
     ],
 )
 def test_a_field(kind: str, text: str, expected: Any) -> None:
@@ -78,8 +81,8 @@ def test_a_field(kind: str, text: str, expected: Any) -> None:
         (b"1,x\n", {"a": 1, "b": "x"}),
         (b"1,x\r\n", {"a": 1, "b": "x"}),
         (b",", {"a": None, "b": None}),
-        (b"", "bad"),
-        (b"\n", "bad"),
+        (b"", {"a": None, "b": None}),
+        (b"\n", {"a": None, "b": None}),
         (b"1", "bad"),
         (b"1,x,y", "bad"),
         (b"1,x\n2,y", "bad"),
@@ -99,7 +102,7 @@ def test_a_value(value: bytes, expected: Any) -> None:
 
 
 def test_a_single_column_and_another_separator() -> None:
-    assert decode("a STRING", b"x", b'""', b"y").column.to_pylist() == [{"a": "x"}, {"a": ""}, {"a": "y"}]
+    assert decode("a STRING", b"x", b'""', b"y").column.to_pylist() == [{"a": "x"}, {"a": None}, {"a": "y"}]
     assert decode("a STRING, b INT", b"x,y\t1", separator="\t").column.to_pylist() == [{"a": "x,y", "b": 1}]
 
 

@@ -60,7 +60,8 @@ def one(schema: str, value: str | bytes) -> Any:
         ("TINYINT", "128", "bad"),
         ("DOUBLE", "1", 1.0),
         ("DOUBLE", "1e5", 1e5),
-        ("DOUBLE", '"INF"', float("inf")),
+        ("DOUBLE", '"Infinity"', float("inf")),
+        ("DOUBLE", '"INF"', "bad"),
         ("DOUBLE", "-Infinity", float("-inf")),
         ("DOUBLE", "1e999", float("inf")),
         ("DOUBLE", '"1.5"', "bad"),
@@ -119,9 +120,9 @@ def test_a_field(kind: str, text: str, expected: Any) -> None:
         (b'{"c":{"a":5},"a":1}', {"a": 1, "b": None}),
         (b'{"a":1,"a":2}', {"a": 2, "b": None}),
         (b'{"A":1}', {"a": None, "b": None}),
-        (b"null", None),
-        (b"", "bad"),
-        (b" ", "bad"),
+        (b"null", "bad"),
+        (b"", None),
+        (b" \n", None),
         (b"5", "bad"),
         (b'"x"', "bad"),
         (b"[]", "bad"),
@@ -194,7 +195,7 @@ def test_no_value_shifts_another_or_counts_for_more(values: list[bytes]) -> None
         assert rows[2 * number] == alone.column[0].as_py()
         assert (2 * number in decoded.bad) == bool(alone.bad)
         try:
-            good = isinstance(json.loads(value.decode()), dict | None)
+            good = not value.strip(b" \t\r\n") or isinstance(json.loads(value.decode()), dict)
         except (ValueError, RecursionError):
             good = False
         assert good or alone.bad
