@@ -13,9 +13,12 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from broker.client.admin_transactions import TransactionAdmin
 from broker.client.cluster import Cluster
 from broker.client.transactions import TransactionHandle, init_transactional_id
+from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import ConnectorError
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write.decision_log import DecisionLog
 from spark_connector.write.names import SinkNames
@@ -72,6 +75,8 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
                 pass  # Spark's worker wants its input read
             return TaskReport(attempt.sink, attempt.partition, decided=decided)
         names = SinkNames(plan.options.transactional_id_prefix, attempt.sink)
+        if attempt.batch_id is None:
+            _refuse_aborted(cluster, names)
         opened_ms = time.time_ns() // 1_000_000
         handle = init_transactional_id(cluster, names.of_task(attempt.partition), timeout_ms=plan.timeout_ms)
     writer = RowsWriter(cluster, plan.options, transaction=handle, idle=worker_clients().producing(settings))
@@ -102,3 +107,16 @@ def _decided(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> int | None:
     if recorded is None or recorded.decision.settled_batch < attempt.batch_id:
         return None
     return recorded.decision.settled_batch
+
+
+def _refuse_aborted(cluster: Cluster, names: SinkNames) -> None:
+    """Raise when the batch write was aborted before this task began: nobody would end its transaction any more."""
+    try:
+        TransactionAdmin(cluster).describe_transaction(names.of_driver)
+    except UnsupportedVersion:
+        return  # before Kafka 3.0: such a transaction stays open until it times out
+    except BrokerError as error:
+        if error.retriable or error.code is ErrorCode.transactional_id_authorization_failed:
+            raise
+        return
+    raise ConnectorError("PYKAFKA_SINK_ABORTED", f"the write {names.sink} was aborted before this task began to write.")

@@ -85,9 +85,14 @@ def commit_batch_write(plan: WritePlan, reports: Sequence[TaskReport]) -> None:
 
 
 def abort_batch_write(plan: WritePlan, write_id: str, tasks: int) -> None:
-    """Abort what any task of the write has left open, and keep out those that still run: the ids are this write's."""
+    """Abort what any task of the write has left open, and keep out those that still run: the ids are this write's.
+
+    Spark does not wait for the other tasks when one has failed. Those that have begun to write are fenced; those that
+    have not find the driver's id in use, and leave it.
+    """
     cluster = worker_clients().cluster(plan.options.client)
     names = SinkNames(plan.options.transactional_id_prefix, write_id)
+    init_transactional_id(cluster, names.of_driver, timeout_ms=plan.timeout_ms)
     for partition in range(tasks):
         init_transactional_id(cluster, names.of_task(partition), timeout_ms=plan.timeout_ms)
 

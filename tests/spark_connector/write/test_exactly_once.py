@@ -368,6 +368,12 @@ class TestBatchWrite:
         commit_batch_write(query.plan(), reports)
         assert query.visible() == ["a0", "b0"]
 
+    def test_a_task_that_begins_after_the_abort_opens_nothing(self, query: Query) -> None:
+        abort_batch_write(query.plan(), query.id, 2)
+        with pytest.raises(ConnectorError, match="PYKAFKA_SINK_ABORTED"):
+            self.task(query, 0, ["zombie"])
+        assert standing(query, 0) == "Empty"
+
     def test_an_abort_frees_readers_at_once_and_fences_tasks(self, query: Query) -> None:
         reports = [self.task(query, 0, ["a0"]), self.task(query, 1, ["b0"])]
         abort_batch_write(query.plan(), query.id, 2)
