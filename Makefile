@@ -53,7 +53,7 @@ readme: $(VENV)/.test-installed
 	$(BIN)/python -m tests.support.readme_tables
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse data
+	rm -rf $(VENV) build dist *.egg-info broker/records/_kernel*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse data
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per set of packages, so that the demo waits for nothing only the tests need.

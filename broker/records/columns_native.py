@@ -7,7 +7,8 @@ slower), as large as could be needed; what was not needed is given back.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
 
 import pyarrow as pa
 
@@ -17,6 +18,9 @@ from broker.records.column_types import HEADERS_TYPE, Columns, header_keys
 from broker.records.native import Kernel
 
 __all__ = ["decode_natively"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _MOST_BYTES: Final = 2**31 - 1
 """What Arrow's 32-bit offsets can address."""
@@ -54,17 +58,10 @@ def _reserve(size: int) -> pa.Buffer:
 
 def decode_natively(kernel: Kernel, sections: Sections, options: DecodeOptions) -> Columns:
     """The records of `sections`, of which there is one at least. Raises CorruptBatch."""
-    try:
-        return _decode(kernel, sections, options)
-    except ValueError as error:
-        raise CorruptBatch(str(error)) from None
-
-
-def _decode(kernel: Kernel, sections: Sections, options: DecodeOptions) -> Columns:
     parts, facts, wanted = sections.parts, sections.facts, options.fields
     most_rows = int(sections.record_count.sum())
     size = int((sections.end - sections.start).sum())
-    most_headers = kernel.count_headers(parts, facts) if "headers" in wanted else 0
+    most_headers = _asked(kernel.count_headers, parts, facts) if "headers" in wanted else 0
     rows, pairs = _Reserved(most_rows, size), _Reserved(most_headers, size)
     key, value = rows.binary("key" in wanted), rows.binary("value" in wanted)
     offset, timestamp = rows.numbers(8, "offset" in wanted), rows.numbers(8, "timestamp" in wanted)
@@ -73,7 +70,7 @@ def _decode(kernel: Kernel, sections: Sections, options: DecodeOptions) -> Colum
     lists = rows.edges(has), rows.validity(has)
     header_key, header_value = (pairs.edges(has), pairs.data(has)), pairs.binary(has)
     buffers = (*key, *value, offset, timestamp, timestamp_type, *lists, *header_key, *header_value)
-    found = kernel.decode(parts, facts, options.low, options.high, buffers)
+    found = _asked(kernel.decode, parts, facts, options.low, options.high, buffers)
     count, key_size, key_nulls, value_size, value_nulls, *of_headers = found
     headers = None
     if has:
@@ -90,6 +87,14 @@ def _decode(kernel: Kernel, sections: Sections, options: DecodeOptions) -> Colum
         num_rows=count,
         next_offset=sections.next_offset,
     )
+
+
+def _asked(function: Callable[P, T], *arguments: P.args, **nothing: P.kwargs) -> T:
+    """What the kernel answers. Raises CorruptBatch."""
+    try:
+        return function(*arguments, **nothing)
+    except ValueError as error:
+        raise CorruptBatch(str(error)) from None
 
 
 def _numbers(kind: pa.DataType, count: int, buffer: pa.Buffer | None) -> pa.Array | None:
