@@ -9,6 +9,7 @@ import logging
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
@@ -106,4 +107,4 @@ def _raw_where_bad(raw: pa.Array, decoded: Decoded) -> pa.Array:
         return pa.nulls(len(raw), pa.binary())
     bad = np.zeros(len(raw), bool)
     bad[list(decoded.bad)] = True
-    return pa.compute.if_else(pa.array(bad), raw, pa.scalar(None, pa.binary()))
+    return pc.if_else(pa.array(bad), raw, pa.scalar(None, pa.binary()))
