@@ -71,6 +71,8 @@ def _standing_without_gap(target: Target, site: LoadSite, to_load: str) -> list[
                 f"{entry.directory} is visible, but not a load of this commit log; move it away before a rewind"
             )
     tables = [entry.record for entry in entries if entry.record.format not in FILE_FORMATS and not entry.record.rewind]
+    if tables and not tables[0].format:
+        raise ConfigError(f"what load '{tables[0].load_id}' was is not known: it is pruned and has no manifest")
     if tables:
         raise ConfigError(f"format '{tables[0].format}' cannot be rewound: only loads into files can be taken back")
     records = [replace(entry.record, files=()) for entry in entries]

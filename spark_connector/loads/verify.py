@@ -95,6 +95,8 @@ def verify(
 
 def _check_load(entry: HistoryEntry, outputs: Outputs, log: LogRows) -> LoadCheck:
     record = entry.record
+    if not record.format:
+        return LoadCheck(record.load_id, (), ("its manifest is missing, and the commit log has forgotten it",), ())
     if record.format not in FILE_FORMATS:
         return LoadCheck(record.load_id, (), (), (f"what is in format '{record.format}' cannot be recounted",))
     if entry.directory is None:

@@ -56,7 +56,7 @@ class Service:
             assert self.process.poll() is None, self.errors
             return sum(json.loads(line)["rows"] for line in self.lines) >= count
 
-        eventually(are_there, 120)
+        eventually(are_there, 400)
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -109,6 +109,7 @@ def test_a_topic_that_does_not_exist_ends_the_service_with_status_1(tmp_path: Pa
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 def test_a_service_loads_what_comes_until_it_is_told_to_stop(tmp_path: Path, broker: BrokerProcess, topic: str) -> None:
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(1000)
