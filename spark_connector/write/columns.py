@@ -91,6 +91,7 @@ def _milliseconds(column: pa.Array | None, rows: int) -> pa.Array:
     now = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
     if column is None or column.null_count == rows:
         return pa.repeat(now, rows)
-    # Rounded down, as Spark shows and compares them; before 1970, too.
-    floored = pc.floor_temporal(column, unit="millisecond").cast(pa.timestamp("ms", column.type.tz)).cast(pa.int64())
-    return floored.fill_null(now)
+    micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
+    # Rounded down, as Spark shows and compares them; before 1970, too, which Arrow's own division would not.
+    floored = pa.array(micros.fill_null(0).to_numpy() // 1000)
+    return pc.if_else(column.is_valid(), floored, now)
