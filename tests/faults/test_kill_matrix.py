@@ -28,7 +28,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
         yield matrix
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "cell", [pytest.param(cell, marks=[pytest.mark.hdfs] * (cell.place is Place.HDFS), id=str(cell)) for cell in FAST]
 )

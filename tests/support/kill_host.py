@@ -24,15 +24,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import psutil
-import pyspark
 
 from tests.support.source_tree import ROOT
 from tests.support.spark_child import SETTINGS
+from tests.support.spark_home import SparkHome
 
 __all__ = ["Attempt", "SparkHost"]
 
 _START_TIMEOUT = 120.0  # seconds
-_JAVA_FLAGS = SETTINGS["spark.driver.extraJavaOptions"]
 
 
 @dataclass
@@ -56,12 +55,13 @@ class Attempt:
 class SparkHost:
     """A driver with a local master, or with two executors in JVMs of their own."""
 
-    def __init__(self, directory: Path, *, separate_executors: bool, settings: Mapping[str, str]) -> None:
+    def __init__(
+        self, home: SparkHome, directory: Path, *, separate_executors: bool, settings: Mapping[str, str]
+    ) -> None:
         """Starts at once; `wait_until_ready` before the first job. `directory` takes its log and scratch files."""
         self.directory = directory
         self.separate_executors = separate_executors
         self.log = directory / "driver.log"
-        home = _make_spark_home(directory / "spark")
         given = {
             "master": "local-cluster[2,1,1024]" if separate_executors else "local[2,4]",
             "settings": {
@@ -70,7 +70,8 @@ class SparkHost:
                 "spark.sql.warehouse.dir": str(directory / "warehouse"),
                 "spark.executor.memory": "700m",
                 "spark.ui.showConsoleProgress": "false",
-                "spark.executor.extraJavaOptions": _JAVA_FLAGS,
+                "spark.driver.extraJavaOptions": home.java_flags,
+                "spark.executor.extraJavaOptions": home.java_flags,
                 **settings,
             },
         }
@@ -78,7 +79,7 @@ class SparkHost:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.kill_jobs", json.dumps(given)],
                 cwd=ROOT,
-                env=_environment(home),
+                env=home.environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -170,7 +171,7 @@ class SparkHost:
                 process.kill()
         with self._process:
             self._process.kill()
-        for scratch in ("local", "spark", "warehouse"):
+        for scratch in ("local", "warehouse"):
             shutil.rmtree(self.directory / scratch, ignore_errors=True)
 
     def __enter__(self) -> Self:
@@ -215,22 +216,6 @@ class SparkHost:
                 if os.getsid(pid) == self._process.pid:
                     found.append(psutil.Process(pid))
         return found
-
-
-def _make_spark_home(home: Path) -> Path:
-    """PySpark's files by links: executors write logs below SPARK_HOME. Without pyspark.zip, which every Python daemon
-    would compile anew (1 s each, eight of them for a stream); they find the installed package instead."""
-    home.mkdir(parents=True)
-    for entry in Path(pyspark.__file__).parent.iterdir():
-        if entry.name != "python":
-            (home / entry.name).symlink_to(entry)
-    return home
-
-
-def _environment(home: Path) -> dict[str, str]:
-    """Of the driver and all its children. They may keep compiled modules, whatever the caller's environment says."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(home), "SPARK_LOCAL_IP": "127.0.0.1"}
 
 
 def _output_of(command: list[str]) -> str:

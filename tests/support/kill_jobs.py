@@ -10,22 +10,26 @@ Every job can be run again with the same arguments after any crash, as a user wo
 
 from __future__ import annotations
 
-import contextlib
 import faulthandler
 import json
 import os
+import queue
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 Arguments = dict[str, Any]
 Tell = Callable[..., None]
+
+_LOOK_EVERY_S = 0.05
 
 COLUMNS = ("topic", "partition", "offset", "key", "value")
 
@@ -87,7 +91,7 @@ def _run(writer: DataStreamWriter, arguments: Arguments, tell: Tell) -> None:
     query = writer.start() if is_topic else writer.start(arguments["output"])
     told = -1
     while query.isActive:
-        query.awaitTermination(0.1)
+        time.sleep(_LOOK_EVERY_S)
         for progress in query.recentProgress:
             if progress.batchId > told:
                 told = progress.batchId
@@ -113,8 +117,10 @@ def main() -> None:
     spark = builder.getOrCreate()
     spark.range(4).count()
     tell("ready")
-    for line in sys.stdin:
-        request = json.loads(line)
+    requests: queue.SimpleQueue[Arguments] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(requests,), daemon=True).start()
+    while True:
+        request = requests.get()
         tell("begun")
         try:
             JOBS[request["job"]](spark, request["arguments"], tell)
@@ -123,8 +129,12 @@ def main() -> None:
             tell("ended", error=f"{type(error).__name__}: {error}")
         else:
             tell("ended", error=None)
-    with contextlib.suppress(Exception):  # it may have lost its executors
-        spark.stop()
+
+
+def _listen(requests: queue.SimpleQueue[Arguments]) -> None:
+    for line in sys.stdin:
+        requests.put(json.loads(line))
+    os._exit(0)  # whoever started us is gone: so are his servers, and the job would go on trying
 
 
 if __name__ == "__main__":

@@ -23,12 +23,13 @@ from tests.support.kill_cells import Cell, Job, Victim
 from tests.support.kill_host import Attempt, SparkHost
 from tests.support.kill_servers import Servers
 from tests.support.kill_work import Work, work_of
+from tests.support.spark_home import SparkHome
 
 __all__ = ["Matrix", "Played"]
 
 Say = Callable[[str], None]
 
-_HANGS = 180.0  # seconds without an end
+_HANGS = 400.0  # seconds without an end; a cold job takes 10 on an idle machine, and 150 were seen on a busy one
 _TRIES = 5  # runs of a job after the last blow
 _AIMS = 4  # runs that may end before their blow falls
 _SECOND_BLOW = 0.25  # share of the rounds
@@ -62,6 +63,7 @@ class Matrix:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.servers = Servers(directory)
+        self.home = SparkHome(directory / "home")
         self._numbers = itertools.count(1)
         self._hosts: dict[bool, SparkHost] = {}
         self._fresh: set[SparkHost] = set()
@@ -95,7 +97,7 @@ class Matrix:
         settings = {f"spark.hadoop.{name}": value for name, value in HDFS_CLIENT_OPTIONS.items()}
         place = self._directory / f"spark-{next(self._numbers)}"
         place.mkdir()
-        host = SparkHost(place, separate_executors=separate_executors, settings=settings)
+        host = SparkHost(self.home, place, separate_executors=separate_executors, settings=settings)
         self._hosts[separate_executors] = host
         self._fresh.add(host)
         return host.wait_until_ready()
