@@ -84,6 +84,18 @@ class JsonDecoder:
         return pa.concat_arrays(struct.chunks) if isinstance(struct, pa.ChunkedArray) else struct
 
     def _one(self, raw: bytes) -> Any:
+        try:
+            return self._by_hand(raw)
+        except BadValue:
+            # Python gives up on what is nested deep or has thousands of digits, pyarrow does not where it is not asked
+            # for: what is good among good values must be good beside a bad one.
+            alone = pa.array([raw], pa.binary())
+            column = self._whole(alone) if self._wire is not None and _plain(alone) is None else None
+            if column is None:
+                raise
+            return column[0].as_py()
+
+    def _by_hand(self, raw: bytes) -> Any:
         if not raw.strip(b" \t\r\n"):
             return None
         try:

@@ -36,6 +36,9 @@ def one(schema: str, value: str | bytes) -> Any:
     raw = value.encode() if isinstance(value, str) else value
     others = [b'{"zzz":1}', b'{"zzz":"2"}']
     alone, among = decode(schema, raw), decode(schema, others[0], raw, others[1], None)
+    spoiled = decode(schema, raw, b'{"a":"x","a":{},"a":[[{"spoils":1}]]}')
+    assert repr(spoiled.column[0].as_py()) == repr(alone.column[0].as_py())
+    assert (0 in spoiled.bad) == bool(alone.bad)
     empty = dict.fromkeys(parse_ddl(schema)[i].name for i in range(parse_ddl(schema).num_fields))
     assert among.column[0].as_py() == among.column[2].as_py() == empty
     assert among.column[3].as_py() is None
@@ -189,6 +192,8 @@ def test_no_value_shifts_another_or_counts_for_more(values: list[bytes]) -> None
     marked = [part for n, value in enumerate(values) for part in (value, b'{"a":%d}' % (1000 + n))]
     decoded = decode(A_AND_B, *marked)
     rows = decoded.column.to_pylist()
+    spoiled = decode(A_AND_B, *marked, b'{"a":"x"}')
+    assert (spoiled.column.to_pylist()[:-1], [*decoded.bad, len(marked)]) == (rows, list(spoiled.bad))
     for number, value in enumerate(values):
         assert rows[2 * number + 1] == {"a": 1000 + number, "b": None}
         alone = decode(A_AND_B, value)
@@ -236,7 +241,7 @@ def test_whole_columns_and_single_values_are_read_alike(rows: list[dict[str, Any
             name: row.get(name) for name in ("a", "b", "d", "l", "t")
         }
     # The same one by one, which is what a column does in which one value is bad.
-    spoiled = decode(schema, *values, b"bad")
+    spoiled = decode(schema, *values, b'{"a":"x"}')
     assert spoiled.column.to_pylist()[:-1] == decoded.column.to_pylist()
 
 
