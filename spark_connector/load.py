@@ -1,4 +1,4 @@
-"""Exactly-once loads: what is new in a topic, into files, each record once, whatever is killed on the way.
+"""Exactly-once loads: what is new in topics, into files or a table, each record once, whatever is killed on the way.
 
     from spark_connector.load import load
     result = load(spark, bootstrap_servers="localhost:9092", topic="flights", to="/data/flights", group="flights")
@@ -7,6 +7,9 @@ A load reads from where the group's last load ended, writes to a hidden place be
 in one act. What was committed is in `<to>/load=<load id>/` and can be read by anything (`spark.read.parquet(to)`); a
 load that was killed is finished or thrown away by the next one. Two loads of one group at once: one wins, the other
 gets OffsetConflict. The protocol is loads/commit.py, this module puts the parts together. Works under Spark Connect.
+
+With `format="delta"`, or a database as `to`, rows and offsets are one commit of the table (loads/delta.py,
+loads/database.py), and that is what readers see.
 """
 
 from __future__ import annotations
@@ -17,16 +20,15 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from broker.errors import PykafkaError
-from spark_connector.loads.commit import published_directory
+from spark_connector.loads.destination import Destination
 from spark_connector.loads.output import read_ranges, write_output
-from spark_connector.loads.planner import LoadSite, finished_rerun, open_site, plan_load, recover
+from spark_connector.loads.planner import finished_rerun, open_destination, plan_load, recover
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.offset_store.base import OffsetConflict
-from spark_connector.storage import Storage
 
 __all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
 
@@ -69,8 +71,10 @@ def load(
     to: str,
     group: str,
     topic: str | Sequence[str] | None = None,
-    format: str = "parquet",
-    offsets: str = "files",
+    format: str | None = None,
+    table: str | None = None,
+    partition_by: str | Sequence[str] | None = None,
+    offsets: str | None = None,
     zookeeper_connect: str | None = None,
     starting_offsets: str = "earliest",
     max_records: int | None = None,
@@ -84,13 +88,17 @@ def load(
     """Load what is new and commit it; see the module.
 
     `topic`: one, several, or a comma-separated list; instead of it `options` may say `subscribePattern` or `assign`.
-    `to`: a local directory or `hdfs://…`. `format`: parquet, json, orc or avro; keys and values stay bytes (base64 in
-    json). `group` names the sequence of loads; `offsets` says where its offsets are kept: `files` (in `<to>/_offsets`)
-    or `zookeeper` (`zookeeper_connect`). `starting_offsets`: where a partition begins that the group has not loaded
-    yet, earliest or JSON. `max_records`: at most so many offsets in this load.
+    `to`: a local directory, `hdfs://…` or a database URL of SQLAlchemy, with `table` (or `…#table`). `format`: parquet
+    (default for a directory), json, orc, avro, delta, or sql (a database); keys and values stay bytes (base64 in json).
+    `partition_by`: columns that become directories, of topic, partition, date and hour (of the timestamp, in UTC).
+    `group` names the sequence of loads; `offsets` says where its offsets are kept: `files` (default; in
+    `<to>/_offsets`), `zookeeper` (`zookeeper_connect`), or `table`, for delta and sql the only one.
+    `starting_offsets`: where a partition begins that the group has not loaded yet, earliest or JSON. `max_records`: at
+    most so many offsets in this load.
     `options`: any of the reader's (`kafka.*`, `includeHeaders`, `minPartitions`, `endingTimestamp`, …);
-    `write_options`: the output format's (`compression`); `storage_options`: fsspec's, for `hdfs://` Hadoop client
-    settings, by default those that the session has under `spark.hadoop.`.
+    `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8);
+    `storage_options`: fsspec's, for `hdfs://` Hadoop client settings, by default those that the session has under
+    `spark.hadoop.`.
     `from_load`: load again, into an empty `to`, everything from that load up to where the group stands, and leave the
     group there; `from_directory`: the directory that load went to (offsets=files only).
 
@@ -98,43 +106,43 @@ def load(
     """
     storage_options = _hadoop_settings(spark, to) if storage_options is None else storage_options
     request = LoadRequest.build(
-        Target(to, group, offsets, zookeeper_connect, storage_options),
+        Target(to, group, offsets, zookeeper_connect, storage_options, format, table),
         bootstrap_servers=bootstrap_servers,
         topic=topic,
-        format=format,
         starting_offsets=starting_offsets,
         max_records=max_records,
         options=options or {},
         write_options=write_options or {},
         from_load=from_load,
         from_directory=from_directory,
+        partition_by=partition_by,
     )
     return run_load(request, lambda: spark, on_phase or _ignore)
 
 
 def run_load(request: LoadRequest, session: Callable[[], SparkSession], on_phase: Phase) -> LoadResult:
     """`load` with its arguments checked; `session` is called only when there is something to write."""
-    with open_site(request.target) as site:
+    with open_destination(request.target) as site:
         on_phase("repair", None)
         recovered = tuple(site.committer.repair())
         on_phase("plan", None)
         done = finished_rerun(request, site) if request.from_load else None
         if done is not None:
-            return _result(request, site.output, done, tuple(id for id in recovered if id != done.load_id))
+            return _result(request, site, done, tuple(id for id in recovered if id != done.load_id))
         record = plan_load(request, site)
         if record is None:
-            return _result(request, site.output, None, recovered)
+            return _result(request, site, None, recovered)
         on_phase("write", record)
         sealed = _write(request, site, record, session)
         on_phase("commit", sealed)
         site.committer.commit(sealed)
         on_phase("done", sealed)
-        return _result(request, site.output, sealed, recovered)
+        return _result(request, site, sealed, recovered)
 
 
 def _write(
     request: LoadRequest,
-    site: LoadSite,
+    site: Destination,
     record: LoadRecord,
     session: Callable[[], SparkSession],
 ) -> LoadRecord:
@@ -142,7 +150,7 @@ def _write(
     directory = site.committer.stage(record)
     try:
         frame = read_ranges(session(), record, request.options)
-        sealed = write_output(frame, record, site.output, directory, request.write_options)
+        sealed = _write_rows(frame, record, site, directory, request.write_options)
         site.committer.seal(sealed)
     except Exception as error:
         overtaken = site.committer.is_overtaken(record)
@@ -158,6 +166,18 @@ def _write(
     return sealed
 
 
+def _write_rows(
+    frame: DataFrame, record: LoadRecord, site: Destination, place: str, write_options: Mapping[str, str]
+) -> LoadRecord:
+    if site.output is not None:
+        site.prepare(record, frame.schema.json())
+        return write_output(frame, record, site.output, place, write_options)
+    # SQLAlchemy only for those who load into a database
+    from spark_connector.loads.database_output import write_rows
+
+    return write_rows(frame, record, site, place, write_options)
+
+
 def _failed(record: LoadRecord, error: Exception) -> LoadError:
     """What Spark could not do, and whether it might another time."""
     summary = _summary(error)
@@ -165,13 +185,15 @@ def _failed(record: LoadRecord, error: Exception) -> LoadError:
     return (LoadError if lasting else LoadInterrupted)(f"load {record.load_id} failed: {summary}")
 
 
-def _result(request: LoadRequest, output: Storage, record: LoadRecord | None, recovered: tuple[str, ...]) -> LoadResult:
+def _result(
+    request: LoadRequest, site: Destination, record: LoadRecord | None, recovered: tuple[str, ...]
+) -> LoadResult:
     return LoadResult(
         group=request.target.group,
-        output=output.url,
+        output=site.url,
         format=request.format,
         load_id=record.load_id if record else None,
-        path=output.url_of(published_directory(record.load_id)) if record else None,
+        path=site.path_of(record.load_id) if record else None,
         rows=record.rows if record else 0,
         ranges=record.ranges if record else (),
         recovered=recovered,

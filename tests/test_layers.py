@@ -63,6 +63,8 @@ DEMO_MAY_IMPORT = (*CONNECTOR_MAY_IMPORT, "broker.embedded")  # it starts a brok
 # The one place (or two) of each library that is hidden behind our own names.
 ONLY_IN = {
     "kio": {"broker/errors.py", "broker/protocol/"},
+    "deltalake": {"spark_connector/loads/delta.py", "spark_connector/loads/log_delta.py"},
+    "sqlalchemy": {"spark_connector/loads/"},
     "kazoo": {"broker/cluster/zk.py", "spark_connector/offset_store/zookeeper.py"},
     "pyspark": {
         "pyspark_pykafka.py",
@@ -78,6 +80,7 @@ ONLY_IN = {
         "spark_connector/load.py",
         "spark_connector/watch.py",
         "spark_connector/loads/avro_output.py",
+        "spark_connector/loads/database_output.py",
         "spark_connector/loads/output.py",
         "spark_connector/cli/",
         "spark_connector/demo/",
@@ -122,6 +125,9 @@ IMPORT_IN_FUNCTION = {
         "kazoo behind it, for those who keep offsets in ZooKeeper"
     ),
     ("spark_connector/loads/planner.py", "spark_connector.offset_store.zookeeper.ZooKeeperOffsetStore"): "the same",
+    ("spark_connector/loads/planner.py", "spark_connector.loads.delta.open_delta"): "optional: the extra `delta`",
+    ("spark_connector/loads/planner.py", "spark_connector.loads.database.open_database"): "optional: the extra `sql`",
+    ("spark_connector/load.py", "spark_connector.loads.database_output.write_rows"): "the same",
 }
 
 MAX_FILE_LINES = 400

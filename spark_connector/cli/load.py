@@ -20,6 +20,7 @@ from spark_connector.cli.pairs import parse_pairs
 from spark_connector.cli.session import LazySession
 from spark_connector.cli.verified import print_verified
 from spark_connector.cli.watching import Watching
+from spark_connector.loads.layout import PARTITION_COLUMNS
 from spark_connector.loads.planner import recover as recover_loads
 from spark_connector.loads.request import FORMATS, OFFSET_KINDS, LoadRequest, Target
 from spark_connector.loads.upkeep import prune
@@ -33,17 +34,32 @@ __all__ = ["load"]
 
 
 def load(
-    to: Annotated[str, typer.Option(help="Directory the loads go to: local or hdfs://.", metavar="DIR")],
+    to: Annotated[
+        str, typer.Option(help="Where the loads go: a directory, local or hdfs://, or a database.", metavar="DIR|URL")
+    ],
     group: Annotated[str, typer.Option(help="Name of this sequence of loads.", metavar="NAME")],
     bootstrap_server: Annotated[
         str, typer.Option("--bootstrap-server", "-b", help="Brokers to ask first.", metavar="HOST:PORT,…")
     ] = "127.0.0.1:9092",
     topic: Annotated[str | None, typer.Option(help="Topics, comma-separated.", metavar="NAME,…")] = None,
-    offsets: Annotated[str, typer.Option(help=f"Where the offsets are kept: {' or '.join(OFFSET_KINDS)}.")] = "files",
+    offsets: Annotated[
+        str | None,
+        typer.Option(help=f"Where the offsets are kept: {', '.join(OFFSET_KINDS)}. Default: as the format has it."),
+    ] = None,
     zookeeper: Annotated[
         str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
     ] = None,
-    format: Annotated[str, typer.Option(help=f"Output format: {', '.join(FORMATS)}.")] = "parquet",
+    format: Annotated[
+        str | None,
+        typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: parquet; for a database sql."),
+    ] = None,
+    table: Annotated[
+        str | None, typer.Option(help="Table of the database, where --to does not end in #TABLE.", metavar="NAME")
+    ] = None,
+    partition_by: Annotated[
+        str | None,
+        typer.Option(help=f"Columns that become directories: {', '.join(PARTITION_COLUMNS)}.", metavar="COLUMN,…"),
+    ] = None,
     starting_offsets: Annotated[
         str, typer.Option(help="Where a partition begins that was never loaded: earliest or JSON.")
     ] = "earliest",
@@ -78,9 +94,9 @@ def load(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Load what is new in a topic into files, each record exactly once."""
+    """Load what is new in topics into files or a table, each record exactly once."""
     settings = parse_pairs(conf, "--conf")
-    target = Target(to, group, offsets, zookeeper, _hadoop(settings))
+    target = Target(to, group, offsets, zookeeper, _hadoop(settings), format, table)
     _refuse_together(recover=recover, verify=verify, watch=watch)
     if not watch and (interval or max_loads):
         raise ConfigError("--interval and --max-loads go with --watch")
@@ -95,13 +111,13 @@ def load(
         target,
         bootstrap_servers=bootstrap_server,
         topic=topic,
-        format=format,
         starting_offsets=starting_offsets,
         max_records=max_records,
         options=parse_pairs(option, "--option"),
         write_options=parse_pairs(write_option, "--write-option"),
         from_load=from_load,
         from_directory=from_directory,
+        partition_by=partition_by,
     )
     if watch:
         seconds = parse_interval(interval) if interval else DEFAULT_INTERVAL

@@ -8,11 +8,12 @@ stays in the staging area and goes with it.
 
 from __future__ import annotations
 
+import itertools
 import json
 import posixpath
 import secrets
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,37 +25,28 @@ from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.avro_schema import avro_schema
+from spark_connector.loads.footers import Count
 from spark_connector.storage import Storage, open_storage
 
-__all__ = ["AvroDataSource", "Count", "read_avro_counts", "write_avro"]
-
-Count = tuple[str, int, int, int, int]
-"""(topic, partition, rows, lowest offset, highest offset)"""
+__all__ = ["AvroDataSource", "read_avro_counts", "write_avro"]
 
 _CODECS = ("snappy", "deflate", "null")
 _COUNTS = "counts.json"
 
-_HEADER = {
-    "type": "record",
-    "name": "Header",
-    "fields": [{"name": "key", "type": ["null", "string"]}, {"name": "value", "type": ["null", "bytes"]}],
-}
-_AVRO_TYPES: dict[str, Any] = {
-    "key": "bytes",
-    "value": "bytes",
-    "topic": "string",
-    "partition": "int",
-    "offset": "long",
-    "timestamp": {"type": "long", "logicalType": "timestamp-micros"},
-    "timestampType": "int",
-    "headers": {"type": "array", "items": ["null", _HEADER]},
-}
+_NULL = "__HIVE_DEFAULT_PARTITION__"  # as Spark names the directory of rows without a value
 
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()  # registering twice makes Spark warn
 
 
-def write_avro(frame: DataFrame, output: Storage, directory: str, write_options: Mapping[str, str]) -> None:
-    """Write the frame's rows to `directory` of `output`.
+def write_avro(
+    frame: DataFrame,
+    output: Storage,
+    directory: str,
+    write_options: Mapping[str, str],
+    partition_by: Sequence[str] = (),
+) -> None:
+    """Write the frame's rows to `directory` of `output`, in directories named by the columns `partition_by`.
 
     The only write option is `compression`: snappy (default), deflate or null. Raises ConfigError for others.
     """
@@ -62,9 +54,12 @@ def write_avro(frame: DataFrame, output: Storage, directory: str, write_options:
     if session not in _registered:
         session.dataSource.register(AvroDataSource)
         _registered.add(session)
+    if partition_by:  # so that a task has one file open at a time
+        frame = frame.sortWithinPartitions(*partition_by)
     writer = frame.write.format(AvroDataSource.name()).mode("append").option("codec", _codec(write_options))
     settings = json.dumps(output.options)
-    writer.option("url", output.url).option("directory", directory).option("storage", settings).save()
+    writer.option("url", output.url).option("directory", directory).option("storage", settings)
+    writer.option("layout", ",".join(partition_by)).save()
 
 
 def read_avro_counts(output: Storage, directory: str) -> list[Count]:
@@ -92,46 +87,48 @@ class AvroDataSource(DataSource):
         return "pykafka_load_avro"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        return _AvroWriter(dict(self.options), schema.fieldNames())
+        return _AvroWriter(dict(self.options))
 
 
 @dataclass
 class _Written(WriterCommitMessage):
-    """The file of one task (None: it had no rows) and what lies in it."""
+    """The files of one task (none when it had no rows) and what lies in them."""
 
-    file: str | None
+    files: list[str]
     counts: list[Count]
 
 
 class _AvroWriter(DataSourceArrowWriter):
     """Pickled to the executors; `commit` runs in another process of the driver."""
 
-    def __init__(self, options: Mapping[str, str], columns: list[str]) -> None:
+    def __init__(self, options: Mapping[str, str]) -> None:
         self._url = options["url"]
         self._storage_options = json.loads(options["storage"])
         self._directory = options["directory"]
         self._codec = options["codec"]
-        fields = [{"name": name, "type": ["null", _AVRO_TYPES[name]]} for name in columns]
-        self._schema = {"type": "record", "name": "KafkaRecord", "fields": fields}
+        self._by = [name for name in options["layout"].split(",") if name]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        batches = (batch for batch in iterator if batch.num_rows)
-        first = next(batches, None)
-        if first is None:
-            return _Written(None, [])
-        name = f"part-{secrets.token_hex(12)}.avro"
+        storage = self._open()
+        files: list[str] = []
         counts: dict[TopicPartition, Count] = {}
-        with self._open().open_output(self._attempt(name)) as file:
-            fastavro.writer(file, self._schema, _records(first, batches, counts), codec=self._codec)
-        return _Written(name, list(counts.values()))
+        for place, pieces in itertools.groupby(_pieces(iterator, self._by, counts), key=lambda piece: piece[0]):
+            name = posixpath.join(place, f"part-{secrets.token_hex(12)}.avro")
+            batches = (batch for _, batch in pieces)
+            first = next(batches)
+            with storage.open_output(self._attempt(name)) as file:
+                records = _records(itertools.chain([first], batches))
+                fastavro.writer(file, avro_schema(first.schema), records, codec=self._codec)
+            files.append(name)
+        return _Written(files, list(counts.values()))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         storage = self._open()
         storage.make_directory(self._directory)
         written = [message for message in messages if isinstance(message, _Written)]
         for message in written:
-            if message.file is not None:
-                storage.rename(self._attempt(message.file), f"{self._directory}/{message.file}")
+            for file in message.files:
+                storage.rename(self._attempt(file), f"{self._directory}/{file}")
         counts = [count for message in written for count in message.counts]
         storage.create(_beside(self._directory, _COUNTS), json.dumps(counts).encode())
 
@@ -142,17 +139,37 @@ class _AvroWriter(DataSourceArrowWriter):
         return _beside(self._directory, f"attempts/{name}")
 
 
-def _records(
-    first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], counts: dict[TopicPartition, Count]
-) -> Iterator[dict[str, Any]]:
-    batch: pa.RecordBatch | None = first
-    while batch is not None:
+def _pieces(
+    batches: Iterable[pa.RecordBatch], by: list[str], counts: dict[TopicPartition, Count]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """(directory, rows that go there), counted on the way; the rows come sorted by the columns `by`, which are left
+    out: the directory's name says them."""
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
         _count(batch, counts)
-        # As microseconds: fastavro would turn them back from datetime objects one by one.
+        if not by:
+            yield "", batch
+            continue
+        grouped = pa.Table.from_batches([batch]).group_by(by, use_threads=False).aggregate([([], "count_all")])
+        rest, start = batch.drop_columns(by), 0
+        for row in grouped.to_pylist():
+            yield "/".join(f"{name}={_shown(row[name])}" for name in by), rest.slice(start, row["count_all"])
+            start += row["count_all"]
+
+
+def _shown(value: Any) -> str:
+    return _NULL if value is None else str(value)
+
+
+def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
         index = batch.schema.get_field_index("timestamp")
-        micros = batch.column(index).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
-        yield from batch.set_column(index, "timestamp", micros).to_pylist()
-        batch = next(rest, None)
+        if index >= 0:
+            # As microseconds: fastavro would turn them back from datetime objects one by one.
+            micros = batch.column(index).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            batch = batch.set_column(index, "timestamp", micros)
+        yield from batch.to_pylist()
 
 
 def _count(batch: pa.RecordBatch, counts: dict[TopicPartition, Count]) -> None:

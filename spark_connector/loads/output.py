@@ -9,21 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import pyarrow.parquet
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.avro_output import Count, read_avro_counts, write_avro
+from spark_connector.loads.avro_output import read_avro_counts, write_avro
+from spark_connector.loads.footers import Count, count_rows, read_footers
+from spark_connector.loads.layout import DERIVED
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.storage import Storage
 
-__all__ = ["Written", "read_ranges", "write_output"]
+__all__ = ["Written", "check_rows", "read_ranges", "sum_counts", "write_output"]
 
-_FOOTER_THREADS = 8
+_SPARK_FORMATS = {"delta": "parquet"}  # what the files of a format are, where it is not itself
 
 
 class Written(NamedTuple):
@@ -38,7 +38,10 @@ class Written(NamedTuple):
 
 
 def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, str]) -> DataFrame:
-    """Exactly the planned offsets as a batch DataFrame. `options` are the reader's, without what says where to read."""
+    """Exactly the planned offsets as a batch DataFrame, with the columns of a partitioned layout (loads/layout.py).
+
+    `options` are the reader's, without what says where to read.
+    """
     partitions: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
@@ -46,7 +49,7 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
         partitions.setdefault(range.topic, []).append(range.partition)
         starts.setdefault(range.topic, {})[str(range.partition)] = range.start
         ends.setdefault(range.topic, {})[str(range.partition)] = range.end
-    return (
+    frame = (
         spark.read.format("pykafka")
         .options(**options)
         .option("assign", json.dumps(partitions))
@@ -54,6 +57,7 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
         .option("endingOffsets", json.dumps(ends))
         .load()
     )
+    return frame.withColumns({name: F.expr(DERIVED[name]) for name in record.partition_by if name in DERIVED})
 
 
 def write_output(
@@ -65,20 +69,25 @@ def write_output(
     """
     observation = Observation()
     observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-    if record.format == "avro":
-        write_avro(observed, output, directory, write_options)
+    format = _SPARK_FORMATS.get(record.format, record.format)
+    if format == "avro":
+        write_avro(observed, output, directory, write_options, record.partition_by)
     else:
-        observed.write.format(record.format).options(**write_options).save(output.url_of(directory))
-    written = _count(frame.sparkSession, record.format, output, directory)
-    _check(record, written, passed=int(observation.get["rows"]))
+        writer = observed.write.format(format).options(**write_options)
+        writer.partitionBy(*record.partition_by).save(output.url_of(directory))
+    written = _count(frame.sparkSession, format, output, directory)
+    check_rows(record, written, passed=int(observation.get["rows"]))
     return record.completed({tp: count.rows for tp, count in written.items()}, _data_files(output, directory))
 
 
-def _check(record: LoadRecord, written: Mapping[TopicPartition, Written], passed: int) -> None:
-    """Fewer rows than offsets are fine (compaction, transaction markers); anything else that differs is not."""
+def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Written], passed: int) -> None:
+    """Compare what was written with what Spark has read and with the ranges. Raises LoadError.
+
+    Fewer rows than offsets are fine (compaction, transaction markers); anything else that differs is not.
+    """
     total = sum(count.rows for count in written.values())
     if total != passed:
-        raise LoadError(f"load {record.load_id}: Spark read {passed} rows, but its output files hold {total}")
+        raise LoadError(f"load {record.load_id}: Spark read {passed} rows, but its output holds {total}")
     planned = {range.tp: range for range in record.ranges}
     for tp, count in sorted(written.items()):
         range = planned.get(tp)
@@ -98,7 +107,7 @@ def _count(spark: SparkSession, format: str, output: Storage, directory: str) ->
     if not _data_files(output, directory):
         return {}
     if format == "avro":
-        return _sum(read_avro_counts(output, directory))
+        return sum_counts(read_avro_counts(output, directory))
     if format == "parquet":
         counted = _count_by_footers(output, directory)
         if counted is not None:
@@ -108,27 +117,9 @@ def _count(spark: SparkSession, format: str, output: Storage, directory: str) ->
 
 def _count_by_footers(output: Storage, directory: str) -> dict[TopicPartition, Written] | None:
     """From the statistics of the row groups, without reading a row; None when a group mixes partitions."""
-    paths = [f"{directory}/{name}" for name in _data_files(output, directory)]
-
-    def read_footer(path: str) -> Any:
-        with output.open_input(path) as file:
-            return pyarrow.parquet.read_metadata(file)
-
-    with ThreadPoolExecutor(_FOOTER_THREADS) as pool:
-        footers = list(pool.map(read_footer, paths))
-    counts = [_count_of_row_group(footer.row_group(i)) for footer in footers for i in range(footer.num_row_groups)]
-    return None if None in counts else _sum(count for count in counts if count is not None)
-
-
-def _count_of_row_group(group: Any) -> Count | None:
-    columns = {column.path_in_schema: column.statistics for column in map(group.column, range(group.num_columns))}
-    statistics: list[Any] = [columns.get(name) for name in ("topic", "partition", "offset")]
-    if not all(each is not None and each.has_min_max for each in statistics):
-        return None
-    topic, partition, offset = statistics
-    if topic.min != topic.max or partition.min != partition.max:
-        return None
-    return topic.min, partition.min, group.num_rows, offset.min, offset.max
+    footers = read_footers(output, directory, _data_files(output, directory))
+    counts = [count_rows(name, footer) for name, footer in footers.items()]
+    return None if None in counts else sum_counts(count for file in counts if file is not None for count in file)
 
 
 def _count_by_spark(spark: SparkSession, format: str, url: str) -> dict[TopicPartition, Written]:
@@ -140,10 +131,11 @@ def _count_by_spark(spark: SparkSession, format: str, url: str) -> dict[TopicPar
         .agg(F.count(F.lit(1)).alias("rows"), F.min("offset").alias("low"), F.max("offset").alias("high"))
         .collect()
     )
-    return _sum((row.topic, row.partition, row.rows, row.low, row.high) for row in rows)
+    return sum_counts((row.topic, row.partition, row.rows, row.low, row.high) for row in rows)
 
 
-def _sum(counts: Iterable[Count]) -> dict[TopicPartition, Written]:
+def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Written]:
+    """Counts of files, row groups or tasks, added up per partition."""
     total: dict[TopicPartition, Written] = {}
     for topic, partition, *numbers in counts:
         tp, count = TopicPartition(topic, partition), Written(*numbers)
@@ -153,4 +145,8 @@ def _sum(counts: Iterable[Count]) -> dict[TopicPartition, Written]:
 
 def _data_files(output: Storage, directory: str) -> dict[str, int]:
     """Name → size of what readers will see: hidden files (_SUCCESS, checksums) are none of it."""
-    return {name: size for name, size in output.file_sizes(directory).items() if not name.startswith(("_", "."))}
+    return {name: size for name, size in output.tree_sizes(directory).items() if not _is_hidden(name)}
+
+
+def _is_hidden(name: str) -> bool:
+    return name.rpartition("/")[2].startswith(("_", "."))

@@ -1,4 +1,4 @@
-"""A load put on rails: its directory and commit log opened, its ranges looked up and planned.
+"""A load put on rails: its destination and commit log opened, its ranges looked up and planned.
 
 Called by load.py; asks the brokers, but starts no Spark. The rules of planning are in loads/plan.py, this module finds
 out what they are applied to. A load with `from_load` covers what the group's loads from that one on have covered.
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import LoadCommitter, published_directory
+from spark_connector.loads.destination import Destination
 from spark_connector.loads.log import FilesLoadLog, LoadLog
 from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun
 from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord
@@ -29,7 +30,7 @@ from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.storage import Storage, open_storage
 
-__all__ = ["LoadSite", "finished_rerun", "open_site", "plan_load", "recover"]
+__all__ = ["LoadSite", "finished_rerun", "open_destination", "open_site", "plan_load", "recover"]
 
 _KNOCK_TIMEOUT = 10.0  # seconds
 
@@ -42,24 +43,96 @@ class LoadSite:
     log: LoadLog
     committer: LoadCommitter
 
+    @property
+    def url(self) -> str:
+        return self.output.url
+
+    def prepare(self, record: LoadRecord, schema: str) -> None:
+        """Any directory takes any rows; but all loads of a directory must be laid out alike to be read as one."""
+        number = self.log.newest().sequence
+        before = self.log.record(number) if number else None
+        if before is None or before.output != self.url or before.rewind is not None or before.rows == 0:
+            return
+        if before.partition_by != record.partition_by:
+            raise ConfigError(
+                f"{self.url} is partitioned by {', '.join(before.partition_by) or 'nothing'} so far, not by "
+                f"{', '.join(record.partition_by) or 'nothing'}: keep partition_by, or use another directory"
+            )
+
+    def published(self, group: str) -> list[str]:
+        """Load ids of the group that are visible in the output."""
+        prefix = published_directory("")
+        found = (name.removeprefix(prefix) for name in self.output.names("") if name.startswith(prefix))
+        ids = ((name, LoadId.parse(name)) for name in found)
+        return [name for name, load_id in ids if load_id is not None and load_id.group == group]
+
+    def path_of(self, load_id: str) -> str:
+        return self.output.url_of(published_directory(load_id))
+
+
+@contextlib.contextmanager
+def open_destination(target: Target) -> Iterator[Destination]:
+    """The directory, the Delta table or the database, by the target's format. Raises as `open_site` does."""
+    if not target.is_table:
+        with open_site(target) as site:
+            yield site
+        return
+    destination = _open_table(target)
+    with _plain_errors(destination.url):
+        try:
+            yield destination
+        finally:
+            destination.log.close()
+
 
 @contextlib.contextmanager
 def open_site(target: Target) -> Iterator[LoadSite]:
     """The site for as long as the block runs. Raises ConfigError, OffsetStoreError; OSErrors come out as LoadError."""
+    if target.is_table:
+        raise ConfigError(f"this is for loads into files; format={target.format} keeps its rows in a table")
     output = open_storage(target.to, target.storage_options)
     if not output.renames_directories:
         raise ConfigError(f"'{target.to}': a load needs a file system with atomic rename: a local directory or hdfs://")
     _knock(output.url)
     log = _open_log(target, output)
+    with _plain_errors(target.to):
+        try:
+            if output.names("_delta_log"):
+                raise ConfigError(f"{output.url} is a Delta table: use format=delta, or another directory")
+            reopen = functools.partial(open_storage, options=target.storage_options)
+            yield LoadSite(output, log, LoadCommitter(output, log, target.group, reopen))
+        finally:
+            log.close()
+
+
+@contextlib.contextmanager
+def _plain_errors(where: str) -> Iterator[None]:
     try:
-        reopen = functools.partial(open_storage, options=target.storage_options)
-        yield LoadSite(output, log, LoadCommitter(output, log, target.group, reopen))
+        yield
     except PykafkaError:
         raise  # some of them are OSErrors too
     except OSError as error:
-        raise LoadInterrupted(f"{target.to}: {type(error).__name__}: {error}") from error
-    finally:
-        log.close()
+        raise LoadInterrupted(f"{where}: {type(error).__name__}: {error}") from error
+
+
+def _open_table(target: Target) -> Destination:
+    """What needs an extra is imported only for those who use it."""
+    try:
+        if target.format == "sql":
+            from spark_connector.loads.database import open_database
+
+            return open_database(target.address, target.group)
+        from spark_connector.loads.delta import open_delta
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"format={target.format} needs {error.name}: pip install 'pykafka-spark[{target.format}]'"
+        ) from error
+    output = open_storage(target.to, target.storage_options)
+    if not output.renames_directories:
+        raise ConfigError(f"'{target.to}': a Delta table must lie in a local directory or on hdfs://")
+    _knock(output.url)
+    with _plain_errors(output.url):
+        return open_delta(output, target.group)
 
 
 def recover(target: Target) -> list[str]:
@@ -67,7 +140,7 @@ def recover(target: Target) -> list[str]:
 
     Needs neither Spark nor a broker. Raises ConfigError, LoadError.
     """
-    with open_site(target.check()) as site:
+    with open_destination(target.check()) as site:
         return site.committer.repair()
 
 
@@ -92,7 +165,7 @@ def _knock(url: str) -> None:
         raise LoadInterrupted(f"nothing answers at {parts.netloc}, the NameNode of '{url}': {error}") from error
 
 
-def plan_load(request: LoadRequest, site: LoadSite) -> LoadRecord | None:
+def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
     """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError."""
     _refuse_foreign_loads(request.target, site)
     stored = site.log.offsets()
@@ -110,12 +183,13 @@ def plan_load(request: LoadRequest, site: LoadSite) -> LoadRecord | None:
         return None
     return LoadRecord(
         load_id=str(LoadId(request.target.group, number, secrets.token_hex(4))),
-        output=site.output.url,
+        output=site.url,
         format=request.format,
         offsets=site.log.kind,
         created_ms=time.time_ns() // 1_000_000,
         ranges=ranges,
         rerun_of=request.from_load,
+        partition_by=request.partition_by,
     )
 
 
@@ -137,7 +211,7 @@ def _look_up(options: SourceOptions, known: Collection[TopicPartition]) -> Bound
         reader.close()
 
 
-def _loads_since(request: LoadRequest, site: LoadSite) -> list[LoadRecord]:
+def _loads_since(request: LoadRequest, site: Destination) -> list[LoadRecord]:
     """The loads that a re-run covers: from `from_load` to the newest."""
     wanted = str(request.from_load)
     load_id = LoadId.parse(wanted)
@@ -158,32 +232,23 @@ def _loads_since(request: LoadRequest, site: LoadSite) -> list[LoadRecord]:
     return loads
 
 
-def finished_rerun(request: LoadRequest, site: LoadSite) -> LoadRecord | None:
+def finished_rerun(request: LoadRequest, site: Destination) -> LoadRecord | None:
     """The same re-run, when it was committed before (the caller was killed). Refuses an output with other loads."""
     number = site.log.newest().sequence
     newest = site.log.record(number) if number else None
-    if newest is not None and newest.rerun_of == request.from_load and newest.output == site.output.url:
+    if newest is not None and newest.rerun_of == request.from_load and newest.output == site.url:
         return newest
-    if _published_loads(request.target, site.output):
+    if site.published(request.target.group):
         raise ConfigError(
-            f"{site.output.url} holds loads of group '{request.target.group}' already: a re-run needs a directory of "
-            "its own"
+            f"{site.url} holds loads of group '{request.target.group}' already: a re-run needs a directory of its own"
         )
     return None
 
 
-def _refuse_foreign_loads(target: Target, site: LoadSite) -> None:
+def _refuse_foreign_loads(target: Target, site: Destination) -> None:
     """An output with loads that this commit log knows nothing of would be loaded a second time."""
-    if site.log.newest().sequence == 0 and _published_loads(target, site.output):
+    if site.log.newest().sequence == 0 and site.published(target.group):
         raise ConfigError(
-            f"{site.output.url} holds loads of group '{target.group}' that its offsets in {target.offsets} know "
+            f"{site.url} holds loads of group '{target.group}' that its offsets in {target.offsets} know "
             "nothing of: use the offset store they were made with, another group, or another directory"
         )
-
-
-def _published_loads(target: Target, output: Storage) -> list[str]:
-    """Load ids of the group that are visible in the output."""
-    prefix = published_directory("")
-    found = (name.removeprefix(prefix) for name in output.names("") if name.startswith(prefix))
-    ids = ((name, LoadId.parse(name)) for name in found)
-    return [name for name, load_id in ids if load_id is not None and load_id.group == target.group]

@@ -6,16 +6,20 @@ Built by load.py from its arguments. Everything wrong raises ConfigError saying 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from broker.errors import ConfigError
+from spark_connector.loads.database_url import DatabaseAddress, is_database_url
+from spark_connector.loads.layout import DERIVED, parse_partition_by
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 
-__all__ = ["FORMATS", "OFFSET_KINDS", "LoadRequest", "Target"]
+__all__ = ["FILE_FORMATS", "FORMATS", "OFFSET_KINDS", "LoadRequest", "Target"]
 
-FORMATS = ("parquet", "json", "orc", "avro")
-OFFSET_KINDS = ("files", "zookeeper")
+FILE_FORMATS = ("parquet", "json", "orc", "avro")
+FORMATS = (*FILE_FORMATS, "delta", "sql")
+OFFSET_KINDS = ("files", "zookeeper", "table")
+"""`table`: in the Delta table's log, or in the database; the only kind for these two, and for no other."""
 
 _PLACES = ("subscribe", "subscribepattern", "assign")
 _STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
@@ -25,29 +29,69 @@ _STORES = ("offsetstore", "offsetstore.path", "offsetstore.zookeeper.connect", "
 
 @dataclass(frozen=True)
 class Target:
-    """Where a group's loads go and where its offsets are kept; all that a repair needs."""
+    """Where a group's loads go and where its offsets are kept; all that a repair needs.
 
-    to: str
+    `to` is a directory or a database URL, whose password is not shown. `format` and `offsets` may be left to be told
+    from it: `check` fills them in.
+    """
+
+    to: str = field(repr=False)
     group: str
-    offsets: str = "files"
+    offsets: str | None = None
     zookeeper_connect: str | None = None
-    storage_options: Mapping[str, str] = field(default_factory=dict)
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    format: str | None = None
+    table: str | None = None
+
+    @property
+    def is_table(self) -> bool:
+        """Whether data and offsets are one thing: a Delta table or a database."""
+        return self.format in ("delta", "sql")
+
+    @property
+    def address(self) -> DatabaseAddress:
+        """The database. Raises ConfigError when `to` is none."""
+        return DatabaseAddress.parse(self.to, self.table)
 
     def check(self) -> Target:
-        """Itself when it can be used; else ConfigError."""
+        """Itself, with format and offsets filled in, when it can be used; else ConfigError."""
         if not self.to.strip():
-            raise ConfigError("load needs 'to': the directory, local or hdfs://, that the loads go to")
+            raise ConfigError("load needs 'to': a directory, local or hdfs://, or a database URL, that the loads go to")
         check_group(self.group)
-        if self.offsets not in OFFSET_KINDS:
+        format = self.format or _natural_format(self)
+        if format not in FORMATS:
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
+        if format != "sql" and is_database_url(self.to):
+            raise ConfigError(f"'to' is a database: format must be sql, not {format}")
+        is_table = format in ("delta", "sql")
+        offsets = self.offsets or ("table" if is_table else "files")
+        checked = replace(self, format=format, offsets=offsets)
+        if format == "sql":
+            _ = checked.address
+        elif self.table is not None:
+            raise ConfigError(f"table (--table) names a table of a database; it has no effect with format={format}")
+        checked._check_offsets(offsets, is_table)
+        return checked
+
+    def _check_offsets(self, offsets: str, is_table: bool) -> None:
+        if offsets not in OFFSET_KINDS:
             raise ConfigError(
-                f"offsets must be {' or '.join(OFFSET_KINDS)}, not '{self.offsets}': a load commits its offsets and "
-                "its data in one act, which a consumer group cannot"
+                f"offsets must be files or zookeeper, or table for format=delta and sql, not '{offsets}': a load "
+                "commits its offsets and its data in one act, which a consumer group cannot"
             )
-        if self.offsets == "zookeeper" and not self.zookeeper_connect:
+        if is_table and offsets != "table":
+            raise ConfigError(
+                f"format={self.format} keeps its offsets in the table itself, where they commit with the data: leave "
+                f"out offsets={offsets}"
+            )
+        if not is_table and offsets == "table":
+            raise ConfigError(f"offsets=table goes with format=delta or sql; {self.format} takes files or zookeeper")
+        if offsets == "zookeeper" and not self.zookeeper_connect:
             raise ConfigError("offsets=zookeeper needs 'zookeeper_connect' (--zookeeper): host:port[/chroot]")
-        if self.offsets == "files" and self.zookeeper_connect:
-            raise ConfigError("zookeeper_connect (--zookeeper) has no effect with offsets=files; leave one of them out")
-        return self
+        if offsets != "zookeeper" and self.zookeeper_connect:
+            raise ConfigError(
+                f"zookeeper_connect (--zookeeper) has no effect with offsets={offsets}; leave one of them out"
+            )
 
 
 @dataclass(frozen=True)
@@ -59,6 +103,7 @@ class LoadRequest:
     source: SourceOptions
     options: Mapping[str, str]
     write_options: Mapping[str, str]
+    partition_by: tuple[str, ...] = ()
     max_records: int | None = None
     from_load: str | None = None
     from_directory: str | None = None
@@ -70,17 +115,20 @@ class LoadRequest:
         *,
         bootstrap_servers: str,
         topic: str | Sequence[str] | None,
-        format: str,
         starting_offsets: str,
         max_records: int | None,
         options: Mapping[str, str],
         write_options: Mapping[str, str],
         from_load: str | None,
         from_directory: str | None,
+        format: str | None = None,
+        partition_by: str | Sequence[str] | None = None,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together."""
-        if format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
+        target = replace(target, format=format or target.format).check()
+        layout = parse_partition_by(partition_by)
+        if layout and target.format == "sql":
+            raise ConfigError("partition_by (--partition-by) is for files and Delta, not for tables of a database")
         if max_records is not None and max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {max_records}")
         _check_rerun(target, from_load, from_directory)
@@ -94,8 +142,25 @@ class LoadRequest:
         if not any(name in given for name in _STARTS):
             given["startingoffsets"] = starting_offsets
         source = parse_options(given, Mode.BATCH)
+        _check_columns(source.columns, layout)
         reader = {name: value for name, value in given.items() if name not in _PLACES + _STARTS + _ENDS}
-        return cls(target.check(), format, source, reader, write_options, max_records, from_load, from_directory)
+        return cls(
+            target, str(target.format), source, reader, write_options, layout, max_records, from_load, from_directory
+        )
+
+
+def _natural_format(target: Target) -> str:
+    return "sql" if target.table is not None or is_database_url(target.to) else "parquet"
+
+
+def _check_columns(columns: Sequence[str], partition_by: Sequence[str]) -> None:
+    """What a load counts its rows by, and what its directories are named by, must be read."""
+    needed = ["topic", "partition", "offset"]
+    if any(name in DERIVED for name in partition_by):
+        needed.append("timestamp")
+    missing = [name for name in needed if name not in columns]
+    if missing:
+        raise ConfigError(f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows")
 
 
 def _check_rerun(target: Target, from_load: str | None, from_directory: str | None) -> None:
@@ -103,6 +168,8 @@ def _check_rerun(target: Target, from_load: str | None, from_directory: str | No
         if from_directory is not None:
             raise ConfigError("from_directory (--from-dir) goes with from_load (--from)")
         return
+    if target.is_table:
+        raise ConfigError(f"from_load (--from) is for files; format={target.format} cannot load again")
     if target.offsets == "files" and from_directory is None:
         raise ConfigError(
             "from_load with offsets=files needs from_directory (--from-dir): the output directory that holds that load"

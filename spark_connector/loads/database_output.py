@@ -1,0 +1,141 @@
+"""The Spark side of a load into a database: tasks write Arrow batches into the staging table, many at once.
+
+Called by load.py; the tables, and the transaction that makes the rows visible, are loads/database.py's. PostgreSQL
+with psycopg takes them by COPY, made column by column; any other database by SQLAlchemy's executemany.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import sqlalchemy
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from sqlalchemy import Column, Connection, MetaData, Table
+
+from spark_connector.loads.database import ATTEMPT, DatabaseSite, column_types, open_engine, won_of
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.output import check_rows, sum_counts
+from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.sql_rows import as_copy, as_rows, parse_text_columns
+
+__all__ = ["DatabaseDataSource", "write_rows"]
+
+_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()  # registering twice makes Spark warn
+
+
+def write_rows(
+    frame: DataFrame, record: LoadRecord, site: Destination, staging: str, write_options: Mapping[str, str]
+) -> LoadRecord:
+    """Fill the staging table with the frame's rows; gives the record with the rows that are there.
+
+    The columns of write option `text` become strings; bytes that are not UTF-8 fail the load. Raises ConfigError, and
+    LoadError when the rows are not what they should be.
+    """
+    assert isinstance(site, DatabaseSite)
+    frame = _with_text(frame, write_options)
+    site.prepare(record, frame.schema.json())
+    session = frame.sparkSession
+    if session not in _registered:
+        session.dataSource.register(DatabaseDataSource)
+        _registered.add(session)
+    observation = Observation()
+    observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
+    # Spark hides the value of an option named url wherever it shows options (spark.sql.redaction.options.regex).
+    writer = observed.write.format(DatabaseDataSource.name()).mode("append").option("url", site.address.url)
+    writer.option("table", staging).option("schema", site.address.schema or "").save()
+    written = sum_counts(site.committer.count(record.load_id))
+    check_rows(record, written, passed=int(observation.get["rows"]))
+    return record.completed({tp: count.rows for tp, count in written.items()}, {})
+
+
+def _with_text(frame: DataFrame, write_options: Mapping[str, str]) -> DataFrame:
+    types = {field["name"]: field["type"] for field in json.loads(frame.schema.json())["fields"]}
+    columns = parse_text_columns(write_options, types)
+    return frame.withColumns({name: F.validate_utf8(F.col(name).cast("string")) for name in columns})
+
+
+class DatabaseDataSource(DataSource):
+    """Write-only, and only for `load`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pykafka_load_sql"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        options = self.options
+        return _DatabaseWriter(options["url"], options["table"], options["schema"] or None)
+
+
+@dataclass
+class _Attempt(WriterCommitMessage):
+    """What one attempt of a task has called itself; None when it had no rows."""
+
+    name: str | None
+
+
+class _DatabaseWriter(DataSourceArrowWriter):
+    """Pickled to the executors; `commit` runs in another process of the driver."""
+
+    def __init__(self, url: str, table: str, schema: str | None) -> None:
+        self._url = url
+        self._table = table
+        self._schema = schema
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        batches = (batch for batch in iterator if batch.num_rows)
+        first = next(batches, None)
+        if first is None:
+            return _Attempt(None)
+        attempt = secrets.token_hex(16)
+        engine = open_engine(self._url)
+        with engine.begin() as connection:
+            marked = _marked(first, batches, attempt)
+            if engine.dialect.driver == "psycopg":
+                _copy(connection, Table(self._table, MetaData(), schema=self._schema), marked)
+            else:
+                _insert(connection, self._staging(connection), marked)
+        return _Attempt(attempt)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        names = [message.name for message in messages if isinstance(message, _Attempt) and message.name]
+        with open_engine(self._url).begin() as connection:
+            won = Table(won_of(self._table), MetaData(), Column(ATTEMPT), schema=self._schema)
+            if names:
+                connection.execute(won.insert(), [{ATTEMPT: name} for name in names])
+
+    def _staging(self, connection: Connection) -> Table:
+        types = column_types(connection, self._table, self._schema)
+        for type in types.values():
+            if isinstance(type, sqlalchemy.JSON):
+                type.none_as_null = True  # no headers are NULL, not JSON's null
+        columns = [Column(name, type) for name, type in types.items()]
+        return Table(self._table, MetaData(), *columns, schema=self._schema)
+
+
+def _marked(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], attempt: str) -> Iterator[pa.RecordBatch]:
+    batch: pa.RecordBatch | None = first
+    while batch is not None:
+        yield batch.append_column(ATTEMPT, pa.repeat(attempt, batch.num_rows))
+        batch = next(rest, None)
+
+
+def _copy(connection: Connection, staging: Table, batches: Iterator[pa.RecordBatch]) -> None:
+    quote = connection.dialect.identifier_preparer
+    cursor = connection.connection.cursor()
+    for batch in batches:
+        names = ", ".join(quote.quote(name) for name in batch.schema.names)
+        with cursor.copy(f"COPY {quote.format_table(staging)} ({names}) FROM STDIN (FORMAT csv)") as copy:
+            copy.write(as_copy(batch))
+
+
+def _insert(connection: Connection, staging: Table, batches: Iterator[pa.RecordBatch]) -> None:
+    for batch in batches:
+        connection.execute(sqlalchemy.insert(staging), as_rows(batch))

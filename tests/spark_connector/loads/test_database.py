@@ -1,0 +1,166 @@
+"""A database as the destination of loads: which rows count, who may meddle, which tables are refused."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import sqlalchemy
+
+from broker.errors import ConfigError
+from spark_connector.loads.database import ATTEMPT, open_database, open_engine
+from spark_connector.loads.database_url import DatabaseAddress
+from spark_connector.loads.record import LoadInterrupted
+from spark_connector.offset_store.base import OffsetConflict
+from tests.support.crashing import CrashPoint
+from tests.support.table_harness import SPARK_SCHEMA, DatabaseWorld, begun, check_whole, sqlite_world
+
+_counter = itertools.count()
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> DatabaseWorld:
+    return sqlite_world(tmp_path)
+
+
+def test_rows_of_attempts_that_did_not_count_stay_out(sqlite: DatabaseWorld) -> None:
+    sqlite.load()  # the harness leaves such an attempt in every load
+    assert sqlite.visible() == sqlite.produced()
+
+
+def test_rows_that_vanished_before_the_commit_stop_it(sqlite: DatabaseWorld) -> None:
+    """As those of an unlogged table do in a crash of PostgreSQL."""
+
+    def vanish() -> None:
+        engine = open_engine(sqlite.address.url)
+        (name, *_) = [name for name in sqlite.leftovers() if not name.endswith("_won")]
+        with engine.begin() as connection:
+            connection.execute(sqlalchemy.text(f"DELETE FROM {name} WHERE {ATTEMPT} IS NOT NULL"))
+
+    with sqlite.opened(CrashPoint()) as site:
+        record = sqlite.plan(site)
+        assert record is not None
+        place = site.committer.stage(record)
+        site.prepare(record, SPARK_SCHEMA)
+        sealed = sqlite.write(site, record, place)
+        vanish()
+        with pytest.raises(LoadInterrupted, match="6 rows were staged and counted, but 0 are there now"):
+            site.committer.commit(sealed)
+        assert site.log.newest().sequence == 1
+    sqlite.load()
+    check_whole(sqlite)
+
+
+def test_offsets_set_by_another_program_void_a_load(sqlite: DatabaseWorld) -> None:
+    def meddle() -> None:
+        with open_engine(sqlite.address.url).begin() as connection:
+            connection.execute(sqlalchemy.text("UPDATE pykafka_offsets SET next_offset = 4"))
+
+    with pytest.raises(OffsetConflict, match=r"t-0: the offset in sqlite:.*rows is no longer 3"):
+        sqlite.load(CrashPoint(1, before=True, meanwhile=meddle))
+    assert sqlite.leftovers() == []
+
+
+def test_a_number_that_was_pruned_is_not_free(sqlite: DatabaseWorld) -> None:
+    with sqlite.opened(CrashPoint()) as site:
+        record = sqlite.plan(site)
+        assert record is not None
+        for _ in range(3):
+            sqlite.load()
+            sqlite.grow()
+        assert site.log.prune(1) == [1, 2, 3]
+        with pytest.raises(OffsetConflict):
+            site.log.append(record)
+
+
+def test_pruning_keeps_the_newest(sqlite: DatabaseWorld) -> None:
+    sqlite.load()
+    sqlite.grow()
+    sqlite.load()
+    with sqlite.opened(CrashPoint()) as site:
+        assert site.log.prune(1) == [1, 2]
+        assert site.log.sequences() == [3]
+    sqlite.grow()
+    sqlite.load()
+    check_whole(sqlite)
+
+
+def test_an_answer_that_was_lost_on_the_way_is_looked_up(sqlite: DatabaseWorld) -> None:
+    losses = iter([True])
+
+    def lose(connection: sqlalchemy.Connection) -> None:
+        if next(losses, False):
+            connection.connection.commit()  # it got there; what comes back is an error
+            raise sqlalchemy.exc.OperationalError("COMMIT", {}, Exception("server closed the connection"))
+
+    with sqlite.opened(CrashPoint()) as site:
+        record = sqlite.plan(site)
+        assert record is not None
+        place = site.committer.stage(record)
+        site.prepare(record, SPARK_SCHEMA)
+        sealed = sqlite.write(site, record, place)
+        sqlalchemy.event.listen(site.log._engine, "commit", lose)
+        site.committer.commit(sealed)
+    check_whole(sqlite)
+
+
+def test_a_table_with_more_columns_takes_rows(tmp_path: Path) -> None:
+    address = DatabaseAddress.parse(f"sqlite:///{tmp_path}/x.db", "rows")
+    with open_engine(address.url).begin() as connection:
+        connection.execute(
+            sqlalchemy.text(
+                "CREATE TABLE rows (id INTEGER PRIMARY KEY, value BLOB, topic TEXT, partition INTEGER, "
+                '"offset" BIGINT, timestamp DATETIME)'
+            )
+        )
+    world = begun(DatabaseWorld(address, "g"))
+    world.load()
+    check_whole(world)
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ("value BLOB, topic TEXT", "has no column partition, offset, timestamp"),
+        (
+            'value TEXT, topic TEXT, partition INTEGER, "offset" BIGINT, timestamp DATETIME',
+            "column value is to be loaded as bytes, but is TEXT there",
+        ),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(tmp_path: Path, columns: str, message: str) -> None:
+    address = DatabaseAddress.parse(f"sqlite:///{tmp_path}/x.db", "rows")
+    with open_engine(address.url).begin() as connection:
+        connection.execute(sqlalchemy.text(f"CREATE TABLE rows ({columns})"))
+    world = DatabaseWorld(address, "g")
+    world.grow()
+    with pytest.raises(ConfigError, match=message):
+        world.load()
+
+
+def test_nothing_there_is_one_clear_error() -> None:
+    address = DatabaseAddress.parse("postgresql+psycopg://u:secret@127.0.0.1:1/db", "rows")
+    with pytest.raises(LoadInterrupted, match="cannot connect to postgresql") as caught:
+        open_database(address, "g")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("url", ["nonsense://x/y", "postgresql+nonsense://x/y", "mysql://x/y"])
+def test_a_driver_that_is_not_there_is_a_wrong_setting(url: str) -> None:
+    with pytest.raises(ConfigError):
+        open_database(DatabaseAddress.parse(url, "rows"), "g")
+
+
+def test_a_schema_of_postgresql(postgres: str) -> None:
+    with open_engine(postgres).begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE SCHEMA IF NOT EXISTS apart"))
+    world = DatabaseWorld(DatabaseAddress.parse(postgres, f"apart.rows_{next(_counter)}"), f"g{next(_counter)}")
+    world.grow()
+    record = world.load()
+    assert record is not None
+    assert record.rows == 6
+    with open_engine(postgres).connect() as connection:
+        name = f"apart.{world.address.table}"
+        assert connection.execute(sqlalchemy.text(f"SELECT count(*) FROM {name}")).scalar_one() == 6
+    assert world.leftovers() == []

@@ -1,0 +1,64 @@
+"""A database as the target of a load: what names it, and what is never shown of it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.errors import ConfigError
+from spark_connector.loads.database_url import DatabaseAddress, is_database_url
+from spark_connector.loads.request import Target
+
+
+def test_the_table_stands_behind_the_url_or_apart() -> None:
+    url = "postgresql+psycopg://u@h:1/db"
+    assert DatabaseAddress.parse(f"{url}#t", None) == DatabaseAddress.parse(url, "t") == DatabaseAddress(url, "t")
+    assert DatabaseAddress.parse(f"{url}#s.t", None) == DatabaseAddress(url, "t", "s")
+    assert DatabaseAddress.parse(f"{url}#s.t", "s.t").shown == f"{url}#s.t"
+
+
+def test_a_sqlite_file_is_named_by_its_full_path() -> None:
+    assert DatabaseAddress.parse("sqlite:///x.db", "t").url == f"sqlite:///{os.getcwd()}/x.db"
+    assert DatabaseAddress.parse("sqlite:////a/x.db?mode=rw#t", None).url == "sqlite:////a/x.db?mode=rw"
+
+
+@given(st.text(st.characters(codec="ascii", exclude_characters="/?&", categories=("L", "N", "P", "S")), min_size=8))
+def test_a_password_is_never_shown(password: str) -> None:
+    password = f"<{password}>"
+    for to in (f"postgresql://u:{password}@h/db", f"postgresql://h/db?password={password.replace('#', '')}"):
+        secret = to.partition("u:")[2].partition("@h/db")[0] or password.replace("#", "")
+        target = Target(f"{to}#t", "g")
+        assert secret not in repr(target)
+        said = []
+        try:
+            address = DatabaseAddress.parse(f"{to}#t", None)
+            said = [address.shown, repr(address)]
+        except ConfigError as error:
+            said = [str(error)]
+        assert all(secret not in text for text in said)
+
+
+@pytest.mark.parametrize(
+    "to",
+    ["sqlite://", "sqlite:///:memory:", "postgresql://h/db", "postgresql://h/db#a;b", "/data", "postgresql://h/db#"],
+)
+def test_what_is_no_table_is_refused(to: str) -> None:
+    with pytest.raises(ConfigError):
+        DatabaseAddress.parse(to, None if "#" in to or "sqlite" not in to else "t")
+
+
+@pytest.mark.parametrize(
+    ("to", "expected"), [("sqlite:///x", True), ("mysql+pymysql://h/x", True), ("hdfs://h/x", False), ("/data", False)]
+)
+def test_a_database_is_told_from_a_directory(to: str, expected: bool) -> None:
+    assert is_database_url(to) is expected
+
+
+def test_format_and_offsets_follow_the_target(tmp_path: object) -> None:
+    told = {to: Target(to, "g").check() for to in ("/data", "sqlite:///x.db#t")}
+    assert [(target.format, target.offsets) for target in told.values()] == [("parquet", "files"), ("sql", "table")]
+    assert Target("/data", "g", format="delta").check().offsets == "table"
+    assert Target("odd+driver://h/db", "g", table="t").check().format == "sql"

@@ -1,0 +1,125 @@
+"""A Delta table as the destination of loads: what the log holds, who may write beside us, what is refused."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.delta import open_delta
+from spark_connector.loads.log_delta import DeltaLoadLog, read_transactions
+from spark_connector.loads.record import LoadRange
+from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.storage import open_storage
+from tests.support.crashing import CrashPoint
+from tests.support.table_harness import SCHEMA, SPARK_SCHEMA, DeltaWorld, delta_world, load_without_result, rows_of
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> DeltaWorld:
+    return delta_world(tmp_path)
+
+
+def test_groups_share_a_table(delta: DeltaWorld) -> None:
+    other = DeltaWorld(delta.output, "another", {TopicPartition("t", 9): 4})
+    delta.load(CrashPoint(1, before=False, meanwhile=functools.partial(load_without_result, other)))  # no conflict
+    assert delta.visible() == sorted(delta.produced() + [("t", 9, offset) for offset in range(4)])
+    with other.opened(CrashPoint()) as site:
+        assert site.log.offsets() == other.ends
+
+
+def test_other_writers_do_not_disturb(delta: DeltaWorld) -> None:
+    def write() -> None:
+        write_deltalake(delta.output.url, rows_of_partition_7(), mode="append")
+
+    delta.load(CrashPoint(1, before=False, meanwhile=write))
+    assert [row for row in delta.visible() if row[1] != 7] == delta.produced()
+
+
+def test_the_position_outlives_the_log(delta: DeltaWorld) -> None:
+    delta.load()
+    write_deltalake(delta.output.url, rows_of_partition_7(), mode="append")
+    table = DeltaTable(delta.output.url)
+    table.create_checkpoint()
+    for version in range(table.version()):
+        delta.output.remove(f"_delta_log/{version:020d}.json")
+    log = DeltaLoadLog(delta.output, delta.group)
+    assert log.offsets() == delta.ends
+    newest = log.newest()
+    assert (newest.sequence, newest.load_id) == (2, None)  # the record went with the log, the number did not
+    delta.grow()
+    assert delta.load() is not None
+    assert [row for row in delta.visible() if row[1] != 7] == delta.produced()
+
+
+def test_transactions_are_read_as_deltalake_reads_them(delta: DeltaWorld) -> None:
+    for number in range(12):
+        if number == 6:
+            DeltaTable(delta.output.url).create_checkpoint()
+        delta.grow(partitions=number + 1)
+        delta.load()
+    table = DeltaTable(delta.output.url)
+    found = read_transactions(delta.output, table.version())
+    assert len(found) == 13
+    assert found == {app: table.transaction_version(app) for app in found}
+
+
+def test_offsets_set_by_another_program_void_a_load(delta: DeltaWorld) -> None:
+    def meddle() -> None:
+        table = DeltaTable(delta.output.url)
+        moved = CommitProperties(app_transactions=[Transaction(f"{delta.group}/t/0", 4)])
+        table.create_write_transaction([], "append", table.schema(), commit_properties=moved)
+
+    with pytest.raises(OffsetConflict, match=r"stored offset is 4, expected 3"):
+        delta.load(CrashPoint(1, before=False, meanwhile=meddle))
+    assert delta.leftovers() == []
+
+
+def test_files_carry_their_bounds(delta: DeltaWorld) -> None:
+    delta.load()
+    actions = DeltaTable(delta.output.url).get_add_actions(flatten=True)
+    found = {(row["min.partition"], row["min.offset"], row["max.offset"]) for row in _as_rows(actions)}
+    assert found == {(0, 0, 2), (1, 0, 2), (0, 3, 5), (1, 3, 5)}
+    assert {row["num_records"] for row in _as_rows(actions)} == {3}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda table: table.alter.add_constraint({"few": "offset < 1000"}), r"delta\.constraints\.few"),
+        (None, "has no column 'headers'"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(
+    delta: DeltaWorld, change: Callable[[DeltaTable], None] | None, message: str
+) -> None:
+    if change is not None:
+        change(DeltaTable(delta.output.url))
+    schema = SPARK_SCHEMA if change else SPARK_SCHEMA.replace('"value"', '"headers"')
+    with delta.opened(CrashPoint()) as site:
+        record = delta.plan(site)
+        assert record is not None
+        with pytest.raises(ConfigError, match=message):
+            site.prepare(record, schema)
+
+
+def test_a_directory_of_files_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "_offsets" / "g").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="holds loads into files"):
+        open_delta(open_storage(str(tmp_path)), "g")
+
+
+def rows_of_partition_7() -> pa.Table:
+    return pa.Table.from_batches([rows_of(LoadRange("t", 7, 0, 3, None))], SCHEMA)
+
+
+def _as_rows(actions: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pa.table(actions).to_pylist()
+    return rows

@@ -1,0 +1,158 @@
+"""Loads into tables: a crash at every step, a rival at every step, in a Delta table, in SQLite and in PostgreSQL.
+
+Invariants after every crash: no row is visible that is not committed, none twice; and after the next load everything
+produced is visible exactly once and nothing else is left. No Spark: rows are written as its tasks write them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from spark_connector.loads.database_url import DatabaseAddress
+from spark_connector.loads.record import LoadError
+from spark_connector.offset_store.base import OffsetConflict
+from tests.support.crashing import Crash, CrashPoint
+from tests.support.table_harness import (
+    DatabaseWorld,
+    TableWorld,
+    begun,
+    check_whole,
+    delta_world,
+    load_without_result,
+    sqlite_world,
+)
+
+_counter = itertools.count()
+
+Worlds = Callable[[], TableWorld]
+World = TypeVar("World", bound=TableWorld)
+
+
+@pytest.fixture
+def postgres_world(postgres: str) -> Callable[[], DatabaseWorld]:
+    def make() -> DatabaseWorld:
+        number = next(_counter)
+        return begun(DatabaseWorld(DatabaseAddress.parse(postgres, f"rows_{number}"), f"group-{number}"))
+
+    return make
+
+
+@pytest.fixture(params=["delta", "sqlite", "postgres"])
+def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Worlds:
+    if request.param == "delta":
+        return lambda: delta_world(tmp_path)
+    if request.param == "sqlite":
+        return lambda: sqlite_world(tmp_path)
+    made: Worlds = request.getfixturevalue("postgres_world")
+    return made
+
+
+def steps_of_a_load(world: TableWorld) -> list[str]:
+    counting = CrashPoint()
+    world.load(counting)
+    return counting.steps
+
+
+def test_loads_follow_each_other_without_gap(worlds: Worlds) -> None:
+    world = worlds()
+    for _ in range(3):
+        assert world.load() is not None
+        check_whole(world)
+        world.grow(partitions=3)
+    assert world.load() is not None
+    assert world.load() is None
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_crash_at_any_step_is_repaired_by_the_next_load(worlds: Worlds, before: bool) -> None:
+    world = worlds()
+    if isinstance(world, DatabaseWorld) and not before:
+        return  # before the next statement is after this one
+    steps = steps_of_a_load(world)
+    assert len(steps) >= 5, steps
+    for number in range(1, len(steps) + 1):
+        world = worlds()
+        first = world.produced()[:3]
+        with pytest.raises(Crash):
+            world.load(CrashPoint(number, before=before))
+        visible = world.visible()
+        assert len(set(visible)) == len(visible), steps[number - 1]
+        assert set(first) <= set(visible), steps[number - 1]
+        world.grow()
+        world.load()
+        check_whole(world, steps[number - 1])
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_rival_at_any_step_leaves_one_winner(worlds: Worlds, before: bool) -> None:
+    world = worlds()
+    if isinstance(world, DatabaseWorld) and not before:
+        return
+    steps = steps_of_a_load(world)
+    for number, step in enumerate(steps, 1):
+        world = worlds()
+        if isinstance(world, DatabaseWorld) and _holds_a_lock(steps, number):
+            continue  # the rival would wait for us, and we for it
+        slow = CrashPoint(number, before=before, meanwhile=functools.partial(load_without_result, world))
+        with contextlib.suppress(OffsetConflict, LoadError):
+            world.load(slow)
+        assert world.visible() == world.produced(), step
+        world.grow()
+        world.load()
+        check_whole(world, step)
+
+
+def _holds_a_lock(steps: list[str], number: int) -> bool:
+    """Whether the step is within a transaction: there is a change between it and the commit before it."""
+    begin = number - 1
+    while begin > 0 and steps[begin - 1] != "COMMIT":
+        begin -= 1
+    return number - 1 > begin
+
+
+def test_of_two_loads_of_one_range_one_wins_and_the_other_is_told(worlds: Worlds) -> None:
+    world = worlds()
+    rival = CrashPoint(1, before=False, meanwhile=functools.partial(load_without_result, world))
+    with pytest.raises(OffsetConflict, match=world.group):
+        world.load(rival)
+    check_whole(world)
+
+
+def test_a_commit_that_is_made_again_does_nothing(worlds: Worlds) -> None:
+    world = worlds()
+    record = world.load()
+    assert record is not None
+    with world.opened(CrashPoint()) as site:
+        site.log.append(record)
+        assert site.log.newest().load_id == record.load_id
+    assert world.visible() == world.produced()
+
+
+def test_a_load_that_lost_its_number_knows_it(worlds: Worlds) -> None:
+    world = worlds()
+    with world.opened(CrashPoint()) as site:
+        record = world.plan(site)
+        assert record is not None
+        assert not site.committer.is_overtaken(record)
+        world.load()
+        assert site.committer.is_overtaken(record)
+
+
+def test_the_log_tells_records_and_numbers(worlds: Worlds) -> None:
+    world = worlds()
+    second = world.load()
+    assert second is not None
+    with world.opened(CrashPoint()) as site:
+        assert site.log.sequences() == [1, 2]
+        record = site.log.record(2)
+        assert record is not None
+        assert (record.load_id, record.rows, record.ranges) == (second.load_id, 6, second.ranges)
+        assert site.log.record(3) is None
+        assert site.log.offsets() == world.ends

@@ -1,0 +1,186 @@
+"""`load` into Delta tables and databases, laid out by date, from many topics, with real Spark and broker."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import fastavro
+import pyarrow.dataset
+import pytest
+import sqlalchemy
+from deltalake import DeltaTable
+
+from broker.errors import ConfigError
+from spark_connector.load import LoadResult, load, recover
+from spark_connector.loads.record import LoadError
+from spark_connector.loads.request import Target
+from tests.support.broker_process import BrokerProcess
+from tests.support.topic_data import TopicData
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+POSITION = ["topic", "partition", "offset"]
+
+
+class Loads:
+    def __init__(self, spark: SparkSession, data: TopicData) -> None:
+        self.spark, self.data = spark, data
+        self.group = f"g-{data.topic}"
+
+    def __call__(self, to: object, **arguments: Any) -> LoadResult:
+        common = {"bootstrap_servers": self.data.bootstrap, "topic": self.data.topic, "group": self.group}
+        return load(self.spark, to=str(to), **{**common, **arguments})
+
+
+@pytest.fixture
+def loads(spark: SparkSession, broker: BrokerProcess, topic: str) -> Loads:
+    data = TopicData(broker.bootstrap, topic, partitions=2)
+    data.produce(20, headers=[("h", b"\x01")])
+    return Loads(spark, data)
+
+
+def positions(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row[name] for name in POSITION) for row in rows)
+
+
+def test_a_delta_table_takes_load_after_load(loads: Loads, tmp_path: Path) -> None:
+    table = tmp_path / "table"
+    arguments = {"format": "delta", "partition_by": ["date", "hour"], "options": {"includeHeaders": "true"}}
+    first = loads(table, **arguments)
+    loads.data.produce(6)
+    assert (first.rows, loads(table, **arguments).rows, loads(table, **arguments).rows) == (20, 6, 0)
+    assert first.path == f"file://{table}"
+    rows = DeltaTable(str(table)).to_pyarrow_table().to_pylist()
+    assert positions(rows) == loads.data.positions()
+    for row in rows:
+        assert (row["key"], row["value"]) == loads.data.record(row["partition"], row["offset"])
+        assert (row["date"], row["hour"]) == (row["timestamp"].date(), row["timestamp"].hour)
+    assert rows[0]["headers"] in ([{"key": "h", "value": b"\x01"}], None)
+    loads.data.produce(1)
+    with pytest.raises(ConfigError, match=r"partitioned by \['date', 'hour'\]"):
+        loads(table, format="delta")
+    assert recover(Target(str(table), loads.group, format="delta")) == []
+    with pytest.raises(ConfigError, match="is a Delta table"):
+        loads(table)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_database_takes_load_after_load(
+    loads: Loads, kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    url = f"sqlite:///{tmp_path}/x.db" if kind == "sqlite" else request.getfixturevalue("postgres")
+    name = f"rows_{loads.data.topic.replace('-', '_')}"[-60:]
+    arguments = {"options": {"includeHeaders": "true"}, "write_options": {"text": "key"}}
+    assert loads(f"{url}#{name}", **arguments).rows == 20
+    loads.data.produce(6)
+    assert loads(url, table=name, **arguments).rows == 6
+    engine = sqlalchemy.create_engine(url)
+    table = sqlalchemy.Table(name, sqlalchemy.MetaData(), autoload_with=engine)
+    with engine.connect() as connection:
+        rows = [dict(row._mapping) for row in connection.execute(sqlalchemy.select(table))]
+    engine.dispose()
+    assert positions(rows) == loads.data.positions()
+    for row in rows:
+        key, value = loads.data.record(row["partition"], row["offset"])
+        assert (row["key"], bytes(row["value"])) == (key.decode(), value)
+        assert row["timestamp"].year > 2020
+    header = {"key": "h", "value": base64.b64encode(b"\x01").decode()}
+    assert [row["headers"] for row in rows].count([header]) == 20
+    assert [row["headers"] for row in rows].count(None) == 6
+
+
+def test_bytes_that_are_no_text_fail_the_load_and_leave_nothing(loads: Loads, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/x.db"
+    loads.data._producer.produce(loads.data.topic, b"\xff\xfe", b"k", 0)
+    loads.data._producer.flush(30)
+    with pytest.raises(LoadError, match="UTF"):
+        loads(url, table="rows", write_options={"text": "value"})
+    with sqlalchemy.create_engine(url).connect() as connection:
+        assert [name for name in sqlalchemy.inspect(connection).get_table_names() if "staged" in name] == []
+        assert connection.execute(sqlalchemy.text("SELECT count(*) FROM rows")).scalar_one() == 0
+    assert loads(url, table="rows2").rows == 21
+
+
+@pytest.mark.parametrize("format", ["parquet", "orc", "json", "avro"])
+def test_partitioned_files(loads: Loads, format: str, tmp_path: Path) -> None:
+    to = tmp_path / "out"
+    by = ["date", "topic"]
+    assert loads(to, format=format, partition_by=by).rows == 20
+    loads.data.produce(6)
+    assert loads(to, format=format, partition_by="date,topic").rows == 6
+    if format == "avro":
+        files = list(to.glob("load=*/date=*/topic=*/*.avro"))
+        rows = [
+            {"topic": path.parent.name.removeprefix("topic="), **record}
+            for path in files
+            for record in fastavro.reader(path.open("rb"))
+            if isinstance(record, dict)
+        ]
+    else:
+        read = loads.spark.read.format(format).load(str(to)).select(*POSITION, "date", "timestamp")
+        rows = [row.asDict() for row in read.collect()]
+        if format != "json":
+            assert all(row["date"] == row["timestamp"].date() for row in rows)
+    assert positions(rows) == loads.data.positions()
+    if format == "parquet":
+        hive = pyarrow.dataset.dataset(to, format="parquet", partitioning="hive")
+        assert hive.count_rows() == 26
+        loads.data.produce(1)
+        with pytest.raises(ConfigError, match="is partitioned by date, topic so far, not by nothing"):
+            loads(to, format=format)
+
+
+@pytest.mark.parametrize("format", ["parquet", "avro", "delta"])
+def test_many_topics_at_once(
+    spark: SparkSession, broker: BrokerProcess, topic: str, format: str, tmp_path: Path
+) -> None:
+    topics = [TopicData(broker.bootstrap, f"{topic}-{number}", partitions=number + 1) for number in range(4)]
+    for number, data in enumerate(topics):
+        data.produce(5 * number)
+    result = load(
+        spark,
+        bootstrap_servers=broker.bootstrap,
+        topic=[data.topic for data in topics],
+        to=str(tmp_path / "out"),
+        group="g",
+        format=format,
+        partition_by=["topic", "partition"],
+    )
+    assert result.rows == 30
+    names = {path.parent.parent.name for path in (tmp_path / "out").rglob("part-*")}
+    assert names == {f"topic={data.topic}" for data in topics[1:]}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"format": "delta", "offsets": "files"}, "keeps its offsets in the table itself"),
+        ({"format": "delta", "offsets": "zookeeper", "zookeeper_connect": "x:1"}, "keeps its offsets in the table"),
+        ({"offsets": "table"}, "offsets=table goes with format=delta or sql"),
+        ({"format": "sql"}, "needs 'to' to be a database URL"),
+        ({"to": "sqlite:///x.db"}, "needs a table"),
+        ({"to": "sqlite:///x.db#a", "table": "b"}, "leave one of them out"),
+        ({"to": "sqlite://", "table": "b"}, "needs a file"),
+        ({"to": "sqlite:///x.db#a", "format": "parquet"}, "format must be sql, not parquet"),
+        ({"to": "sqlite:///x.db#pykafka_loads"}, "begin with pykafka_"),
+        ({"to": "sqlite:///x.db#a", "partition_by": "date"}, "not for tables of a database"),
+        ({"to": "sqlite:///x.db#a", "write_options": {"batch": "1"}}, "takes the write option 'text' only"),
+        ({"to": "sqlite:///x.db#a", "write_options": {"text": "offset"}}, "no column of bytes"),
+        ({"to": "sqlite:///x.db#a", "from_load": "x"}, "loads files again"),
+        ({"partition_by": "day"}, "must name columns of topic, partition, date, hour, not 'day'"),
+        ({"partition_by": ["date", "date"]}, "names 'date' twice"),
+        ({"options": {"columns": "value,topic"}}, "leaves out partition, offset"),
+        ({"options": {"columns": "topic,partition,offset"}, "partition_by": "hour"}, "leaves out timestamp"),
+        ({"format": "delta", "to": "memory://x/y"}, "must lie in a local directory or on hdfs"),
+    ],
+)
+def test_a_wrong_argument_is_one_clear_error(
+    loads: Loads, arguments: Mapping[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=message):
+        loads(**{"to": str(tmp_path / "out"), **arguments})

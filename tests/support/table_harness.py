@@ -1,0 +1,276 @@
+"""Loads into tables without Spark and broker: a real Delta table or database, rows written as Spark's tasks write them.
+
+Used by the tests of loads/delta.py and loads/database.py. A `TableWorld` is what all processes share; its `load` is one
+process that loads what is new, through whatever `CrashPoint` it is given.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import secrets
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet
+import sqlalchemy
+from deltalake import DeltaTable
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.database import DatabaseCommitter, DatabaseSite, open_engine
+from spark_connector.loads.database_output import _Attempt, _DatabaseWriter
+from spark_connector.loads.database_url import DatabaseAddress
+from spark_connector.loads.delta import DeltaCommitter, DeltaSite
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.log_database import DatabaseLoadLog
+from spark_connector.loads.log_delta import DeltaLoadLog
+from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
+from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.storage import Storage, open_storage
+from tests.support.crashing import CrashPoint
+
+Row = tuple[str, int, int]
+"""(topic, partition, offset)"""
+
+_counter = itertools.count()
+
+SCHEMA = pa.schema(
+    [
+        ("value", pa.binary()),
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.timestamp("us", "UTC")),
+    ]
+)
+SPARK_SCHEMA = json.dumps(
+    {
+        "type": "struct",
+        "fields": [
+            {"name": name, "type": type, "nullable": True, "metadata": {}}
+            for name, type in zip(SCHEMA.names, ["binary", "string", "integer", "long", "timestamp"], strict=True)
+        ],
+    }
+)
+
+
+def rows_of(range_: LoadRange) -> pa.RecordBatch:
+    """The records of a range, their content told by their position."""
+    offsets = list(range(range_.start, range_.end))
+    columns = [
+        [f"{range_.topic}-{range_.partition}-{offset}".encode() for offset in offsets],
+        [range_.topic] * len(offsets),
+        [range_.partition] * len(offsets),
+        offsets,
+        [1_700_000_000_000_000 + offset for offset in offsets],
+    ]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+
+
+@dataclass
+class TableWorld:
+    """A table, and a topic whose partitions grow. `ends` may be shared by the worlds of several groups."""
+
+    group: str
+    ends: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def grow(self, partitions: int = 2, count: int = 3) -> None:
+        for partition in range(partitions):
+            tp = TopicPartition("t", partition)
+            self.ends[tp] = self.ends.get(tp, 0) + count
+
+    def load(self, crash: CrashPoint | None = None) -> LoadRecord | None:
+        """One load, as load.py does it; None when there is nothing new."""
+        with self.opened(crash or CrashPoint()) as site:
+            committer = site.committer
+            committer.repair()
+            record = self.plan(site)
+            if record is None:
+                return None
+            place = committer.stage(record)
+            try:
+                site.prepare(record, SPARK_SCHEMA)
+                sealed = self.write(site, record, place)
+                committer.seal(sealed)
+            except Exception as error:
+                if not committer.is_overtaken(record):
+                    raise
+                committer.discard(record.load_id)
+                raise OffsetConflict(f"group '{self.group}' was overtaken") from error
+            committer.commit(sealed)
+            return sealed
+
+    def plan(self, site: Destination) -> LoadRecord | None:
+        stored = site.log.offsets()
+        ranges = tuple(
+            LoadRange(tp.topic, tp.partition, stored.get(tp, 0), end, stored.get(tp))
+            for tp, end in sorted(self.ends.items())
+            if end > stored.get(tp, 0)
+        )
+        if not ranges:
+            return None
+        load_id = LoadId(self.group, site.log.newest().sequence + 1, secrets.token_hex(4))
+        return LoadRecord(str(load_id), site.url, "parquet", site.log.kind, 0, ranges)
+
+    def produced(self) -> list[Row]:
+        return sorted((tp.topic, tp.partition, offset) for tp, end in self.ends.items() for offset in range(end))
+
+    def opened(self, crash: CrashPoint) -> Any:
+        """The destination, every change of which is a step of `crash`."""
+        raise NotImplementedError
+
+    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
+        raise NotImplementedError
+
+    def visible(self) -> list[Row]:
+        """Every row that a reader of the table finds, duplicates included."""
+        raise NotImplementedError
+
+    def leftovers(self) -> list[str]:
+        """What is there beside the table and the log."""
+        raise NotImplementedError
+
+
+World = TypeVar("World", bound=TableWorld)
+
+
+class DeltaWorld(TableWorld):
+    """A Delta table in a directory."""
+
+    def __init__(self, output: Storage, group: str, ends: dict[TopicPartition, int] | None = None) -> None:
+        super().__init__(group, {} if ends is None else ends)
+        self.output = output
+
+    @contextmanager
+    def opened(self, crash: CrashPoint) -> Iterator[DeltaSite]:
+        output = crash.guard(self.output, ("create", "rename", "remove", "make_directory"))
+        log = crash.guard(DeltaLoadLog(self.output, self.group), ("append",))
+        yield DeltaSite(output, log, DeltaCommitter(output, log, self.group))
+
+    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
+        for range in record.ranges:
+            sink = pa.BufferOutputStream()
+            pyarrow.parquet.write_table(pa.Table.from_batches([rows_of(range)]), sink)
+            assert site.output is not None
+            site.output.create(f"{place}/part-{range.partition}.parquet", sink.getvalue().to_pybytes())
+        rows = {range.tp: range.size for range in record.ranges}
+        return record.completed(rows, self.output.tree_sizes(place))
+
+    def visible(self) -> list[Row]:
+        if not DeltaTable.is_deltatable(self.output.url):
+            return []
+        rows = DeltaTable(self.output.url).to_pyarrow_table(columns=["topic", "partition", "offset"]).to_pylist()
+        return sorted((row["topic"], row["partition"], row["offset"]) for row in rows)
+
+    def leftovers(self) -> list[str]:
+        staged = self.output.names("_staging/table")
+        committed = DeltaLoadLog(self.output, self.group)
+        loads = {record.load_id for record in map(committed.record, committed.sequences()) if record}
+        directories = {name for name in self.output.names("") if not name.startswith("_")}
+        return staged + sorted(name for name in directories - loads if f"{self.group}-0" in name)
+
+
+class DatabaseWorld(TableWorld):
+    """A table in a database; every statement is a step."""
+
+    def __init__(self, address: DatabaseAddress, group: str, ends: dict[TopicPartition, int] | None = None) -> None:
+        super().__init__(group, {} if ends is None else ends)
+        self.address = address
+
+    @contextmanager
+    def opened(self, crash: CrashPoint) -> Iterator[DatabaseSite]:
+        engine = open_engine(self.address.url)
+        _count_statements(engine, crash)
+        log = DatabaseLoadLog(engine, self.group, self.address.shown)
+        try:
+            yield DatabaseSite(self.address, log, DatabaseCommitter(engine, self.address, log, self.group))
+        finally:
+            engine.dispose()
+
+    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
+        writer = _DatabaseWriter(self.address.url, place, self.address.schema)
+        messages = [writer.write(iter([rows_of(range)])) for range in record.ranges]
+        writer.write(iter([rows_of(record.ranges[0])]))  # an attempt that Spark does not count
+        writer.commit([*messages, _Attempt(None)])
+        assert isinstance(site, DatabaseSite)
+        counts = {TopicPartition(topic, partition): rows for topic, partition, rows, _, _ in self._counts(site, record)}
+        return record.completed(counts, {})
+
+    def visible(self) -> list[Row]:
+        table = sqlalchemy.table(
+            self.address.table, *map(sqlalchemy.column, ("topic", "partition", "offset")), schema=self.address.schema
+        )
+        engine = open_engine(self.address.url)
+        if not sqlalchemy.inspect(engine).has_table(self.address.table):
+            return []
+        with engine.connect() as connection:
+            return sorted((row[0], row[1], row[2]) for row in connection.execute(sqlalchemy.select(table)))
+
+    def leftovers(self) -> list[str]:
+        with self.opened(CrashPoint()) as site:
+            return sorted(site.committer._staged())
+
+    def _counts(self, site: DatabaseSite, record: LoadRecord) -> list[Any]:
+        return site.committer.count(record.load_id)
+
+
+def _relax(connection: Any, _record: object) -> None:
+    """SQLite without fsync: no power is cut here, and these tests commit a thousand times."""
+    if isinstance(connection, sqlite3.Connection):
+        connection.execute("PRAGMA synchronous = OFF")
+
+
+def _count_statements(engine: sqlalchemy.Engine, crash: CrashPoint) -> None:
+    """Statements that change something are steps of `crash`; so are commits. A dead process sends nothing."""
+
+    def before(connection: Any, cursor: Any, statement: str, *_rest: Any) -> None:
+        crash.check_alive()
+        word = statement.split(None, 1)[0].upper()
+        if word in ("INSERT", "UPDATE", "DELETE", "CREATE", "DROP"):
+            crash.around(statement[:60], _nothing)
+
+    sqlalchemy.event.listen(engine, "connect", _relax)
+    sqlalchemy.event.listen(engine, "before_cursor_execute", before)
+    sqlalchemy.event.listen(engine, "commit", functools.partial(_commits, crash))
+
+
+def _commits(crash: CrashPoint, _connection: Any) -> None:
+    crash.around("COMMIT", _nothing)
+
+
+def _nothing() -> None:
+    pass
+
+
+def delta_world(root: Path) -> DeltaWorld:
+    number = next(_counter)
+    return begun(DeltaWorld(open_storage(str(root / f"table-{number}")), f"group-{number}"))
+
+
+def sqlite_world(root: Path) -> DatabaseWorld:
+    number = next(_counter)
+    return begun(DatabaseWorld(DatabaseAddress.parse(f"sqlite:///{root}/{number}.db", "rows"), f"group-{number}"))
+
+
+def begun(world: World) -> World:
+    """A table with one good load in it, and new data to load."""
+    world.grow()
+    assert world.load() is not None
+    world.grow()
+    return world
+
+
+def check_whole(world: TableWorld, step: object = "") -> None:
+    assert world.visible() == world.produced(), step
+    assert world.leftovers() == [], step
+
+
+def load_without_result(world: TableWorld) -> None:
+    world.load()
