@@ -140,8 +140,12 @@ class SparkHost:
         return True
 
     def workers(self) -> list[int]:
-        """Every Python process of Spark's: daemons, their workers, and the one that plans a stream."""
+        """Every Python process of Spark's: daemons, their workers, and those that plan and commit."""
         return self._pids("pyspark.")
+
+    def task_workers(self) -> list[int]:
+        """Those of them that run tasks."""
+        return self._pids("pyspark.worker")
 
     def executors(self) -> list[int]:
         """The JVMs of the executors."""

@@ -33,6 +33,7 @@ _HANGS = 400.0  # seconds without an end; a cold job takes 10 on an idle machine
 _TRIES = 5  # runs of a job after the last blow
 _AIMS = 4  # runs that may end before their blow falls
 _SECOND_BLOW = 0.25  # share of the rounds
+_TASK_WORKERS = 0.7  # share of the blows at Python workers that hit one that runs tasks
 _LONGEST_OUTAGE = 2.0  # seconds between the death of a server and its start
 _AFTER_EVENT = 0.3  # seconds
 _SLOW_AUDIT = 5.0  # seconds from which on it is told: something was still open
@@ -202,7 +203,9 @@ class _Round:
         if victim is Victim.DRIVER:
             return host.kill_driver()
         if victim in (Victim.WORKER, Victim.EXECUTOR):
-            find = host.workers if victim is Victim.WORKER else host.executors
+            find = host.executors
+            if victim is Victim.WORKER:  # most of all there are idle
+                find = host.task_workers if self._dice.random() < _TASK_WORKERS else host.workers
             while not host.follow(attempt, time.monotonic() + 0.01):
                 if (found := find()) and host.kill(self._dice.choice(sorted(found))):
                     return True
