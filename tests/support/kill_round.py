@@ -23,6 +23,7 @@ from tests.support.kill_cells import Cell, Job, Victim
 from tests.support.kill_host import Attempt, SparkHost
 from tests.support.kill_servers import Servers
 from tests.support.kill_work import Work, work_of
+from tests.support.requirements import Unavailable
 from tests.support.spark_home import SparkHome
 
 __all__ = ["Matrix", "Played"]
@@ -72,19 +73,21 @@ class Matrix:
         self._pace: dict[tuple[Job, bool, bool], float] = {}
 
     def play(self, cell: Cell, seed: int) -> Played:
-        """One round. Its files stay when it failed."""
+        """One round. Its files stay when it failed. Raises Unavailable where there can be no HDFS."""
         played, begun = Played(cell, seed), time.monotonic()
-        work = work_of(cell, self.servers, self._directory / "output", next(self._numbers))
         try:
+            work = work_of(cell, self.servers, self._directory / "output", next(self._numbers))
             _Round(self, work, played).run()
+            if not played.problems:
+                work.remove()
+        except Unavailable:
+            raise
         except Exception as problem:  # the other rounds are played all the same
             played.problems.append(str(problem) if isinstance(problem, AssertionError) else traceback.format_exc())
         finally:
             for host in self._graves:
                 host.close()
             self._graves.clear()
-        if not played.problems:
-            work.remove()
         played.seconds = time.monotonic() - begun
         return played
 
