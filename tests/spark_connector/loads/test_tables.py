@@ -70,6 +70,7 @@ def test_loads_follow_each_other_without_gap(worlds: Worlds) -> None:
     assert world.load() is None
 
 
+@pytest.mark.timeout(300)  # hundreds of transactions
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_crash_at_any_step_is_repaired_by_the_next_load(worlds: Worlds, before: bool) -> None:
     world = worlds()
@@ -90,6 +91,7 @@ def test_a_crash_at_any_step_is_repaired_by_the_next_load(worlds: Worlds, before
         check_whole(world, steps[number - 1])
 
 
+@pytest.mark.timeout(300)  # hundreds of transactions
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_rival_at_any_step_leaves_one_winner(worlds: Worlds, before: bool) -> None:
     world = worlds()
