@@ -1,4 +1,4 @@
-"""The same source through Spark Connect: registered by itself, batch and stream."""
+"""The same source through Spark Connect: registered by itself, batch and stream; the listener runs in the client."""
 
 from __future__ import annotations
 
@@ -21,4 +21,10 @@ def test_batch_and_stream_over_spark_connect(broker: BrokerProcess, topic: str, 
     assert done.returncode == 0, done.stderr[-4000:]
     seen = json.loads(done.stdout.splitlines()[-1])
     assert "Unknown option 'subscrib'" in seen.pop("error")
-    assert seen == {"rows": 150, "sum": sum(range(100)) + sum(range(50)), "finished": True, "streamed": 150}
+    assert seen == {
+        "rows": 150,
+        "sum": sum(range(100)) + sum(range(50)),
+        "finished": True,
+        "streamed": 150,
+        "behind": [50, 0],
+    }
