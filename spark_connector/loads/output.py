@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from broker.protocol.topic_partition import TopicPartition
+from pyspark_pykafka import DefaultSource
 from spark_connector.loads.avro_output import read_avro_counts, write_avro
 from spark_connector.loads.footers import Count, count_rows, read_footers
 from spark_connector.loads.layout import DERIVED
@@ -49,14 +50,20 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
         partitions.setdefault(range.topic, []).append(range.partition)
         starts.setdefault(range.topic, {})[str(range.partition)] = range.start
         ends.setdefault(range.topic, {})[str(range.partition)] = range.end
-    frame = (
-        spark.read.format("pykafka")
-        .options(**options)
-        .option("assign", json.dumps(partitions))
-        .option("startingOffsets", json.dumps(starts))
-        .option("endingOffsets", json.dumps(ends))
-        .load()
-    )
+    ranges = {
+        "assign": json.dumps(partitions),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+    try:
+        frame = spark.read.format("pykafka").options(**options, **ranges).load()
+    except Exception as error:
+        # Spark looks for Python sources once. When its worker is killed in that moment, or another package's module
+        # fails, the session never finds any (4.3); the error has many classes, one for each kind of session.
+        if "DATA_SOURCE_NOT_FOUND" not in str(error):
+            raise
+        spark.dataSource.register(DefaultSource)
+        frame = spark.read.format("pykafka").options(**options, **ranges).load()
     return frame.withColumns({name: F.expr(DERIVED[name]) for name in record.partition_by if name in DERIVED})
 
 
