@@ -19,6 +19,7 @@ from tests.support.kill_round import Matrix, Played
 from tests.support.requirements import Unavailable, give_up
 
 ROUNDS = 200
+SEEDS = (101, 103, 104, 105, 106, 109)  # of the fast cells: each draws one blow
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrix]:
 )
 def test_output_equals_input(matrix: Matrix, cell: Cell) -> None:
     try:
-        played = matrix.play(cell, seed=FAST.index(cell) + 100)
+        played = matrix.play(cell, seed=SEEDS[FAST.index(cell)])
     except Unavailable as missing:
         give_up(f"no HDFS: {missing}")
     print(played)
