@@ -26,7 +26,7 @@ from tests.bench.measure import Row, broker_target
 from tests.bench.spark_common import CHUNK_ROWS, PARTITIONS, alternate, bench_session, fill, values
 from tests.bench.spark_read_bench import DDL
 
-BATCHES = 40
+BATCHES = 20
 FIRST_ROUNDS = 3
 PLANNED_PARTITIONS = 10_000
 MEMORY_BYTES = 10_000_000_000
