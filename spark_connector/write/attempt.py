@@ -103,7 +103,7 @@ def _decided(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> int | None:
     if attempt.batch_id is None:
         return None
     names = SinkNames(plan.options.transactional_id_prefix, attempt.sink)
-    recorded = DecisionLog(cluster, names).read()
+    recorded = DecisionLog(cluster, names, plan.options.topic).read()
     if recorded is None or recorded.decision.settled_batch < attempt.batch_id:
         return None
     return recorded.decision.settled_batch

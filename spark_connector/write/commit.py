@@ -58,12 +58,13 @@ def commit_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) 
 
 def abort_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -> None:
     """The batch has failed: abort what its tasks left open, unless it is decided, which may be why we are called."""
+    _swept.clear()  # tasks that have not reported, or still run, leave transactions that the next attempt may not reuse
     left_open = [report for report in reports if report.handle is not None]
     if not left_open:
         return
     names = SinkNames(plan.options.transactional_id_prefix, left_open[0].sink)
     cluster = worker_clients().cluster(plan.options.client)
-    recorded = DecisionLog(cluster, names).read()
+    recorded = DecisionLog(cluster, names, plan.options.topic).read()
     if recorded is not None and recorded.decision.settled_batch >= batch_id:
         return
     for report in left_open:
@@ -105,7 +106,7 @@ class _StreamBatch:
         self._batch_id = batch_id
         self._names = SinkNames(plan.options.transactional_id_prefix, sink)
         self._cluster = worker_clients().cluster(plan.options.client)
-        self._log = DecisionLog(self._cluster, self._names)
+        self._log = DecisionLog(self._cluster, self._names, plan.options.topic)
 
     def decided_before(self) -> bool:
         """Whether there is something to finish though no task says so: they may all be without rows this time."""
@@ -146,6 +147,8 @@ class _StreamBatch:
         """End what an earlier driver has decided; where that is not possible any more, see what can be said of it."""
         logger.info("query %s: batch %d was decided before; finishing it", self._names.sink, self._batch_id)
         if self._log.is_done(recorded):
+            if self._plan.options.topic not in (None, recorded.topic):
+                raise self._written_elsewhere(recorded)
             return
         if may_withdraw(recorded.decision, self._standings(recorded.decision)):
             self._withdraw(driver, recorded)
@@ -179,6 +182,16 @@ class _StreamBatch:
             "withdrawn; a restart of the query writes it anew.",
         )
 
+    def _written_elsewhere(self, recorded: Recorded) -> ConnectorError:
+        """A driver that died is followed by one that writes to the same topic; this looks like a query of its own."""
+        return ConnectorError(
+            "PYKAFKA_SINK_SUPERSEDED",
+            f"Query {self._names.sink}: its batch {self._batch_id} was written to topic '{recorded.topic}' already, "
+            f"none of it to '{self._plan.options.topic}'. A query with a copy of another's checkpoint needs an "
+            "option 'transactionalIdPrefix' of its own; so does one whose topic was changed, to have this batch in "
+            "the new topic too.",
+        )
+
     def _incomplete(self, decision: Decision, lost: Sequence[Prepared]) -> ConnectorError:
         tasks = ", ".join(f"{one.partition} ({one.rows} rows)" for one in lost[:20])
         more = f" and {len(lost) - 20} more" if len(lost) > 20 else ""
@@ -210,8 +223,9 @@ class _StreamBatch:
         return TransactionHandle(self._names.of_task(one.partition), one.producer_id, one.epoch)
 
     def sweep(self) -> None:
-        """Once per process and query: abort what earlier attempts with more tasks have left open, for it holds up
-        readers of committed data until it times out. Called when nothing of this driver's is open."""
+        """Once per process and query, and after a batch that failed: abort what earlier attempts with more tasks have
+        left open, for it holds up readers of committed data until it times out. Called when nothing of this driver's
+        is open."""
         if self._names in _swept:
             return
         _swept.add(self._names)

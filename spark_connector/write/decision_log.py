@@ -51,9 +51,11 @@ class _Found(NamedTuple):
 class DecisionLog:
     """The decisions of one sink. The last one counts; it holds all that is needed of those before."""
 
-    def __init__(self, cluster: Cluster, names: SinkNames) -> None:
+    def __init__(self, cluster: Cluster, names: SinkNames, topic: str | None = None) -> None:
+        """`topic`: the one that all rows go to; None where the rows say."""
         self._cluster = cluster
         self._names = names
+        self._topic = topic
 
     def read(self) -> Recorded | None:
         """The newest decision; one that is just being made is waited for. None when there is none.
@@ -96,7 +98,12 @@ class DecisionLog:
         return recorded.decision.batch_id in done.values()
 
     def _read_once(self) -> Recorded | None:
-        found = [_found(tp, one) for tp, one in GroupOffsets(self._cluster, self._names.group()).committed().items()]
+        group = GroupOffsets(self._cluster, self._names.group())
+        committed = group.committed()
+        if self._topic is not None and (first := TopicPartition(self._topic, 0)) not in committed:
+            # Brokers name all that is committed, and say nothing of a topic's first decision while it is being made.
+            committed |= group.committed([first])
+        found = [_found(tp, one) for tp, one in committed.items()]
         if not found:
             return None
         newest = max(found, key=lambda one: (one.batch_id, one.part.stamp))

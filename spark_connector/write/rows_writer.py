@@ -121,7 +121,7 @@ class RowsWriter:
 
     def _by_partition(self, topic: str, rows: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         settings = self._options.client
-        count = len(self._cluster.partitions(topic))
+        count = self._partition_count(topic, rows)
         sticky = self._sticky.get((topic, count))
         if sticky is None:
             sticky = self._sticky[topic, count] = StickyRuns(count)
@@ -135,6 +135,13 @@ class RowsWriter:
             by_key=settings.partitioner == "murmur2_random",
         )
         return _grouped(rows, partitions, count)
+
+    def _partition_count(self, topic: str, rows: pa.Table) -> int:
+        count = len(self._cluster.partitions(topic))
+        if "partition" in rows.schema.names and (pc.max(rows["partition"]).as_py() or 0) >= count:
+            self._cluster.invalidate()  # it may have grown since this process asked
+            count = len(self._cluster.partitions(topic))
+        return count
 
     def _send(self, tp: TopicPartition, rows: pa.Table) -> None:
         names = rows.schema.names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
+from broker.client.group_offsets import GroupOffsets
 from broker.client.transaction_errors import TransactionError
 from broker.client.transaction_runs import end_transactions
 from broker.client.transactions import TransactionHandle, end_transaction
@@ -22,6 +24,8 @@ from spark_connector.write.decision import may_withdraw
 from spark_connector.write.decision_log import DecisionLog
 from spark_connector.write.names import SinkNames
 from tests.spark_connector.write.conftest import Query
+from tests.support.committed_records import committed_values
+from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
 ROWS = (["a0", "a1"], ["b0"], ["c0", "c1", "c2"])
@@ -180,6 +184,47 @@ def test_what_more_tasks_of_an_earlier_attempt_left_open_is_aborted(query: Query
     query.run(0, [[value for values in ROWS for value in values]])
     assert query.visible() == ALL
     assert [standing(query, partition) for partition in (3, 4)] == ["Empty", "Empty"]
+
+
+def test_what_a_failed_batch_left_open_is_aborted_by_the_next_one_of_the_same_process(query: Query) -> None:
+    query.run(0, ROWS)
+    reports = query.tasks(1, [*ROWS, ["x"]])
+    abort_batch(query.plan(), 1, reports[:1])  # the others had not reported
+    query.run(1, [[value for values in ROWS for value in values]])
+    assert standing(query, 3) == "Empty"
+
+
+def test_the_first_decision_is_waited_for_while_it_is_being_made(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = query.tasks(0, ROWS)
+    fetch = GroupOffsets.committed
+    asked: list[object] = []
+
+    def fetch_and_note(offsets: GroupOffsets, *args: Any, **kwargs: Any) -> Any:
+        asked.append(None)
+        return fetch(offsets, *args, **kwargs)
+
+    def look_while_it_ends(cluster: Cluster, driver: TransactionHandle, *, commit: bool) -> None:
+        monkeypatch.setattr(GroupOffsets, "committed", fetch_and_note)
+        with ThreadPoolExecutor(1) as pool:
+            late = pool.submit(query.task, 0, 0, ROWS[0])
+            eventually(lambda: len(asked) >= 3 or late.done())
+            end_transaction(cluster, driver, commit=commit)
+            assert late.result().decided == 0
+
+    monkeypatch.setattr(decision_log, "end_transaction", look_while_it_ends)
+    commit_batch(query.plan(), 0, reports)
+    assert query.visible() == ALL
+
+
+def test_a_query_with_a_copied_checkpoint_does_not_take_the_others_batch_for_its_own(query: Query, topic: str) -> None:
+    other = Topic(query.bootstrap, f"{topic}-copy").name
+    query.run(0, ROWS)
+    copied = query.tasks(0, ROWS, topic=other)
+    with pytest.raises(ConnectorError, match=rf"batch 0 was written to topic '{topic}'.*transactionalIdPrefix"):
+        commit_batch(query.plan(topic=other), 0, copied)
+    own = {"topic": other, "transactionalIdPrefix": "copy"}
+    commit_batch(query.plan(**own), 0, query.tasks(0, ROWS, **own))
+    assert len(committed_values(query.bootstrap, other)) == len(ALL)
 
 
 class TestTimeOut:

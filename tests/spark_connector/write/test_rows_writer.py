@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.metadata import UnknownTopic
 from broker.client.partitioner import partition_of_key
@@ -90,6 +91,17 @@ def sink(broker: BrokerProcess) -> Iterator[Sink]:
 
 def batch(numbers: range, **columns: pa.Array) -> pa.RecordBatch:
     return pa.record_batch({"value": pa.array([str(number) for number in numbers]), **columns})
+
+
+def test_a_partition_is_taken_that_was_added_since_the_process_asked(
+    sink: Sink, broker: BrokerProcess, topic: str
+) -> None:
+    Topic(broker.bootstrap, topic, 1)
+    sink.write(batch(range(1)), topic=topic)
+    with Cluster(broker.bootstrap) as elsewhere:
+        Admin(elsewhere).create_partitions(topic, 2)
+    sink.write(batch(range(1, 2), partition=pa.array([1], pa.int32())), topic=topic)
+    assert [(partition, value) for partition, _, value in sink.read(topic)] == [(0, b"0"), (1, b"1")]
 
 
 def test_rows_of_many_topics_and_partitions_keep_their_order(
