@@ -36,7 +36,9 @@ _AIMS = 4  # runs that may end before their blow falls
 _SECOND_BLOW = 0.25  # share of the rounds
 _TASK_WORKERS = 0.7  # share of the blows at Python workers that hit one that runs tasks
 _LONGEST_OUTAGE = 2.0  # seconds between the death of a server and its start
-_AFTER_EVENT = 0.3  # seconds
+_AFTER_EVENT = 0.3  # seconds at least; a micro-batch may last longer
+_WATCHED = 0.5  # share of the blows that wait until output is being written
+_AFTER_WRITE = 0.3  # seconds
 _SLOW_AUDIT = 5.0  # seconds from which on it is told: something was still open
 _FIRST_GUESS = 5.0  # seconds a job takes
 
@@ -188,15 +190,19 @@ class _Round:
     def _blow(self, host: SparkHost, attempt: Attempt, pace: float) -> bool:
         """Wait for the moment and strike; False when the job, or all victims, ended before."""
         event = self._dice.choice([None, *self._work.events])
-        if event is None:
-            share = self._dice.uniform(0, 1)
-            moment = f"at {share:.2f} of {pace:.1f} s"
-            ended = host.follow(attempt, attempt.begun + share * pace)
+        watch, share = self._dice.random() < _WATCHED, self._dice.random()
+        latest = attempt.begun + _HANGS
+        ended = event is not None and host.follow_to(attempt, event, latest)
+        before = self._work.written()
+        if watch and before is not None:
+            while not ended and self._work.written() == before and time.monotonic() < latest:
+                ended = host.follow(attempt, time.monotonic() + 0.005)
+            moment, delay = f"{share * _AFTER_WRITE:.2f} s after the first write", share * _AFTER_WRITE
         else:
-            delay = self._dice.uniform(0, _AFTER_EVENT)
-            moment = f"{delay:.2f} s after {event}"
-            ended = host.follow_to(attempt, event, attempt.begun + _HANGS)
-            ended = ended or host.follow(attempt, time.monotonic() + delay)
+            delay = share * (pace if event is None else max(pace / len(self._work.events), _AFTER_EVENT))
+            moment = f"at {delay:.2f} s of about {pace:.1f}" if event is None else f"{delay:.2f} s"
+        moment += f" after {event}" if event is not None else ""
+        ended = ended or host.follow(attempt, time.monotonic() + delay)
         hit = not ended and self._strike(host, attempt)
         self._played.steps.append(f"{'kill' if hit else 'missed'} {moment}")
         return hit

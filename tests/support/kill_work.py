@@ -7,6 +7,7 @@ missing, but none may be there twice, strange or damaged. Used by kill_round.py.
 from __future__ import annotations
 
 import abc
+import contextlib
 import shutil
 from pathlib import Path
 from typing import Any
@@ -61,6 +62,10 @@ class Work(abc.ABC):
     @abc.abstractmethod
     def audit(self, *, complete: bool) -> list[str]:
         """What is wrong with the output."""
+
+    def written(self) -> int | None:
+        """Bytes that lie where the job writes, finished or not; they grow in the moments that matter. None on HDFS."""
+        return None if self._local is None else _size(self._local / "output")
 
     def remove(self) -> None:
         """Topics and files, when nobody needs to look at them."""
@@ -147,6 +152,11 @@ class _Sink(Work):
         problems = audit_copies(copies, self.topic, self._data.ends, TopicData.record, complete=complete)
         return [*([left_open] if left_open else []), *problems]
 
+    def written(self) -> int:
+        """Of the partitions' logs, what is not committed included."""
+        logs = self.servers.broker.data_dir / "broker"
+        return sum(_size(logs / f"{self._copy}-{partition}") for partition in range(_COPY_PARTITIONS))
+
     def _topics(self) -> list[str]:
         return [self.topic, self._copy]
 
@@ -157,3 +167,12 @@ _WORKS: dict[Job, type[Work]] = {work.job: work for work in (_Read, _Stream, _Lo
 def work_of(cell: Cell, servers: Servers, directory: Path, number: int) -> Work:
     """New work for a cell; `number` makes its names unique."""
     return _WORKS[cell.job](cell, servers, directory, number)
+
+
+def _size(directory: Path) -> int:
+    """Bytes of the log segments or data files below it; files may come and go meanwhile."""
+    size = 0
+    for path in [*directory.rglob("*.log"), *directory.rglob("*.parquet")]:
+        with contextlib.suppress(OSError):
+            size += path.stat().st_size
+    return size
