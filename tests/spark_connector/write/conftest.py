@@ -7,11 +7,14 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 import pytest
 
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write import plan
 from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
 from spark_connector.write.commit import commit_batch
+from spark_connector.write.names import SinkNames
 from spark_connector.write.plan import WritePlan, plan_write
 from tests.support.broker_process import BrokerProcess
 from tests.support.committed_records import committed_values
@@ -47,6 +50,13 @@ class Query:
 
     def visible(self) -> list[str]:
         return [value.decode() for value in committed_values(self.bootstrap, self.topic)]
+
+
+def standing(query: Query, partition: int) -> str:
+    """Kafka's name for the state of the transaction of that task."""
+    with Cluster(query.bootstrap) as cluster:
+        names = SinkNames("pykafka-sink", query.id)
+        return Admin(cluster).describe_transaction(names.of_task(partition)).state
 
 
 @pytest.fixture

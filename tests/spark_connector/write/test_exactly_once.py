@@ -6,10 +6,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
-from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.group_offsets import GroupOffsets
 from broker.client.transaction_errors import TransactionError
@@ -18,12 +16,10 @@ from broker.client.transactions import TransactionHandle, end_transaction
 from spark_connector.errors import ConnectorError
 from spark_connector.write import commit as commit_module
 from spark_connector.write import decision_log
-from spark_connector.write.attempt import Attempt, run_attempt
-from spark_connector.write.commit import abort_batch, abort_batch_write, commit_batch, commit_batch_write
+from spark_connector.write.commit import abort_batch, commit_batch
 from spark_connector.write.decision import may_withdraw
 from spark_connector.write.decision_log import DecisionLog
-from spark_connector.write.names import SinkNames
-from tests.spark_connector.write.conftest import Query
+from tests.spark_connector.write.conftest import Query, standing
 from tests.support.committed_records import committed_values
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
@@ -62,12 +58,6 @@ def die_between_ends(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
         raise Died
 
     monkeypatch.setattr(commit_module, "end_transactions", dying)
-
-
-def standing(query: Query, partition: int) -> str:
-    with Cluster(query.bootstrap) as cluster:
-        names = SinkNames("pykafka-sink", query.id)
-        return Admin(cluster).describe_transaction(names.of_task(partition)).state
 
 
 def test_nothing_is_visible_before_the_commit_and_all_after_it(query: Query) -> None:
@@ -397,32 +387,3 @@ def query_task_blind(query: Query, batch_id: int, partition: int, values: Sequen
     report = query.task(batch_id + 1, partition, values)
     assert report.handle is not None
     return report
-
-
-class TestBatchWrite:
-    """A write without a query: nobody comes back to it."""
-
-    def task(self, query: Query, partition: int, values: Sequence[str]) -> Any:
-        rows = pa.record_batch({"value": pa.array(values, pa.string())})
-        return run_attempt(query.plan(), Attempt(query.id, None, partition), [rows])
-
-    def test_retried_tasks_are_there_once_and_only_after_the_commit(self, query: Query) -> None:
-        reports = [self.task(query, 0, ["a0"]), self.task(query, 1, ["lost"]), self.task(query, 2, [])]
-        reports[1] = self.task(query, 1, ["b0"])
-        assert query.visible() == []
-        commit_batch_write(query.plan(), reports)
-        assert query.visible() == ["a0", "b0"]
-
-    def test_a_task_that_begins_after_the_abort_opens_nothing(self, query: Query) -> None:
-        abort_batch_write(query.plan(), query.id, 2)
-        with pytest.raises(ConnectorError, match="PYKAFKA_SINK_ABORTED"):
-            self.task(query, 0, ["zombie"])
-        assert standing(query, 0) == "Empty"
-
-    def test_an_abort_frees_readers_at_once_and_fences_tasks(self, query: Query) -> None:
-        reports = [self.task(query, 0, ["a0"]), self.task(query, 1, ["b0"])]
-        abort_batch_write(query.plan(), query.id, 2)
-        assert [standing(query, partition) for partition in (0, 1)] == ["Empty", "Empty"]
-        with pytest.raises(ConnectorError, match="TRANSACTION_LOST.*Nothing is visible"):
-            commit_batch_write(query.plan(), reports)
-        assert query.visible() == []
