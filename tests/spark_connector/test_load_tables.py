@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import fastavro
 import pyarrow.dataset
@@ -113,13 +113,11 @@ def test_partitioned_files(loads: Loads, format: str, tmp_path: Path) -> None:
     loads.data.produce(6)
     assert loads(to, format=format, partition_by="date,topic").rows == 6
     if format == "avro":
-        files = list(to.glob("load=*/date=*/topic=*/*.avro"))
-        rows = [
-            {"topic": path.parent.name.removeprefix("topic="), **record}
-            for path in files
-            for record in fastavro.reader(path.open("rb"))
-            if isinstance(record, dict)
-        ]
+        rows = []
+        for path in to.glob("load=*/date=*/topic=*/*.avro"):
+            with path.open("rb") as file:
+                records = cast("list[dict[str, Any]]", list(fastavro.reader(file)))
+            rows += [{"topic": path.parent.name.removeprefix("topic="), **record} for record in records]
     else:
         read = loads.spark.read.format(format).load(str(to)).select(*POSITION, "date", "timestamp")
         rows = [row.asDict() for row in read.collect()]
