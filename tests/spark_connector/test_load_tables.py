@@ -168,7 +168,7 @@ def test_many_topics_at_once(
         ({"to": "sqlite:///x.db#a", "partition_by": "date"}, "not for tables of a database"),
         ({"to": "sqlite:///x.db#a", "write_options": {"batch": "1"}}, "takes the write option 'text' only"),
         ({"to": "sqlite:///x.db#a", "write_options": {"text": "offset"}}, "no column of bytes"),
-        ({"to": "sqlite:///x.db#a", "from_load": "x"}, "loads files again"),
+        ({"to": "sqlite:///x.db#a", "from_load": "x"}, r"from_load \(--from\) is for files"),
         ({"partition_by": "day"}, "must name columns of topic, partition, date, hour, not 'day'"),
         ({"partition_by": ["date", "date"]}, "names 'date' twice"),
         ({"options": {"columns": "value,topic"}}, "leaves out partition, offset"),
