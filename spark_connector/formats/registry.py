@@ -9,6 +9,7 @@ ConnectorError (condition SCHEMA_REGISTRY_UNAVAILABLE) is raised, which no mode 
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import os
 import ssl
@@ -85,9 +86,13 @@ class SchemaRegistry:
         if depth > 16:
             raise UnknownSchema("its references go on and on")
         references: list[str] = []
-        for one in answer.get("references") or ():
-            quoted = urllib.parse.quote(str(one["subject"]), safe="")
-            referred = self._avro(self._get(f"/subjects/{quoted}/versions/{int(one['version'])}"), depth + 1)
+        try:
+            places = [(str(one["subject"]), int(one["version"])) for one in answer.get("references") or ()]
+        except (KeyError, TypeError, ValueError):
+            raise UnknownSchema("the registry answered with references that name no subject and version") from None
+        for subject, version in places:
+            quoted = urllib.parse.quote(subject, safe="")
+            referred = self._avro(self._get(f"/subjects/{quoted}/versions/{version}"), depth + 1)
             references += [text for text in (*referred.references, referred.text) if text not in references]
         return AvroSchema(answer["schema"], tuple(references))
 
@@ -106,7 +111,7 @@ class SchemaRegistry:
                         raise UnknownSchema(failure) from None
                     if error.code != 429 and error.code < 500:
                         raise _unavailable(url, path, failure) from None
-                except (OSError, ValueError) as error:  # refused, timed out, not TLS, not JSON
+                except (OSError, ValueError, http.client.HTTPException) as error:  # refused, timed out, no TLS, no JSON
                     failure = f"{type(error).__name__} {error}"
         raise _unavailable(", ".join(self._settings.urls), path, failure)
 
@@ -130,11 +135,10 @@ def _tls(ca_location: str | None) -> ssl.SSLContext:
 
 def _complaint(error: urllib.error.HTTPError) -> str:
     """The status and what the registry says; it never has the credentials in it."""
-    with error:
-        body = error.read(2000)
     try:
-        said = json.loads(body)["message"]
-    except (ValueError, KeyError, TypeError):
+        with error:
+            said = json.loads(error.read(2000))["message"]
+    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
         said = error.reason
     return f"HTTP {error.code} {said}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import socket
+import threading
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -136,6 +137,39 @@ def test_a_registry_that_is_down_is_no_bad_record_and_another_address_helps(regi
             AvroDecoder(AvroSchema(V1), down).decode(pa.array([b"\0\0\0\0\1\2"], pa.binary()))
         registry.register("s", V1)
         assert SchemaRegistry(RegistrySettings((nowhere, registry.url))).schema(1) == AvroSchema(V1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x15\x03\x03\x00\x02\x02\x46",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}",
+        b"HTTP/1.1 500 Oh\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}",
+    ],
+    ids=["an alert of TLS", "cut off", "a complaint cut off"],
+)
+def test_what_is_no_answer_of_http_is_none_at_all(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BACK_OFF_S", 0.001)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_answer, args=(server, answer, module._TRIES))
+        thread.start()
+        with pytest.raises(ConnectorError, match="SCHEMA_REGISTRY_UNAVAILABLE"):
+            SchemaRegistry(RegistrySettings((f"http://127.0.0.1:{server.getsockname()[1]}",))).schema(1)
+        thread.join(10)
+
+
+def _answer(server: socket.socket, answer: bytes, times: int) -> None:
+    for _ in range(times):
+        peer, _ = server.accept()
+        with peer:
+            peer.recv(4096)
+            peer.sendall(answer)
+
+
+@pytest.mark.parametrize("references", [3, ["x"], [{"subject": "s"}], [{"subject": "s", "version": "x"}]])
+def test_references_that_name_nothing_make_the_schema_unknown(references: object) -> None:
+    with pytest.raises(UnknownSchema, match="references that name no subject"):
+        SchemaRegistry(RegistrySettings(("http://h:1",)))._avro({"schema": '"int"', "references": references})
 
 
 def test_redirects_are_not_followed(registry: Registry) -> None:
