@@ -83,7 +83,7 @@ def committed_copies(bootstrap: str, topic: str, partitions: int) -> list[Copy]:
             "log_level": 0,
         }
     )
-    copies = []
+    copies: list[Copy] = []
     try:
         for partition in range(partitions):
             consumer.assign([TopicPartition(topic, partition, 0)])

@@ -86,6 +86,8 @@ class Matrix:
             raise
         except Exception as problem:  # the other rounds are played all the same
             played.problems.append(str(problem) if isinstance(problem, AssertionError) else traceback.format_exc())
+            for host in self._hosts.values():  # whatever they are in the middle of
+                host.kill_driver()
         finally:
             for host in self._graves:
                 host.close()
@@ -180,6 +182,7 @@ class _Round:
             raise AssertionError(f"hangs: no end in {_HANGS:g} s, see {host.directory}/stacks.txt\n{stacks[:20_000]}")
         killed = struck and self._cell.victim is Victim.DRIVER
         assert killed or attempt.error != "gone", f"the driver died by itself\n{host.log_tail()}"
+        assert played.kills or attempt.error is None, f"the job failed before anybody was killed: {attempt.error}"
         if not struck and attempt.error is None:
             self._matrix.learn(host, self._work, attempt.seconds, whole=aim)
         self._matrix.used(host)
