@@ -119,6 +119,11 @@ def load(
         from_directory=from_directory,
         partition_by=partition_by,
     )
+    if history_keep is not None and request.target.is_table:
+        raise ConfigError(
+            f"--history-keep prunes the commit log of loads into files; format={request.target.format} keeps its own: "
+            "leave it out"
+        )
     if watch:
         seconds = parse_interval(interval) if interval else DEFAULT_INTERVAL
         _serve(request, master, settings, Watching(seconds, max_loads, history_keep), as_json)

@@ -63,6 +63,10 @@ def test_json_is_one_document_and_offsets_go_to_zookeeper(data: TopicData, tmp_p
         (["--offsets", "zookeeper", "--recover"], "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper)"),
         (["--conf", "nonsense"], "--conf nonsense: expected NAME=VALUE"),
         (["--group", "a/b", "--recover"], "group 'a/b' cannot be used here"),
+        (
+            ["--topic", "t", "--to", "sqlite:///x.db#t", "--group", "g", "--history-keep", "2"],
+            "format=sql keeps its own",
+        ),
     ],
 )
 def test_a_wrong_argument_is_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
