@@ -46,6 +46,15 @@ _LOGICAL: Final[dict[tuple[str, str], tuple[pa.DataType, pa.DataType]]] = {
 """What Arrow makes of the numbers, and what the column is."""
 
 _WIDENED: Final[tuple[set[str], ...]] = ({"int", "long"}, {"float", "double"})
+_PROMOTED: Final[dict[str, tuple[str, ...]]] = {
+    "long": ("int",),
+    "float": ("int", "long"),
+    "double": ("int", "long", "float"),
+    "string": ("bytes",),
+    "bytes": ("string",),
+}
+"""What else is read as a type, by Avro's rules."""
+
 _DEEPEST: Final = 64
 _MOST_BRANCHES: Final = 32
 
@@ -186,9 +195,20 @@ class _Walk:
         kinds_of = {_branch_name(branch): branch for branch in several if branch != "null"}
         visited = [self.visit(branch, inside, kinds_of.get(_branch_name(branch)) if led else None) for branch in some]
         members = iter(enumerate(visited))
-        rewritten = ["null" if branch == "null" else _member(branch, number, *next(members)) for branch in branches]
+        known = {_branch_name(branch) for branch in some}
+        rewritten = [
+            "null" if branch == "null" else _member(branch, number, *next(members), self._other_names(branch, known))
+            for branch in branches
+        ]
         raws, kinds = ([(f"member{n}", one[part]) for n, one in enumerate(visited)] for part in (1, 2))
         return rewritten, pa.struct(raws), pa.struct(kinds)
+
+    def _other_names(self, branch: Any, known: set[str]) -> list[str]:
+        """Of the branches of a writer that this one of a reader stands for, unless the union has them itself."""
+        node = self._named.get(branch, branch) if isinstance(branch, str) else branch
+        aliases = node.get("aliases", ()) if isinstance(node, dict) else ()
+        names = [*(_branch_name(alias) for alias in aliases), *_PROMOTED.get(_branch_name(branch), ())]
+        return [f"branch_{name}" for name in dict.fromkeys(names) if name not in known]
 
 
 def _several(branches: list[Any]) -> list[Any] | None:
@@ -210,13 +230,13 @@ def _field_of(guide: Any, name: str) -> Any:
     return None
 
 
-def _member(branch: Any, union: int, index: int, visited: _Visited) -> dict[str, Any]:
+def _member(branch: Any, union: int, index: int, visited: _Visited, other_names: list[str]) -> dict[str, Any]:
     """The branch as a record of one field. A writer's is matched with ours by the branch's type, not by its place:
     names count without their namespace, and the field goes by the name of every place."""
     others = [f"member{other}" for other in range(_MOST_BRANCHES) if other != index]
     inner = {"name": f"member{index}", "aliases": others, "type": visited[0]}
     name = f"pykafka.union{union}.branch_{_branch_name(branch)}"
-    return {"type": "record", "name": name, "fields": [inner]}
+    return {"type": "record", "name": name, "aliases": other_names, "fields": [inner]}
 
 
 def _default(node: dict[str, Any], inner: Any) -> dict[str, Any]:

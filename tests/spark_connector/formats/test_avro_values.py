@@ -64,6 +64,7 @@ def resolve(writer: Any, reader: Any, value: Any) -> Any:
 
 MOMENT = dt.datetime(2024, 1, 2, 3, 4, 5, 678000, tzinfo=dt.UTC)
 INNER = record(("q", "int"), name="com.x.Inner")
+NEWER = {**INNER, "name": "com.x.Newer", "aliases": ["Inner"]}
 
 
 @pytest.mark.parametrize(
@@ -204,6 +205,24 @@ def test_schemas_that_cannot_be_read(schema: str, why: str) -> None:
 )
 def test_evolution(writer: Any, reader: Any, value: Any, expected: Any) -> None:
     assert resolve(writer, reader, value) == expected
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader", "value", "expected"),
+    [
+        ("int", ["null", "long", "string"], 7, {"member0": 7, "member1": None}),
+        ("int", ["null", "double", "int"], 7, {"member0": None, "member1": 7}),
+        (["int", "long", "string"], ["long", "bytes"], "x", {"member0": None, "member1": b"x"}),
+        (["int", "long", "string"], ["long", "bytes"], 7, {"member0": 7, "member1": None}),
+        ([INNER, "int"], ["long", NEWER], {"q": 1}, {"member0": None, "member1": {"q": 1}}),
+        ("long", ["null", "int", "string"], 7, "bad"),
+    ],
+)
+def test_a_type_that_can_be_promoted_or_was_renamed_finds_its_branch_of_a_union(
+    writer: Any, reader: Any, value: Any, expected: Any
+) -> None:
+    found = resolve(record(("f", writer)), record(("f", reader)), {"f": value})
+    assert found == (expected if expected == "bad" else {"f": expected})
 
 
 def test_renamed_fields_are_found_by_alias() -> None:
