@@ -186,6 +186,8 @@ class _Round:
         if not struck and attempt.error is None:
             self._matrix.learn(host, self._work, attempt.seconds, whole=aim)
         self._matrix.used(host)
+        if "STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY" in (attempt.error or ""):
+            self._work.remove_torn_checkpoint()  # as Spark tells its users to
         ended = "ran well" if attempt.error is None else f"failed: {attempt.error[:150]}"
         played.steps.append(f"{ended} in {attempt.seconds:.1f} s")
         return attempt.error is None

@@ -63,6 +63,15 @@ class Work(abc.ABC):
     def audit(self, *, complete: bool) -> list[str]:
         """What is wrong with the output."""
 
+    def remove_torn_checkpoint(self) -> None:
+        """Take away the temporary file over which Spark stumbles (docs/decisions.md); nothing else may be there."""
+        offsets = self._storage("checkpoint/offsets")
+        names = offsets.names("")
+        assert names, "the checkpoint is empty, and Spark says it is not"
+        assert all(name.startswith(".0.") and name.endswith(".tmp") for name in names), names
+        for name in names:
+            offsets.remove(name)
+
     def written(self) -> int | None:
         """Bytes that lie where the job writes, finished or not; they grow in the moments that matter. None on HDFS."""
         return None if self._local is None else _size(self._local / "output")
