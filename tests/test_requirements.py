@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import sqlalchemy
 
+from tests.support import postgres
 from tests.support.debian_packages import unpack
 from tests.support.requirements import Unavailable, give_up
 
@@ -29,3 +31,19 @@ def test_a_machine_without_apt_is_told_and_nothing_is_left_behind(
     with pytest.raises(Unavailable, match="apt-get"):
         unpack(["kcat"], tmp_path / "kcat")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_postgresql_is_fetched_where_none_is_installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(postgres, "_MACHINE", tmp_path)
+    try:
+        server = postgres.Postgres()
+    except Unavailable as error:
+        give_up(str(error))
+    try:
+        engine = sqlalchemy.create_engine(server.start())
+        with engine.connect() as connection:
+            assert connection.execute(sqlalchemy.text("SELECT 1")).scalar_one() == 1
+        engine.dispose()
+    finally:
+        server.stop()

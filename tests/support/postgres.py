@@ -1,7 +1,7 @@
 """A real PostgreSQL server for tests: Debian's, installed or fetched, on a socket of its own and no port.
 
 Used by the fixture `postgres`. Fetching needs no root: the packages are unpacked into the user's cache. PostgreSQL
-refuses to run as root, so that root starts it as `nobody`.
+refuses to run as root, so that root starts it as `nobody`, who may not look into root's cache and gets a copy.
 """
 
 from __future__ import annotations
@@ -20,11 +20,15 @@ from tests.support.requirements import Unavailable, cache_directory
 from tests.support.waiting import eventually
 
 _VERSION = "15"
+_MACHINE = Path("/")
 _PACKAGES = [
     f"postgresql-{_VERSION}",
+    f"postgresql-client-{_VERSION}",  # pg_isready
+    "libcom-err2",
     "libgssapi-krb5-2",
     "libicu72",
     "libk5crypto3",
+    "libkeyutils1",
     "libkrb5-3",
     "libkrb5support0",
     "libldap-2.5-0",
@@ -47,14 +51,18 @@ class Postgres:
     """The server, from start to `stop`. Raises Unavailable when PostgreSQL cannot be had."""
 
     def __init__(self) -> None:
-        self._bin, self._environment = _find()
+        root = _find()
         # A short path: a Unix socket's has at most 107 bytes.
         self._directory = Path(tempfile.mkdtemp(prefix="pg-"))
         self._log = self._directory / "log"
         self._server: subprocess.Popen[bytes] | None = None
         if os.geteuid() == 0:
+            if root != _MACHINE:
+                unread = shutil.ignore_patterns("doc", "locale", "man")
+                root = Path(shutil.copytree(root, self._directory / "fetched", symlinks=True, ignore=unread))
             nobody = pwd.getpwnam("nobody")
             os.chown(self._directory, nobody.pw_uid, nobody.pw_gid)
+        self._bin, self._environment = _programs(root)
 
     def start(self) -> str:
         """Begin to serve; gives the SQLAlchemy URL of an empty database."""
@@ -65,7 +73,11 @@ class Postgres:
         command = [str(self._bin / "postgres"), "-D", str(data), "-k", str(self._directory), *settings]
         with self._log.open("ab") as log:
             self._server = subprocess.Popen(command, stdout=log, stderr=log, **self._identity())
-        eventually(self._answers, timeout=60)
+        try:
+            eventually(self._answers, timeout=60)
+        except BaseException:
+            self.kill()
+            raise
         return f"postgresql+psycopg://tests@/postgres?host={self._directory}"
 
     def kill(self) -> None:
@@ -101,20 +113,29 @@ class Postgres:
         return {**common, "user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
-def _find() -> tuple[Path, dict[str, str]]:
-    """The directory of the server's programs, and the environment to run them in."""
-    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
-    if installed:
-        return installed[-1].parent, dict(os.environ)
+def _find() -> Path:
+    """The directory below which PostgreSQL's files are: the machine's, or the fetched ones'."""
+    if any(_MACHINE.glob("usr/lib/postgresql/*/bin/postgres")):
+        return _MACHINE
     root = cache_directory() / f"postgresql-{_VERSION}"
     if not root.is_dir():
         unpack(_PACKAGES, root)
+    directory, environment = _programs(root)
+    for program in ("initdb", "postgres", "pg_isready"):
+        command = [str(directory / program), "--version"]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+        except OSError as error:
+            raise Unavailable(f"PostgreSQL was fetched into {root}, but not {program}: {error}") from error
+        if done.returncode != 0:
+            raise Unavailable(f"PostgreSQL was fetched into {root}, but does not run here: {done.stderr.strip()}")
+    return root
+
+
+def _programs(root: Path) -> tuple[Path, dict[str, str]]:
+    """The directory of the server's programs, and the environment to run them in."""
+    directory = max(root.glob("usr/lib/postgresql/*/bin"))
+    if root == _MACHINE:
+        return directory, dict(os.environ)
     libraries = sorted({str(library.parent) for library in root.rglob("*.so*")})
-    programs = root / "usr/lib/postgresql" / _VERSION / "bin"
-    environment = {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
-    done = subprocess.run(
-        [str(programs / "postgres"), "-V"], capture_output=True, text=True, env=environment, check=False
-    )
-    if done.returncode != 0:
-        raise Unavailable(f"PostgreSQL was fetched but does not run here: {done.stderr.strip()}")
-    return programs, environment
+    return directory, {**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)}
