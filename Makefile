@@ -8,7 +8,7 @@ CODE   := broker spark_connector pyspark_pykafka.py
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 PYTEST := $(BIN)/python -m pytest
 
-# Test processes at a time. Tests of one file stay in one of them.
+# Test processes at a time. Tests of one file stay in one of them, in the order that tests/conftest.py gives the files.
 WORKERS ?= 2
 
 # Spark's Python workers run in this environment, whatever python3 the PATH holds.
@@ -30,7 +30,7 @@ demo: $(VENV)/.demo-installed
 	$(BIN)/pykafka demo
 
 test: check
-	$(PYTEST) -n $(WORKERS) --dist loadfile
+	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.test-installed
 	$(BIN)/ruff check .
