@@ -36,7 +36,7 @@ Phase = Callable[[str, LoadRecord | None], None]
 """Told when a load enters a phase: repair, plan, write, commit, done; with the load once there is one."""
 
 _HADOOP_PREFIX = "spark.hadoop."
-_NEVER_HEALS = ("DataLoss", "CorruptBatch", "ConfigError", "ConnectorError", "AuthenticationFailed")
+_NEVER_HEALS = ("LoadError", "DataLoss", "CorruptBatch", "ConfigError", "ConnectorError", "AuthenticationFailed")
 """What a task of Spark may fail with that the next try would fail with too."""
 _PYTHON_ERROR = re.compile(
     r"^(?:\w+\.)*(\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut): .+)$", re.MULTILINE
@@ -146,12 +146,11 @@ def _write(
     record: LoadRecord,
     session: Callable[[], SparkSession],
 ) -> LoadRecord:
-    """Write, count and seal; what fails leaves nothing behind."""
+    """Write, count and seal; what fails before that leaves nothing behind."""
     directory = site.committer.stage(record)
     try:
         frame = read_ranges(session(), record, request.options)
         sealed = _write_rows(frame, record, site, directory, request.write_options)
-        site.committer.seal(sealed)
     except Exception as error:
         overtaken = site.committer.is_overtaken(record)
         site.committer.discard(record.load_id)
@@ -163,6 +162,7 @@ def _write(
         if isinstance(error, PykafkaError):
             raise
         raise _failed(record, error) from error
+    site.committer.seal(sealed)  # discards by itself what may be discarded
     return sealed
 
 

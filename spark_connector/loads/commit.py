@@ -66,8 +66,17 @@ class LoadCommitter:
         return self._data(record.load_id)
 
     def seal(self, record: LoadRecord) -> None:
-        """Say that the data is complete. From here on the load will be committed, by us or by a repair."""
-        self._output.create(f"{self._data(record.load_id)}/{MANIFEST}", record.to_bytes())
+        """Say that the data is complete. From here on the load will be committed, by us or by a repair.
+
+        When that fails, nothing is left, unless the manifest is there all the same: then another may be committing it.
+        """
+        manifest = f"{self._data(record.load_id)}/{MANIFEST}"
+        try:
+            self._output.create(manifest, record.to_bytes())
+        except OSError:
+            if not self._output.exists(manifest):
+                self.discard(record.load_id)
+            raise
 
     def commit(self, record: LoadRecord) -> None:
         """Commit a sealed load and publish it. Raises OffsetConflict, with nothing left, when another was first."""

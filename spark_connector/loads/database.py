@@ -21,7 +21,7 @@ from typing import Any
 
 import sqlalchemy
 from sqlalchemy import Column, Connection, Engine, LargeBinary, MetaData, String, Table
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import DropTable
 
@@ -29,7 +29,7 @@ from broker.errors import ConfigError
 from spark_connector.loads.database_url import DatabaseAddress
 from spark_connector.loads.footers import Count
 from spark_connector.loads.log_database import DatabaseLoadLog, failure, make_table
-from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
 from spark_connector.loads.sql_rows import column_type
 from spark_connector.offset_store.base import OffsetConflict
 
@@ -91,6 +91,9 @@ class DatabaseSite:
     def path_of(self, load_id: str) -> str:
         return self.url
 
+    def plain_error(self, error: Exception) -> LoadError | None:
+        return failure(error, self.url) if isinstance(error, SQLAlchemyError) else None
+
 
 class DatabaseCommitter:
     """Stages, commits and cleans up for one group and one table."""
@@ -142,8 +145,11 @@ class DatabaseCommitter:
     def commit(self, record: LoadRecord) -> None:
         try:
             self._log.append(record, lambda connection: self._insert(connection, record))
-        except OffsetConflict:
-            self.discard(record.load_id)
+        except (OffsetConflict, LoadError):
+            # Not committed, and the rows that a transaction of ours may still hold are copies. Who tries again stages
+            # anew: on a disk that is full, what each try has left would keep it full.
+            with contextlib.suppress(SQLAlchemyError):
+                self.discard(record.load_id)
             raise
         self.repair()
 

@@ -22,11 +22,15 @@ from sqlalchemy import Column, Connection, MetaData, Table
 
 from spark_connector.loads.database import ATTEMPT, DatabaseSite, column_types, open_engine, won_of
 from spark_connector.loads.destination import Destination
+from spark_connector.loads.log_database import first_line
 from spark_connector.loads.output import check_rows, sum_counts
-from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.sql_rows import as_copy, as_rows, parse_text_columns
 
 __all__ = ["DatabaseDataSource", "write_rows"]
+
+_UNFIT = frozenset({"DataError", "ValueError", "OverflowError", "TypeError", "NotImplementedError"})
+"""Errors about a value: a NUL in a text, a year beyond 9999. The next try would meet the same value."""
 
 _registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()  # registering twice makes Spark warn
 
@@ -96,12 +100,18 @@ class _DatabaseWriter(DataSourceArrowWriter):
             return _Attempt(None)
         attempt = secrets.token_hex(16)
         engine = open_engine(self._url)
-        with engine.begin() as connection:
-            marked = _marked(first, batches, attempt)
-            if engine.dialect.driver == "psycopg":
-                _copy(connection, Table(self._table, MetaData(), schema=self._schema), marked)
-            else:
-                _insert(connection, self._staging(connection), marked)
+        try:
+            with engine.begin() as connection:
+                marked = _marked(first, batches, attempt)
+                if engine.dialect.driver == "psycopg":
+                    _copy(connection, Table(self._table, MetaData(), schema=self._schema), marked)
+                else:
+                    _insert(connection, self._staging(connection), marked)
+        except Exception as error:
+            # psycopg's own errors pass SQLAlchemy by in COPY; every driver's have these names (PEP 249).
+            if any(kind.__name__ in _UNFIT for kind in type(error).__mro__):
+                raise LoadError(f"a value does not fit into the table: {first_line(error)}") from error
+            raise
         return _Attempt(attempt)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

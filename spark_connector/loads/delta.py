@@ -13,6 +13,7 @@ Opened by loads/planner.py only when asked for: `deltalake` is an extra.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,17 +24,22 @@ from deltalake.exceptions import DeltaError
 from broker.errors import ConfigError
 from spark_connector.loads.log_delta import DeltaLoadLog
 from spark_connector.loads.owner import intent_of
-from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
 __all__ = ["DeltaCommitter", "DeltaSite", "open_delta"]
 
 _STAGING = "_staging/table"
+_MISREAD = re.compile(r"[#%?^|\[\]\\]")
+"""What `deltalake` takes for another directory, or cannot open, in a path that Spark takes as it stands."""
+_FORGETS = "delta.setTransactionRetentionDuration"
 
 
 def open_delta(output: Storage, group: str) -> DeltaSite:
     """The table in the directory `output`, which need not exist yet. Raises ConfigError for one that holds files."""
+    if found := _MISREAD.search(output.url.partition("://")[2]):
+        raise ConfigError(f"'{output.url}': the name of a Delta table's directory cannot hold a {found[0]}")
     if output.names("_offsets"):
         raise ConfigError(f"{output.url} holds loads into files: a Delta table needs a directory of its own")
     log = DeltaLoadLog(output, group)
@@ -62,6 +68,9 @@ class DeltaSite:
 
     def path_of(self, load_id: str) -> str:
         return self.url
+
+    def plain_error(self, error: Exception) -> LoadError | None:
+        return LoadInterrupted(f"the Delta table {self.url}: {error}") if isinstance(error, DeltaError) else None
 
     def _create(self, schema: str, partition_by: Sequence[str]) -> DeltaTable:
         try:
@@ -135,6 +144,11 @@ def _check_table(table: DeltaTable, url: str, schema: str, partition_by: Sequenc
     if list(partition_by) != metadata.partition_columns:
         raise ConfigError(
             f"the Delta table {url} is partitioned by {metadata.partition_columns or 'nothing'}: set partition_by so"
+        )
+    if _FORGETS in metadata.configuration:
+        raise ConfigError(
+            f"the Delta table {url} has {_FORGETS}: it would forget how far the loads are, and rows would be loaded "
+            "twice; take that property away"
         )
     unfit = [name for name in metadata.configuration if name.startswith(("delta.constraints.", "delta.columnMapping."))]
     if unfit:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from spark_connector.loads.log import LoadLog
-from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.storage import Storage
 
 __all__ = ["Committer", "Destination"]
@@ -45,6 +45,10 @@ class Committer(Protocol):
 
 class Destination(Protocol):
     """A directory, a Delta table or a table in a database."""
+
+    def plain_error(self, error: Exception) -> LoadError | None:
+        """What to raise for an error of the library behind it, wherever that comes up; None for any other error."""
+        ...
 
     @property
     def url(self) -> str:

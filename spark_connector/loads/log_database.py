@@ -22,7 +22,7 @@ from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
 from spark_connector.loads.state import Newest
 from spark_connector.offset_store.base import OffsetConflict
 
-__all__ = ["DatabaseLoadLog", "failure", "make_table"]
+__all__ = ["DatabaseLoadLog", "failure", "first_line", "make_table"]
 
 _METADATA = MetaData()
 _LOADS = Table(

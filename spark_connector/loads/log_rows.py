@@ -20,12 +20,13 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.file_rows import Offsets
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.fetch import read_range
-from spark_connector.read.planning import OffsetRange
+from spark_connector.read.planning import OffsetRange, keep_offsets
 from spark_connector.worker_clients import worker_clients
 
 __all__ = ["Extent", "LogRows"]
 
 _POLICY = "cleanup.policy"
+_HEEDED = ("kafka.", "filter", "fetchoffset.", "kafkaconsumer.", "failondataloss")
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,9 @@ class LogRows:
     """Asks one cluster. A context manager; not for several threads."""
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, str]) -> None:
-        """`options` are the reader's, those that the loads had: `kafka.*`, above all `kafka.isolation.level`."""
-        given = {name.lower(): value for name, value in options.items()}
+        """`options` are the reader's, those that the loads had: `kafka.*`, above all `kafka.isolation.level`, and
+        `filter…`. What else a reader can be told says nothing about which offsets have a row, and is not looked at."""
+        given = {name.lower(): value for name, value in options.items() if name.lower().startswith(_HEEDED)}
         given |= {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": "any", "columns": "offset"}
         self._options: SourceOptions = parse_options(given, Mode.BATCH)
         self._cluster = Cluster(self._options.client, create_topics=False)
@@ -69,8 +71,9 @@ class LogRows:
     def offsets(self, tp: TopicPartition, start: int, end: int) -> Iterator[Offsets]:
         """The offsets of the rows in a range that lies within the extent, ascending, array by array."""
         if start < end:
-            for batch in read_range(self._options, OffsetRange(tp, start, end)):
-                yield batch.column(0).to_numpy()
+            for part in keep_offsets([OffsetRange(tp, start, end)], self._options.filters):
+                for batch in read_range(self._options, part):
+                    yield batch.column(0).to_numpy()
 
     def is_compacted(self, topic: str) -> bool:
         """Whether records may go from the middle of the log. Taken for possible when the broker will not tell."""

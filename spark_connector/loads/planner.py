@@ -21,7 +21,7 @@ from spark_connector.loads.commit import LoadCommitter, published_directory
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.log import FilesLoadLog, LoadLog
 from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun
-from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.rewind import standing
 from spark_connector.options.range_limit import Position, SpecificOffsets
@@ -66,6 +66,9 @@ class LoadSite:
         ids = ((name, LoadId.parse(name)) for name in found)
         return [name for name, load_id in ids if load_id is not None and load_id.group == group]
 
+    def plain_error(self, error: Exception) -> LoadError | None:
+        return None  # OSErrors are seen to by `open_site`
+
     def path_of(self, load_id: str) -> str:
         return self.output.url_of(published_directory(load_id))
 
@@ -81,6 +84,11 @@ def open_destination(target: Target) -> Iterator[Destination]:
     with _plain_errors(destination.url):
         try:
             yield destination
+        except Exception as error:
+            plain = destination.plain_error(error)
+            if plain is None:
+                raise
+            raise plain from error
         finally:
             destination.log.close()
 

@@ -89,6 +89,8 @@ def as_copy(batch: pa.RecordBatch) -> bytes:
 
 
 def _as_csv(column: pa.Array) -> pa.Array:
+    if pa.types.is_large_binary(column.type):  # of a session with spark.sql.execution.arrow.useLargeVarTypes
+        column = column.cast(pa.binary())
     if pa.types.is_binary(column.type):
         return _as_hex(column)
     if pa.types.is_nested(column.type):

@@ -15,14 +15,14 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit import LoadCommitter
+from spark_connector.loads.commit import MANIFEST, LoadCommitter
 from spark_connector.loads.log import FilesLoadLog, LoadLog
 from spark_connector.loads.log_zookeeper import ZooKeeperLoadLog
 from spark_connector.loads.record import LoadError
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.offset_store.files import FilesOffsetStore
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
-from spark_connector.storage import open_storage
+from spark_connector.storage import LocalStorage, open_storage
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.load_harness import World, check_manifests
 
@@ -236,3 +236,26 @@ def test_a_load_of_another_directory_is_published_there(tmp_path: Path, shared_s
     second.grow()
     second.load()
     assert sorted(first.visible() + second.visible()) == first.produced()
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_seal_that_fails_discards_only_what_nobody_can_have_committed(
+    worlds: Worlds, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the last step may be lost on the way: a repair elsewhere sees a complete load and commits it."""
+    world = worlds.fresh()
+
+    def lose(storage: LocalStorage, path: str, data: bytes) -> None:
+        if there or not path.endswith(MANIFEST):
+            create(storage, path, data)
+        if path.endswith(MANIFEST):
+            raise OSError("connection reset")
+
+    create = LocalStorage.create
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalStorage, "create", lose)
+        with pytest.raises(OSError, match="connection reset"):
+            world.load()
+    assert (world.output.names(f"_staging/{worlds.kind}") != []) is there
+    world.load()
+    assert world.visible() == world.produced()

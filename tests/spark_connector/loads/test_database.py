@@ -5,15 +5,21 @@ from __future__ import annotations
 import itertools
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import sqlalchemy
 
 from broker.errors import ConfigError
-from spark_connector.loads.database import ATTEMPT, open_database, open_engine
+from spark_connector.loads.database import ATTEMPT, DatabaseCommitter, open_database, open_engine
+from spark_connector.loads.database_output import _DatabaseWriter
 from spark_connector.loads.database_url import DatabaseAddress
-from spark_connector.loads.record import LoadInterrupted
+from spark_connector.loads.planner import open_destination
+from spark_connector.loads.record import LoadError, LoadInterrupted
+from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import CrashPoint
+from tests.support.postgres import Postgres
+from tests.support.requirements import Unavailable, give_up
 from tests.support.table_harness import SPARK_SCHEMA, DatabaseWorld, begun, check_whole, sqlite_world
 
 _counter = itertools.count()
@@ -164,3 +170,67 @@ def test_a_schema_of_postgresql(postgres: str) -> None:
         name = f"apart.{world.address.table}"
         assert connection.execute(sqlalchemy.text(f"SELECT count(*) FROM {name}")).scalar_one() == 6
     assert world.leftovers() == []
+
+
+def test_what_the_database_says_later_on_is_plain_too(tmp_path: Path) -> None:
+    target = Target(f"sqlite:///{tmp_path}/x.db", "g", table="rows").check()
+
+    def go_away() -> None:
+        with open_destination(target) as site:
+            (tmp_path / "x.db").write_bytes(b"no database" * 1000)
+            site.log.newest()
+
+    with pytest.raises(LoadError, match=r"sqlite:.*x\.db#rows: file is not a database"):
+        go_away()
+    (tmp_path / "y.db").mkdir()
+    with pytest.raises(LoadInterrupted, match="cannot connect to .*unable to open"):
+        open_database(DatabaseAddress.parse(f"sqlite:///{tmp_path}/y.db", "rows"), "g")
+
+
+def test_a_commit_that_fails_leaves_no_copy_of_the_rows(sqlite: DatabaseWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service would stage another one with every try."""
+
+    def fill_the_disk(*_arguments: object) -> None:
+        raise sqlalchemy.exc.OperationalError("INSERT", {}, Exception("No space left on device"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DatabaseCommitter, "_insert", fill_the_disk)
+        with pytest.raises(LoadInterrupted, match="No space left"):
+            sqlite.load()
+    assert sqlite.leftovers() == []
+    sqlite.load()
+    check_whole(sqlite)
+
+
+def test_a_value_that_does_not_fit_is_no_outage(postgres: str, tmp_path: Path) -> None:
+    """The next try would meet it again, and a service would try for ever."""
+    beyond = pa.array([2**60], pa.timestamp("us", "UTC"))
+    for url, column, said in (
+        (postgres, pa.array(["a\0b"]), "0x00"),
+        (f"sqlite:///{tmp_path}/x.db", beyond, "out of range"),
+    ):
+        name = f"unfit_{next(_counter)}"
+        kind = sqlalchemy.DateTime() if column is beyond else sqlalchemy.Text()
+        columns = (sqlalchemy.Column("c", kind), sqlalchemy.Column(ATTEMPT, sqlalchemy.String(32)))
+        sqlalchemy.Table(name, sqlalchemy.MetaData(), *columns).create(open_engine(url))
+        writer = _DatabaseWriter(url, name, None)
+        with pytest.raises(LoadError, match=f"does not fit into the table: .*{said}") as caught:
+            writer.write(iter([pa.record_batch([column], names=["c"])]))
+        assert not caught.value.retriable
+
+
+def test_a_server_that_goes_away_while_rows_are_written_is_an_outage() -> None:
+    """Whatever the load asks it then: a service waits for it."""
+    try:
+        server = Postgres()
+        url = server.start()
+    except Unavailable as error:
+        give_up(str(error))
+
+    def load() -> None:
+        with open_destination(Target(url, "g", table="rows").check()) as site:
+            server.stop()
+            site.log.newest()
+
+    with pytest.raises(LoadInterrupted, match="rows: .*connection"):
+        load()

@@ -62,3 +62,19 @@ def test_format_and_offsets_follow_the_target(tmp_path: object) -> None:
     assert [(target.format, target.offsets) for target in told.values()] == [("parquet", "files"), ("sql", "table")]
     assert Target("/data", "g", format="delta").check().offsets == "table"
     assert Target("odd+driver://h/db", "g", table="t").check().format == "sql"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://u:top?secret@h/db",
+        "postgresql://u:top/secret@h/db",
+        "postgresql://user@server:topsecret@h/db?x=y@z",
+        "mssql+pyodbc:///?odbc_connect=DRIVER%3Dx%3BPWD%3Dsecret",
+        "oracle+oracledb://u@h/db?wallet_password=secret",
+    ],
+)
+def test_what_sqlalchemy_takes_for_a_password_is_not_shown(url: str) -> None:
+    address = DatabaseAddress.parse(f"{url}#t", None)
+    assert "secret" not in address.shown
+    assert address.shown.endswith("#t")

@@ -94,6 +94,12 @@ def test_files_carry_their_bounds(delta: DeltaWorld) -> None:
     ("change", "message"),
     [
         (lambda table: table.alter.add_constraint({"few": "offset < 1000"}), r"delta\.constraints\.few"),
+        (
+            lambda table: table.alter.set_table_properties(
+                {"delta.setTransactionRetentionDuration": "interval 30 days"}, raise_if_not_exists=False
+            ),
+            "would forget how far the loads are",
+        ),
         (None, "has no column 'headers'"),
     ],
 )
@@ -123,3 +129,10 @@ def rows_of_partition_7() -> pa.Table:
 def _as_rows(actions: Any) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = pa.table(actions).to_pylist()
     return rows
+
+
+@pytest.mark.parametrize("name", ["a#b", "a%20b", "a?b", "a[b", "a\\b"])
+def test_a_directory_that_deltalake_takes_for_another_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot hold a"):
+        open_delta(open_storage(str(tmp_path / name)), "g")
+    assert open_delta(open_storage(str(tmp_path / "a b=ä")), "g").log.newest().sequence == 0

@@ -84,3 +84,12 @@ def test_a_wrong_write_option_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="text"):
         parse_text_columns(options, {"value": "binary", "offset": "long"})
     assert parse_text_columns({"Text": "value, "}, {"value": "binary"}) == ("value",)
+
+
+def test_large_bytes_are_bytes_too() -> None:
+    """As a session with spark.sql.execution.arrow.useLargeVarTypes hands them over."""
+    small, large = (
+        as_copy(pa.record_batch([pa.array([b"\xff\\", None, b""], kind)], names=["c"]))
+        for kind in (pa.binary(), pa.large_binary())
+    )
+    assert small == large

@@ -18,6 +18,7 @@ from broker.client.cluster import Cluster
 from broker.client.settings import ClientSettings
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.log_rows import LogRows
 from spark_connector.loads.planner import open_site
 from spark_connector.loads.upkeep import prune, rewind
 from spark_connector.loads.verify import LoadCheck, Verification, verify
@@ -247,3 +248,22 @@ def test_the_loads_of_another_kind_of_entry_do_not_disturb(loads: PlainLoads) ->
     assert newest is not None
     store.append(FilesEntry(loads.target.group, newest.sequence + 1, {**newest.offsets, TopicPartition("else", 0): 3}))
     assert verified(loads).ok
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"includeHeaders": "true"},
+        {"valueFormat": "string"},
+        {"subscribePattern": "t.*"},
+        {"columns": "topic,partition,offset,timestamp"},
+    ],
+)
+def test_the_options_of_a_load_may_be_given_as_they_are(loads: PlainLoads, options: dict[str, str]) -> None:
+    assert verify(loads.target, loads.bootstrap, options=options).ok
+
+
+def test_a_filter_of_offsets_is_heeded(loads: PlainLoads) -> None:
+    with LogRows(loads.bootstrap, {"filterOffsets": "10-19,30-"}) as log:
+        found = [offset for part in log.offsets(TopicPartition(loads.topic, 0), 5, 40) for offset in part.tolist()]
+    assert found == [*range(10, 20), *range(30, 40)]
