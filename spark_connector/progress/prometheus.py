@@ -2,12 +2,13 @@
 
 For `LagListener(PrometheusLag())`; whoever owns the process serves or pushes the registry (`start_http_server` of
 prometheus-client, a push gateway). The only file of the connector that imports prometheus_client. Labels are query
-(name, else id), source (its number in the query) and topic, never the partition, of which there may be
-thousands. What ends takes its metrics along; what is not known is not reported.
+(name, else id; and the run's id while two have one name), source (its number in the query) and topic, never the
+partition, of which there may be thousands. What ends takes its metrics along; what is not known is not reported.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -61,14 +62,18 @@ class PrometheusLag:
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """For a scrape, in any thread."""
         families = _empty_families()
-        for lag in self._latest.values():
+        latest = self._latest.values()
+        names = Counter(lag.label for lag in latest)
+        for lag in latest:
+            # Two sessions may each have a query of this name; two samples with the same labels are none to Prometheus.
+            label = lag.label if names[lag.label] == 1 else f"{lag.label} {lag.run_id}"
             for source in lag.sources:
-                _add(families, (lag.label, str(source.index)), _source_figures(source))
+                _add(families, (label, str(source.index)), _source_figures(source))
                 for topic in source.topics:
-                    _add(families, (lag.label, str(source.index), topic.topic), _topic_figures(topic))
+                    _add(families, (label, str(source.index), topic.topic), _topic_figures(topic))
                 for name in {tp.topic for tp in source.end}:
                     figure = ("skipped_offsets", source.skipped.get(name, 0))
-                    _add(families, (lag.label, str(source.index), name), [figure])
+                    _add(families, (label, str(source.index), name), [figure])
         yield from families.values()
 
 

@@ -77,3 +77,15 @@ def test_a_registry_takes_one(registry: CollectorRegistry) -> None:
     PrometheusLag(registry)
     with pytest.raises(ConfigError, match="make one and give it to every listener"):
         PrometheusLag(registry)
+
+
+def test_queries_of_one_name_in_two_sessions_are_told_apart(registry: CollectorRegistry) -> None:
+    lags = PrometheusLag(registry)
+    lags.progressed(a_lag("run-1", behind=10))
+    lags.progressed(a_lag("run-2", behind=20))
+    exposed = generate_latest(registry).decode().splitlines()
+    series = [line.rpartition(" ")[0] for line in exposed if not line.startswith("#")]
+    assert len(series) == len(set(series))
+    assert samples(registry)["max_offsets_behind_latest", "flights run-2", "0", "t"] == 20
+    lags.ended("run-1")
+    assert samples(registry)["max_offsets_behind_latest", "flights", "0", "t"] == 20
