@@ -17,6 +17,7 @@ from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.read.stream_reader import KafkaStreamReader
+from tests.support.committed_records import committed_values
 from tests.support.secured import (
     PLAIN_PASSWORD,
     PLAIN_USER,
@@ -105,6 +106,46 @@ def test_batch_stream_and_the_store_of_offsets(
     (found,) = consumer.committed([TopicPartition(numbers["subscribe"], 0)], 30)
     consumer.close()
     assert found.offset == 30
+
+
+def test_batch_and_exactly_once_stream_are_written_over_tls_and_scram(
+    spark: SparkSession, secured: SecuredBroker, numbers: dict[str, str], topic: str, tmp_path: Path
+) -> None:
+    Topic(secured.listeners["PLAINTEXT"], f"{topic}-copy")
+    read, target = {**numbers, **sasl_ssl(secured)}, {**sasl_ssl(secured), "topic": f"{topic}-copy"}
+    rows = spark.range(5, numPartitions=1).selectExpr("concat('batch ', id) AS value")
+    rows.write.format("pykafka").options(**target).mode("append").save()
+    stream = spark.readStream.format("pykafka").options(**read).load().select("value").writeStream.format("pykafka")
+    stream = stream.options(**target, delivery="exactly-once", checkpointLocation=str(tmp_path))
+    query = stream.trigger(availableNow=True).start()
+    assert query.awaitTermination(100)
+    back = spark.read.format("pykafka").options(**{**read, "subscribe": f"{topic}-copy"}).load()
+    found = sorted(bytes(row.value) for row in back.select("value").collect())
+    source = committed_values(secured.listeners["PLAINTEXT"], topic)
+    assert found == sorted([b"batch %d" % n for n in range(5)] + source)
+    assert len(found) == 35
+
+
+@pytest.mark.parametrize("delivery", ["at-least-once", "exactly-once"])
+def test_a_write_with_a_wrong_password_is_an_error_at_once_that_tells_no_secret(
+    spark: SparkSession,
+    secured: SecuredBroker,
+    numbers: dict[str, str],
+    delivery: str,
+    tmp_path: Path,
+) -> None:
+    target = {**sasl_ssl(secured, WRONG), "topic": numbers["subscribe"], "delivery": delivery}
+    began = time.monotonic()
+    with pytest.raises(PySparkException, match=r"(?i)authentication") as batch:
+        spark.range(3).selectExpr("'v' AS value").write.format("pykafka").options(**target).mode("append").save()
+    stream = spark.readStream.format("pykafka").options(**{**numbers, **sasl_ssl(secured)}).load().select("value")
+    writer = stream.writeStream.format("pykafka").options(**target, checkpointLocation=str(tmp_path))
+    query = writer.trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match=r"(?i)authentication") as written:
+        query.awaitTermination(100)
+    assert time.monotonic() - began < 2 * QUICKLY
+    assert_no_secret(f"{batch.value}\n{written.value}\n{query.exception()}\n{written.value!r}")
+    assert len(committed_values(secured.listeners["PLAINTEXT"], numbers["subscribe"])) == 30
 
 
 def test_nothing_that_is_shown_of_a_query_has_a_secret(
