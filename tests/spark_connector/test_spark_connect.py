@@ -1,4 +1,4 @@
-"""The same source through Spark Connect: registered by itself, batch and stream; the listener runs in the client."""
+"""The same source and sink through Spark Connect: registered by themselves; the listener runs in the client."""
 
 from __future__ import annotations
 
@@ -7,24 +7,37 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support.broker_process import BrokerProcess
+from tests.support.connect_session import SECRET
 from tests.support.source_tree import ROOT
 from tests.support.topics import Topic
 
 
-def test_batch_and_stream_over_spark_connect(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+@pytest.mark.timeout(330)  # a Spark of its own, and its server
+def test_batches_and_streams_are_read_and_written_over_spark_connect(
+    broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
     made = Topic(broker.bootstrap, topic, 2)
     made.number(100, 0)
     made.number(50, 1)
-    command = [sys.executable, "-m", "tests.support.connect_session", broker.bootstrap, topic, str(tmp_path)]
+    target = Topic(broker.bootstrap, f"{topic}-target", 2).name
+    command = [sys.executable, "-m", "tests.support.connect_session", broker.bootstrap, topic, target, str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
     seen = json.loads(done.stdout.splitlines()[-1])
     assert "Unknown option 'subscrib'" in seen.pop("error")
+    plans = seen.pop("plans")
+    assert "pykafka" in plans
+    assert SECRET not in plans
     assert seen == {
         "rows": 150,
         "sum": sum(range(100)) + sum(range(50)),
         "finished": True,
         "streamed": 150,
         "behind": [50, 0],
+        "written": True,
+        "sums": {"batch": sum(range(1000, 1005)), "stream": sum(range(100)) + sum(range(50))},
+        "type": "value:struct<id:bigint,how:string>",
     }

@@ -1,17 +1,24 @@
-"""Run as a program: reads a topic over Spark Connect, batch and stream, and prints what it saw as JSON.
+"""Run as a program: reads and writes topics over Spark Connect, batch and stream, and prints what it saw as JSON.
 
 A process of its own, since one process cannot hold a classic session and a Connect session.
-Arguments: bootstrap servers, topic, an empty directory.
+Arguments: bootstrap servers, a topic to read, one to write to, an empty directory.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SECRET = "registry-s3cret"
 
 
-def main(bootstrap: str, topic: str, directory: str) -> None:
+def main(bootstrap: str, topic: str, target: str, directory: str) -> None:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -45,8 +52,47 @@ def main(bootstrap: str, topic: str, directory: str) -> None:
     except Exception as raised:  # whatever Connect makes of it
         error = str(raised)
     seen = {"rows": row["rows"], "sum": row["sum"], "finished": finished, "streamed": streamed, "behind": behind}
-    print(json.dumps({**seen, "error": error}))
+    copied = copy_and_read_typed(spark, options, target, f"{directory}/sink")
+    print(json.dumps({**seen, "error": error, **copied, "plans": plans(spark, options)}))
     spark.stop()
+
+
+def copy_and_read_typed(spark: SparkSession, options: dict[str, str], target: str, checkpoint: str) -> dict[str, Any]:
+    """Write a batch and an exactly-once stream of JSON to `target`; what a typed read of it finds."""
+    to = {"kafka.bootstrap.servers": options["kafka.bootstrap.servers"], "topic": target}
+    rows = spark.range(1000, 1005).selectExpr("to_json(struct(id, 'batch' AS how)) AS value")
+    rows.write.format("pykafka").options(**to).mode("append").save()
+    stream = spark.readStream.format("pykafka").options(**options).load()
+    as_json = "to_json(struct(CAST(CAST(value AS STRING) AS BIGINT) AS id, 'stream' AS how)) AS value"
+    writer = stream.selectExpr(as_json).writeStream.format("pykafka").options(**to, delivery="exactly-once")
+    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+    finished = query.awaitTermination(120)
+    typed = {**options, "subscribe": target, "valueFormat": "json", "valueSchema": "id BIGINT, how STRING"}
+    back = spark.read.format("pykafka").options(**typed).load()
+    sums = back.groupBy("value.how").sum("value.id").collect()
+    return {"written": finished, "sums": {row[0]: row[1] for row in sums}, "type": back.schema["value"].simpleString()}
+
+
+def plans(spark: SparkSession, options: dict[str, str]) -> str:
+    """What explain() shows of reads that log in to a schema registry: by its URL, and hidden as README says."""
+    schema = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}]}'
+    avro = {**options, "valueFormat": "avro", "valueSchema": schema}
+    by_url = {**avro, "schema.registry.url": f"http://me:{SECRET}@127.0.0.1:1"}
+    shown = io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        _explain(spark, by_url)
+        spark.conf.set("spark.sql.redaction.options.regex", "(?i)url|user[.]info")
+        apart = {"schema.registry.url": "http://127.0.0.1:1", "schema.registry.basic.auth.user.info": f"me:{SECRET}"}
+        _explain(spark, {**avro, **apart})
+    return shown.getvalue()
+
+
+def _explain(spark: SparkSession, options: dict[str, str]) -> None:
+    for reader in (spark.read, spark.readStream):
+        frame = reader.format("pykafka").options(**options).load()
+        frame.explain(True)
+        frame.explain("formatted")
+        print(repr(frame))
 
 
 if __name__ == "__main__":
