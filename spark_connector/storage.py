@@ -42,7 +42,13 @@ def _os_errors() -> Iterator[None]:
 
 
 class _Hdfs(HdfsFileSystem):
-    """hdfs-native's file system, failing as all others do: with an OSError."""
+    """hdfs-native's file system, failing as all others do: with an OSError.
+
+    fsspec keeps no instance of it: in a forked child it drops what it keeps, and dropping this one waits for threads
+    that no child has. Spark's own start of a JVM is such a fork.
+    """
+
+    cachable = False
 
     def info(self, path: str, **options: Any) -> Any:
         with _os_errors():

@@ -45,8 +45,7 @@ LONG_FIRST = ("faults", "notebooks", "spark_connector", "hdfs")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first, so that two workers end together, and Spark's JVM is forked off a process that has
-    few threads yet: a fork of one with dozens of librdkafka's once hung before its exec."""
+    """Put the long files first, so that two workers end together."""
 
     def rank(item: pytest.Item) -> int:
         folder = item.path.relative_to(Path(__file__).parent).parts[0]

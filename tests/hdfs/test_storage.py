@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -31,6 +34,20 @@ def test_create_refuses_to_replace_and_leaves_no_temporary(storage: Storage) -> 
         storage.create("d/file", b"second")
     assert storage.read("d/file") == b"first"
     assert storage.names("d") == ["file"]
+
+
+FORK = """
+import json, subprocess, sys
+from spark_connector.storage import open_storage
+url, options = json.loads(sys.argv[1])
+assert open_storage(url, options).names("nothing") == []
+subprocess.run(["true"], preexec_fn=lambda: None)  # Spark starts its JVM like this
+"""
+
+
+def test_a_process_that_has_used_it_can_fork(hdfs: MiniHdfs, hdfs_directory: str) -> None:
+    where = json.dumps([hdfs_directory, hdfs.client_options])
+    subprocess.run([sys.executable, "-c", FORK, where], check=True, timeout=60)
 
 
 def test_of_many_creators_exactly_one_wins(storage: Storage) -> None:
