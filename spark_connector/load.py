@@ -25,7 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from broker.errors import PykafkaError
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.output import read_ranges, write_output
-from spark_connector.loads.planner import finished_rerun, open_destination, plan_load, recover
+from spark_connector.loads.planner import confirm_topics, finished_rerun, open_destination, plan_load, recover
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.offset_store.base import OffsetConflict
@@ -151,6 +151,7 @@ def _write(
     try:
         frame = read_ranges(session(), record, request.options)
         sealed = _write_rows(frame, record, site, directory, request.write_options)
+        confirm_topics(request, record)
     except Exception as error:
         overtaken = site.committer.is_overtaken(record)
         site.committer.discard(record.load_id)

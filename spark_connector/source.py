@@ -28,7 +28,7 @@ from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.read.schema import source_schema
 from spark_connector.read.stream_reader import KafkaStreamReader
 from spark_connector.write.batch_writer import KafkaBatchWriter
-from spark_connector.write.columns import check_columns
+from spark_connector.write.columns import check_columns, types_by_name
 from spark_connector.write.plan import plan_write
 from spark_connector.write.stream_writer import KafkaStreamWriter
 
@@ -85,7 +85,7 @@ class PykafkaSource(DataSource):
 
     def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
         options = parse_write_options(self.options, stream=stream)
-        check_columns({one.name: one.dataType.simpleString() for one in schema.fields}, options)
+        check_columns(types_by_name((one.name, one.dataType.simpleString()) for one in schema.fields), options)
         return options
 
 

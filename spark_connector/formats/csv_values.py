@@ -24,8 +24,9 @@ from spark_connector.formats.text_casts import cast_texts, parse_text
 
 __all__ = ["CsvDecoder"]
 
-# Empty, of several lines, or with both quotes and backslashes.
-_ODD: Final = r'(?s)\A\z|[\r\n]|".*\\|\\.*"'
+# Empty, of several lines, with both quotes and backslashes, or with a byte order mark before it, which pyarrow drops at
+# the beginning of what it reads only; from_csv takes it for text.
+_ODD: Final = r'(?s)\A\z|[\r\n]|".*\\|\\.*"|\A\xef\xbb\xbf'
 
 
 class CsvDecoder:

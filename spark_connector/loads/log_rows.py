@@ -54,6 +54,7 @@ class LogRows:
         self._cluster = Cluster(self._options.client, create_topics=False)
         self._extents: dict[TopicPartition, Extent] = {}
         self._compacted: dict[str, bool] = {}
+        self._ids: dict[str, str | None] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -62,8 +63,10 @@ class LogRows:
         self._cluster.close()
         worker_clients().close()
 
-    def extent(self, tp: TopicPartition) -> Extent:
-        """Asked once."""
+    def extent(self, tp: TopicPartition, topic_id: str | None = None) -> Extent:
+        """Asked once. Of a topic with that id, when one is given: one that was created anew has nothing of it."""
+        if topic_id is not None and self._id(tp.topic) not in (None, topic_id):
+            return Extent(0, 0)
         if tp not in self._extents:
             self._extents[tp] = self._ask_extent(tp)
         return self._extents[tp]
@@ -84,6 +87,15 @@ class LogRows:
             except BrokerError:
                 self._compacted[topic] = True
         return self._compacted[topic]
+
+    def _id(self, topic: str) -> str | None:
+        if topic not in self._ids:
+            try:
+                id_ = self._cluster.topic(topic).topic_id
+            except UnknownTopic:
+                id_ = None
+            self._ids[topic] = None if id_ is None else str(id_)
+        return self._ids[topic]
 
     def _ask_extent(self, tp: TopicPartition) -> Extent:
         try:

@@ -47,6 +47,8 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
     for range in record.ranges:
+        if range.size == 0:
+            continue  # of a partition that may be gone
         partitions.setdefault(range.topic, []).append(range.partition)
         starts.setdefault(range.topic, {})[str(range.partition)] = range.start
         ends.setdefault(range.topic, {})[str(range.partition)] = range.end

@@ -7,16 +7,16 @@ names, or, with failOnDataLoss=false, a warning and a range that begins at what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.errors import report_data_loss
+from spark_connector.errors import data_loss, report_data_loss
 from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.rewind import standing
 from spark_connector.read.planning import limit_offsets
 
-__all__ = ["Bounds", "plan_ranges", "plan_rerun"]
+__all__ = ["Bounds", "plan_ranges", "plan_rerun", "refuse_other_topics"]
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -26,13 +26,15 @@ class Bounds:
     """What the brokers hold of the partitions asked for.
 
     `earliest`: first offset still there; `latest`: end of the log; `starts`: where new partitions begin (may name
-    more); `ends`: where to stop, `latest` unless the user set an end.
+    more); `ends`: where to stop, `latest` unless the user set an end; `recreated`: topics with another id than when
+    the group loaded them last.
     """
 
     earliest: Offsets
     latest: Offsets
     starts: Offsets
     ends: Offsets
+    recreated: Collection[str] = ()
 
 
 def plan_ranges(
@@ -40,16 +42,21 @@ def plan_ranges(
 ) -> tuple[LoadRange, ...]:
     """The ranges with something to load, in order of partition; together at most `max_records` offsets.
 
-    `stored` may hold partitions that the load is not about. Raises DataLoss.
+    `stored` may hold partitions that the load is not about. Of a topic that was created anew every partition that is
+    stored gets a range, an empty one where there is nothing to load, so that the commit forgets what was stored of the
+    old one. Raises DataLoss.
     """
     starts = {tp: _start(tp, stored, bounds, fail=fail_on_data_loss) for tp in bounds.latest}
     ends = {tp: max(min(bounds.ends[tp], bounds.latest[tp]), starts[tp]) for tp in starts}
     if max_records is not None:
         ends = limit_offsets(max_records, starts, ends)
+    if all(ends[tp] == starts[tp] for tp in starts):
+        return ()
+    outdated = {tp: starts.get(tp, 0) for tp in stored if tp.topic in bounds.recreated}
     return tuple(
-        LoadRange(tp.topic, tp.partition, starts[tp], ends[tp], stored.get(tp))
-        for tp in sorted(starts)
-        if ends[tp] > starts[tp]
+        LoadRange(tp.topic, tp.partition, start, ends.get(tp, start), stored.get(tp))
+        for tp, start in sorted({**starts, **outdated}.items())
+        if tp in outdated or ends[tp] > start
     )
 
 
@@ -69,10 +76,29 @@ def plan_rerun(loads: Iterable[LoadRecord], stored: Offsets) -> tuple[LoadRange,
     return tuple(LoadRange(tp.topic, tp.partition, starts[tp], ends[tp], stored.get(tp)) for tp in sorted(starts))
 
 
+def refuse_other_topics(loads: Iterable[LoadRecord], current: Mapping[str, str]) -> None:
+    """Raise DataLoss when one of the loads is of a topic that has another id now: its records are not to be had."""
+    for load in loads:
+        for topic in sorted({range.topic for range in load.ranges}):
+            if topic in current and load.topic_ids.get(topic, current[topic]) != current[topic]:
+                raise data_loss(
+                    "PARTITION_OFFSET_CHANGED",
+                    f"Topic '{topic}', which load {load.load_id} is of, has been deleted and created anew since.",
+                )
+
+
 def _start(tp: TopicPartition, stored: Offsets, bounds: Bounds, *, fail: bool) -> int:
     earliest, latest = bounds.earliest[tp], bounds.latest[tp]
     if tp not in stored:
         return min(max(bounds.starts.get(tp, earliest), earliest), latest)
+    if tp.topic in bounds.recreated:
+        report_data_loss(
+            "PARTITION_OFFSET_CHANGED",
+            f"Partition {tp} was loaded up to offset {stored[tp]} of a topic that has been deleted; the topic of that "
+            "name now was created anew, and has not been loaded.",
+            fail=fail,
+        )
+        return earliest
     if stored[tp] > latest:
         report_data_loss(
             "PARTITION_OFFSET_CHANGED",

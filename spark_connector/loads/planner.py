@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import DataLoss
 from spark_connector.loads.commit import LoadCommitter, published_directory
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.log import FilesLoadLog, LoadLog
-from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun
+from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.rewind import standing
@@ -30,7 +32,7 @@ from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.storage import Storage, open_storage
 
-__all__ = ["LoadSite", "finished_rerun", "open_destination", "open_site", "plan_load", "recover"]
+__all__ = ["LoadSite", "confirm_topics", "finished_rerun", "open_destination", "open_site", "plan_load", "recover"]
 
 _KNOCK_TIMEOUT = 10.0  # seconds
 
@@ -178,15 +180,17 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
     _refuse_foreign_loads(request.target, site)
     stored = site.log.offsets()
     number = site.log.newest().sequence + 1
+    known = _topic_ids(site.log)
     if request.from_load is None:
+        bounds, ids = _look_up(request.source, stored, known)
         ranges = plan_ranges(
-            stored,
-            _look_up(request.source, stored),
-            fail_on_data_loss=request.source.fail_on_data_loss,
-            max_records=request.max_records,
+            stored, bounds, fail_on_data_loss=request.source.fail_on_data_loss, max_records=request.max_records
         )
     else:
-        ranges = plan_rerun(_loads_since(request, site), stored)
+        loads = _loads_since(request, site)
+        ids = _current_ids(request.source)
+        refuse_other_topics(loads, ids)
+        ranges = plan_rerun(loads, stored)
     if not ranges:
         return None
     return LoadRecord(
@@ -198,11 +202,41 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
         ranges=ranges,
         rerun_of=request.from_load,
         partition_by=request.partition_by,
+        topic_ids={**known, **ids},
     )
 
 
-def _look_up(options: SourceOptions, known: Collection[TopicPartition]) -> Bounds:
-    """Ask the brokers; the start the user gave is looked up only when there is a partition that needs it."""
+def confirm_topics(request: LoadRequest, record: LoadRecord) -> None:
+    """See, once the rows are written, that they are of the topics that were planned. Raises LoadInterrupted.
+
+    One that is gone by now, and was not when they were read, does no harm."""
+    try:
+        refuse_other_topics([record], _current_ids(request.source, record.topic_ids))
+    except DataLoss as error:
+        raise LoadInterrupted(f"load {record.load_id}: {error.message}") from error
+
+
+def _topic_ids(log: LoadLog) -> Mapping[str, str]:
+    """The ids of the topics as the group has loaded them; a log that has forgotten its newest load knows none."""
+    newest = log.newest().sequence
+    numbers = itertools.chain([newest], (number for number in reversed(log.sequences()) if number != newest))
+    records = (log.record(number) for number in numbers if number)
+    return next((record.topic_ids for record in records if record is not None), {})
+
+
+def _current_ids(options: SourceOptions, optional: Collection[str] = ()) -> Mapping[str, str]:
+    reader = OffsetReader(options, CommittedOffsets(options))
+    try:
+        return reader.assigned(optional=optional).topic_ids
+    finally:
+        reader.close()
+
+
+def _look_up(
+    options: SourceOptions, known: Collection[TopicPartition], known_ids: Mapping[str, str]
+) -> tuple[Bounds, Mapping[str, str]]:
+    """Ask the brokers for the bounds and the ids of the topics; the start the user gave is looked up only when there is
+    a partition that needs it."""
     reader = OffsetReader(options, CommittedOffsets(options))
     try:
         assigned = reader.assigned()
@@ -214,7 +248,9 @@ def _look_up(options: SourceOptions, known: Collection[TopicPartition]) -> Bound
         if any(tp not in known for tp in assigned.partitions) and starting is not Position.EARLIEST:
             starts = reader.resolve(starting, assigned, which="start")
         ends = latest if options.ending is Position.LATEST else reader.resolve(options.ending, assigned, which="end")
-        return Bounds(earliest, latest, starts, ends)
+        ids = assigned.topic_ids
+        recreated = frozenset(topic for topic, id_ in ids.items() if known_ids.get(topic, id_) != id_)
+        return Bounds(earliest, latest, starts, ends, recreated), ids
     finally:
         reader.close()
 

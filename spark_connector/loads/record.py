@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from broker.errors import PykafkaError
@@ -122,7 +122,11 @@ class Rewind:
 @dataclass(frozen=True)
 class LoadRecord:
     """One load. `output` is the URL of the directory, or the database and table, that all loads go to, `offsets` the
-    kind of store it commits to; `partition_by` the columns that are directories of its output."""
+    kind of store it commits to; `partition_by` the columns that are directories of its output.
+
+    `topic_ids` holds the id of every topic that the group has loaded so far, this load included (KIP-516), where the
+    brokers give ids: by them the next load sees that a topic was created anew, however long its log is by then.
+    """
 
     load_id: str
     output: str
@@ -134,6 +138,7 @@ class LoadRecord:
     files: tuple[LoadFile, ...] = ()
     rewind: Rewind | None = None
     partition_by: tuple[str, ...] = ()
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def id(self) -> LoadId:
@@ -188,8 +193,9 @@ class LoadRecord:
             files = tuple(LoadFile(**file) for file in document["files"])
             fields["rewind"] = _rewind(document.get("rewind"))
             fields["partition_by"] = tuple(map(str, document.get("partition_by", ())))
+            fields["topic_ids"] = {str(topic): str(id_) for topic, id_ in document.get("topic_ids", {}).items()}
             record = cls(**fields, ranges=ranges, rerun_of=document["rerun_of"], files=files)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LoadError(f"{where} is not the record of a load: {error!r}") from error
         if LoadId.parse(record.load_id) is None:
             raise LoadError(f"{where}: '{record.load_id}' is no load id")

@@ -78,14 +78,16 @@ class PartitionCount:
         return f", such as offset {', '.join(map(str, self.examples))}" if self.examples else ""
 
 
-def recount(range: LoadRange, held: Offsets, log: LogRows) -> PartitionCount:
-    """Compare the sorted offsets `held` by the files with the log. Raises what reading the log raises."""
+def recount(range: LoadRange, held: Offsets, log: LogRows, topic_id: str | None = None) -> PartitionCount:
+    """Compare the sorted offsets `held` by the files with the log of the topic that has `topic_id`, when that is known.
+
+    Raises what reading the log raises."""
     tp = range.tp
     is_first = np.ones(len(held), bool)
     is_first[1:] = held[1:] != held[:-1]
     once = held[is_first]
     inside = once[(once >= range.start) & (once < range.end)]
-    low, high = log.extent(tp).overlap(range.start, range.end)
+    low, high = log.extent(tp, topic_id).overlap(range.start, range.end)
     log_rows, missing, extra = 0, 0, 0
     examples = held[~is_first][:_EXAMPLES].tolist()
     for lacking, surplus, count in _differences(inside, log, tp, low, high):

@@ -81,6 +81,7 @@ def plan_rewind(
         offsets=newest_load.offsets,
         created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         ranges=_back_to(_starts(later), stored),
+        topic_ids=_topic_ids(later),
         rewind=Rewind(to_load, tuple(Undone(load.load_id, load.output) for load in later), delete),
     )
 
@@ -118,6 +119,14 @@ def _starts(later: Iterable[LoadRecord]) -> dict[TopicPartition, int]:
             if load.rerun_of is None or range.stored is None:  # else that re-run has left the offsets alone
                 starts.setdefault(range.tp, range.start)
     return starts
+
+
+def _topic_ids(later: Sequence[LoadRecord]) -> dict[str, str]:
+    """Those that the offsets to go back to belong to: of each topic the first that was loaded."""
+    ids = dict(later[-1].topic_ids)
+    for load in reversed(later):
+        ids.update({range.topic: load.topic_ids[range.topic] for range in load.ranges if range.topic in load.topic_ids})
+    return ids
 
 
 def _back_to(offsets: Mapping[TopicPartition, int], stored: Mapping[TopicPartition, int]) -> tuple[LoadRange, ...]:

@@ -114,7 +114,7 @@ def _check_load(entry: HistoryEntry, outputs: Outputs, log: LogRows) -> LoadChec
     problems += [f"{tp}: {len(held[tp]):,} rows, but the load has no such range" for tp in _surplus(record, held)]
     counts = []
     for range in record.ranges:
-        count = recount(range, held.get(range.tp, np.empty(0, np.int64)), log)
+        count = recount(range, held.get(range.tp, np.empty(0, np.int64)), log, record.topic_ids.get(range.topic))
         counts.append(count)
         problems += count.problems()
         notes += count.notes()
@@ -187,22 +187,25 @@ def _strangers(site: LoadSite, entries: Sequence[HistoryEntry]) -> list[str]:
 def _joints(loads: Sequence[HistoryEntry], log: LogRows) -> list[str]:
     """Where one load ends the next should begin: what they both have is doubled, what lies between was never loaded."""
     problems = []
-    ends: dict[TopicPartition, tuple[int, str]] = {}
+    ends: dict[tuple[TopicPartition, str | None], tuple[int, str]] = {}
     for entry in loads:
         for range in entry.record.ranges:
+            topic_id = entry.record.topic_ids.get(range.topic)
+            of_topic = range.tp, topic_id
             if entry.record.rerun_of is not None and range.stored is not None:
                 continue  # loaded again for another directory
-            end, before = ends.get(range.tp, (range.start, ""))
+            end, before = ends.get(of_topic) or ends.get((range.tp, None)) or (range.start, "")
             if range.start < end:
                 both = f"{before} and {entry.record.load_id}"
                 problems.append(f"{range.tp}: offsets {range.start} to {end - 1} are in {both}")
-            skipped = sum(len(part) for part in log.offsets(range.tp, *log.extent(range.tp).overlap(end, range.start)))
+            stretch = log.extent(range.tp, topic_id).overlap(end, range.start)
+            skipped = sum(len(part) for part in log.offsets(range.tp, *stretch))
             if skipped and range.start > end:
                 problems.append(
                     f"{range.tp}: {skipped:,} records of offsets {end} to {range.start - 1}, between {before} and "
                     f"{entry.record.load_id}, were never loaded"
                 )
-            ends[range.tp] = max(end, range.end), entry.record.load_id
+            ends[of_topic] = max(end, range.end), entry.record.load_id
     return problems
 
 

@@ -10,17 +10,19 @@ Wrong columns are ConnectorError under Spark's condition names.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker.errors import ConfigError
 from broker.records.columns import HEADERS_TYPE
 from spark_connector.errors import ConnectorError
 from spark_connector.options.write_options import WriteOptions
 
-__all__ = ["check_columns", "to_rows"]
+__all__ = ["check_columns", "to_rows", "types_by_name"]
 
 _BYTES: Final = ("string", "binary")
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
@@ -34,6 +36,18 @@ _TYPES: Final = {
 }
 _WRONG: Final = "_LEGACY_ERROR_TEMP_3080"
 _MAX_INT64: Final = 2**63 - 1
+
+
+def types_by_name(columns: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Name → type of the columns. Raises ConnectorError when one that is written is there more than once, as after a
+    join; Spark's own sink takes the first. Names that differ in case are different columns, here as there."""
+    pairs = list(columns)
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1 and name in _TYPES:
+            raise ConnectorError(
+                _WRONG, f"There are {count} columns '{name}': select one of them, and drop or rename the others."
+            )
+    return dict(pairs)
 
 
 def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
@@ -61,7 +75,8 @@ def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
 def to_rows(batch: pa.RecordBatch, options: WriteOptions) -> pa.Table:
     """The columns to write of `batch`: value, key, timestamp (ms, never null), and topic, partition, headers if any.
 
-    key and headers are left out where there are none. Raises ConnectorError for a topic that is null.
+    key and headers are left out where there are none. Raises ConnectorError for a topic that is null, ConfigError for
+    a time before 1970.
     """
     names = set(batch.schema.names)
     columns = {"value": _binary(batch["value"])}
@@ -92,6 +107,11 @@ def _milliseconds(column: pa.Array | None, rows: int) -> pa.Array:
     if column is None or column.null_count == rows:
         return pa.repeat(now, rows)
     micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
-    # Rounded down, as Spark shows and compares them; before 1970, too, which Arrow's own division would not.
+    # Rounded down, as Spark shows and compares them; just before 1970, too, which Arrow's own division would not.
     floored = pa.array(micros.fill_null(0).to_numpy() // 1000)
+    if (earliest := pc.min(floored).as_py()) < 0:  # as Kafka's ProducerRecord has it; -1 would mean that there is none
+        raise ConfigError(
+            f"Invalid timestamp: {earliest}. Timestamp should always be non-negative or null (column 'timestamp', a time "
+            "before 1970). Null takes the time of writing"
+        )
     return pc.if_else(column.is_valid(), floored, now)

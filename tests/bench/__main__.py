@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from tests.bench.measure import Row
 
@@ -30,13 +30,14 @@ def main() -> None:
         print_table(getattr(importlib.import_module(module), function)(options.scale))
 
 
-def print_table(rows: Sequence[Row]) -> None:
-    """Case, figure, ceiling, ratio."""
-    print("| case | figure | ceiling | ratio |\n| --- | --- | --- | --- |")
+def print_table(rows: Iterable[Row]) -> None:
+    """Case, figure, ceiling, ratio; each row as soon as it is measured."""
+    print("| case | figure | ceiling | ratio |\n| --- | --- | --- | --- |", flush=True)
     for row in rows:
         ceiling = "" if row.ceiling is None else f"{row.ceiling:,.4g} {row.unit}"
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
-        print(f"| {row.case}{' ' + row.note if row.note else ''} | {row.value:,.4g} {row.unit} | {ceiling} | {ratio} |")
+        case, figure = f"{row.case} {row.note}".strip(), f"{row.value:,.4g} {row.unit}"
+        print(f"| {case} | {figure} | {ceiling} | {ratio} |", flush=True)
     print(flush=True)
 
 

@@ -29,6 +29,7 @@ from tests.bench.spark_read_bench import DDL
 BATCHES = 20
 FIRST_ROUNDS = 3
 PLANNED_PARTITIONS = 10_000
+PLANNED_TOPICS = 10
 MEMORY_BYTES = 10_000_000_000
 
 
@@ -64,17 +65,14 @@ class EmptyStreamReader(DataSourceStreamReader):
         return iter(())
 
 
-def run(scale: float = 1.0) -> list[Row]:
+def run(scale: float = 1.0) -> Iterator[Row]:
     """Micro-batch, planning and memory in one session, then fresh sessions for the first batch."""
     with tempfile.TemporaryDirectory() as directory, broker_target(Path(directory) / "data", PARTITIONS) as target:
         with bench_session(EmptyStream) as spark:
-            rows = [
-                _micro_batches(spark, target.bootstrap),
-                _planning(target.bootstrap, int(PLANNED_PARTITIONS * scale)),
-                _memory(spark, target.bootstrap, int(MEMORY_BYTES * scale)),
-            ]
-        rows.append(_first_batch(target.bootstrap))
-    return rows
+            yield _micro_batches(spark, target.bootstrap)
+            yield _planning(target.bootstrap, int(PLANNED_PARTITIONS * scale))
+            yield _memory(spark, target.bootstrap, int(MEMORY_BYTES * scale))
+        yield _first_batch(target.bootstrap)
 
 
 def _micro_batches(spark: SparkSession, bootstrap: str) -> Row:
@@ -110,9 +108,10 @@ def _durations(frame: DataFrame, bootstrap: str, fed_topic: str | None) -> list[
 
 def _planning(bootstrap: str, partitions: int) -> Row:
     """`partitions()` of a batch query over so many partitions: metadata, both ends of each, the tasks."""
-    topic = "bench-wide"
-    _create(bootstrap, topic, partitions)
-    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    topics = [f"bench-wide-{number}" for number in range(PLANNED_TOPICS)]  # one would not fit into ZooKeeper's limit
+    for topic in topics:
+        _create(bootstrap, topic, partitions // PLANNED_TOPICS)
+    options = {"kafka.bootstrap.servers": bootstrap, "subscribe": ",".join(topics), "startingOffsets": "earliest"}
     reader = KafkaBatchReader(parse_options(options, Mode.BATCH))
     taken = []
     for _ in range(5):

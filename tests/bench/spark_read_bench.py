@@ -70,9 +70,8 @@ class MemoryReader(DataSourceReader):
             yield from slices
 
 
-def run(scale: float = 1.0) -> list[Row]:
+def run(scale: float = 1.0) -> Iterator[Row]:
     """Rows per second of `count(*), sum(length(value))` over both, for each size, codec, with and without keys."""
-    rows: list[Row] = []
     with (
         tempfile.TemporaryDirectory() as directory,
         broker_target(Path(directory) / "data", PARTITIONS) as target,
@@ -84,9 +83,8 @@ def run(scale: float = 1.0) -> list[Row]:
             with Cluster(target.bootstrap) as cluster:
                 Admin(cluster).create_topic(topic, PARTITIONS)
                 fill(target.bootstrap, topic, values(size), count, keyed=keyed, codec=Codec.from_name(codec))
-                rows.append(_case(spark, target.bootstrap, topic, size, count, keyed, codec))
+                yield _case(spark, target.bootstrap, topic, size, count, keyed, codec)
                 Admin(cluster).delete_topics([topic])
-    return rows
 
 
 def _case(spark: SparkSession, bootstrap: str, topic: str, size: int, count: int, keyed: bool, codec: str) -> Row:

@@ -44,9 +44,8 @@ class NowhereWriter(DataSourceArrowWriter):
         return WriterCommitMessage()
 
 
-def run(scale: float = 1.0) -> list[Row]:
+def run(scale: float = 1.0) -> Iterator[Row]:
     """Rows per second of key + value, by delivery and size."""
-    rows: list[Row] = []
     with (
         tempfile.TemporaryDirectory() as directory,
         broker_target(Path(directory) / "data", PARTITIONS) as target,
@@ -55,8 +54,8 @@ def run(scale: float = 1.0) -> list[Row]:
         for size, most in COUNTS.items():
             count = max(int(most * scale) // (PARTITIONS * CHUNK_ROWS), 1) * PARTITIONS * CHUNK_ROWS
             deliveries = ("at-least-once", "exactly-once")
-            rows += [_case(spark, target.bootstrap, delivery, size, count) for delivery in deliveries]
-    return rows
+            for delivery in deliveries:
+                yield _case(spark, target.bootstrap, delivery, size, count)
 
 
 def _case(spark: SparkSession, bootstrap: str, delivery: str, size: int, count: int) -> Row:

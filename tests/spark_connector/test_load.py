@@ -12,7 +12,10 @@ import fastavro
 import pyarrow.dataset
 import pytest
 
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
 from broker.errors import ConfigError
+from spark_connector.errors import DataLoss
 from spark_connector.load import LoadResult, load, recover
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
@@ -201,6 +204,20 @@ def test_a_rerun_loads_again_into_another_directory_and_moves_nothing(loads: Loa
         loads(from_load=third.load_id, **source)
     with pytest.raises(ConfigError, match="has no committed load 'nonsense'"):
         loads(to=str(tmp_path / "third"), from_load="nonsense", **source)
+
+
+def test_a_topic_created_anew_that_has_outgrown_the_old_one_is_noticed(files: Loads) -> None:
+    files.data.produce(3)
+    files()
+    with Cluster(files.data.bootstrap) as cluster:
+        Admin(cluster).delete_topics([files.data.topic])
+    again = TopicData(files.data.bootstrap, files.data.topic, partitions=2)
+    again.produce(60)
+    with pytest.raises(DataLoss, match="created anew"):
+        files()
+    result = files(options={"failOnDataLoss": "false"})
+    assert result.rows == 60
+    assert [(range.start, range.end) for range in result.ranges] == [(0, 30), (0, 30), (0, 0)]
 
 
 def test_two_loads_at_once_one_wins(loads: Loads) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from spark_connector.loads.planner import open_site, plan_load
+from spark_connector.loads.planner import confirm_topics, open_site, plan_load
 from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.watch import Watch
@@ -39,12 +39,20 @@ class PlainLoads:
     """Loads `topic` into `to`, a parquet file per partition."""
 
     def __init__(
-        self, bootstrap: str, topic: str, to: Path, *, zookeeper: str | None = None, max_records: int | None = None
+        self,
+        bootstrap: str,
+        topic: str,
+        to: Path,
+        *,
+        zookeeper: str | None = None,
+        max_records: int | None = None,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         offsets = "files" if zookeeper is None else "zookeeper"
         self.bootstrap, self.topic, self.to = bootstrap, topic, to
         self.target = Target(str(to), f"g-{topic}", offsets, zookeeper)
         self._max_records = max_records
+        self._options = options or {}
         self.words = ["--to", str(to), "--group", self.target.group]
         self.words += ["--zookeeper", zookeeper] if zookeeper else []
 
@@ -57,7 +65,7 @@ class PlainLoads:
             format="parquet",
             starting_offsets="earliest",
             max_records=self._max_records,
-            options={},
+            options=self._options,
             write_options={},
             from_load=None,
             from_directory=None,
@@ -72,12 +80,13 @@ class PlainLoads:
             tell("write", record)
             directory = site.committer.stage(record)
             rows = {}
-            for range in record.ranges:
+            for range in filter(lambda range: range.size, record.ranges):
                 table = self._read(range)
                 path = f"{directory}/part-{range.partition}.parquet"
                 with site.output.open_output(path) as file:
                     pyarrow.parquet.write_table(table, file)
                 rows[range.tp] = table.num_rows
+            confirm_topics(request, record)
             sealed = record.completed(rows, site.output.file_sizes(directory))
             site.committer.seal(sealed)
             tell("commit", sealed)

@@ -106,7 +106,17 @@ def test_a_single_column_and_another_separator() -> None:
     assert decode("a STRING, b INT", b"x,y\t1", separator="\t").column.to_pylist() == [{"a": "x,y", "b": 1}]
 
 
-HOSTILE = st.lists(st.sampled_from(['"', ",", "\n", "\r", "\\", "\0", "1", "x", '""', "é", " "]), max_size=8).map(
+def test_a_byte_order_mark_is_text_wherever_the_value_stands() -> None:
+    marked = "\ufeffx,1".encode()
+    assert decode("a STRING, b INT", marked, b"y,2", marked).column.to_pylist() == [
+        {"a": "\ufeffx", "b": 1},
+        {"a": "y", "b": 2},
+        {"a": "\ufeffx", "b": 1},
+    ]
+    assert list(decode("a INT", "\ufeff1".encode(), b"2").bad) == [0]
+
+
+HOSTILE = st.lists(st.sampled_from(['"', ",", "\n", "\r", "\\", "\0", "1", "x", '""', "é", " ", "\ufeff"]), max_size=8).map(
     lambda parts: "".join(parts).encode()
 )
 

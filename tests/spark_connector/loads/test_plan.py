@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
@@ -64,6 +66,21 @@ def test_lost_records_are_an_error_or_a_warning(
         plan_ranges({A: stored}, limits, fail_on_data_loss=True)
     assert plan_ranges({A: stored}, limits, fail_on_data_loss=False) == (rest,)
     assert condition in caplog.text
+
+
+def test_a_topic_created_anew_is_noticed_however_long_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    limits = dataclasses.replace(bounds({A: 50, B: 0}, {A: 1}), recreated={"t"})
+    stored = {A: 9, B: 4, TopicPartition("t", 2): 7, TopicPartition("other", 0): 3}
+    with pytest.raises(DataLoss, match="PARTITION_OFFSET_CHANGED.*t-0 was loaded up to offset 9"):
+        plan_ranges(stored, limits, fail_on_data_loss=True)
+    forgotten = (LoadRange("t", 1, 0, 0, 4), LoadRange("t", 2, 0, 0, 7))
+    assert plan_ranges(stored, limits, fail_on_data_loss=False) == (LoadRange("t", 0, 1, 50, 9), *forgotten)
+    assert "created anew" in caplog.text
+
+
+def test_a_topic_created_anew_that_is_empty_waits(caplog: pytest.LogCaptureFixture) -> None:
+    limits = dataclasses.replace(bounds({A: 0}), recreated={"t"})
+    assert plan_ranges({A: 9}, limits, fail_on_data_loss=False) == ()
 
 
 def test_a_rerun_covers_what_the_loads_covered() -> None:

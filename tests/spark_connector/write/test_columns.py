@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.errors import ConfigError
 from broker.records.columns import HEADERS_TYPE
 from spark_connector.errors import ConnectorError
 from spark_connector.options.write_options import WriteOptions, parse_write_options
-from spark_connector.write.columns import check_columns, to_rows
+from spark_connector.write.columns import check_columns, to_rows, types_by_name
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -72,7 +73,7 @@ def test_headers_as_spark_sends_them_are_taken_or_left() -> None:
     assert "headers" not in to_rows(batch, options(includeHeaders="false")).schema.names
 
 
-@given(st.lists(st.none() | st.integers(-(10**15), 10**15), min_size=1, max_size=20))
+@given(st.lists(st.none() | st.integers(0, 10**15), min_size=1, max_size=20))
 def test_timestamps_are_rounded_down_to_milliseconds_and_null_is_now(times: list[int | None]) -> None:
     column = pa.array(times, pa.timestamp("us", "Europe/Berlin"))  # the session's time zone
     batch = pa.record_batch({"value": pa.array(["v"] * len(times)), "timestamp": column})
@@ -80,6 +81,24 @@ def test_timestamps_are_rounded_down_to_milliseconds_and_null_is_now(times: list
     assert found.null_count == 0
     for given_us, ms in zip(times, found.to_pylist(), strict=True):
         assert ms == given_us // 1000 if given_us is not None else ms > 1_600_000_000_000
+
+
+@pytest.mark.parametrize("micros", [-1, -1000, -(10**15)])
+def test_a_time_before_1970_is_refused_as_kafkas_producer_does(micros: int) -> None:
+    column = pa.array([5_000, micros, None], pa.timestamp("us", "UTC"))
+    batch = pa.record_batch({"value": pa.array(["a", "b", "c"]), "timestamp": column})
+    with pytest.raises(ConfigError, match=f"Invalid timestamp: {micros // 1000}.* non-negative or null"):
+        to_rows(batch, options())
+
+
+def test_a_column_that_is_there_twice_is_named_unless_it_is_not_written() -> None:
+    with pytest.raises(ConnectorError, match="There are 2 columns 'value': select one of them"):
+        types_by_name([("value", "string"), ("key", "string"), ("value", "binary")])
+    others = [("value", "string"), ("VALUE", "int"), ("x", "int"), ("x", "string")]
+    check_columns(types_by_name(others), options())
+    names = [name for name, _ in others]
+    batch = pa.RecordBatch.from_arrays([pa.array([name]) for name in "abcd"], names=names)
+    assert to_rows(batch, options())["value"].to_pylist() == [b"a"]
 
 
 def test_a_null_topic_is_an_error_only_where_the_column_is_used() -> None:

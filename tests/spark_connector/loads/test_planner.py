@@ -1,0 +1,141 @@
+"""Planning against a real broker: a topic that was deleted and created anew is another topic."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from spark_connector.errors import DataLoss
+from spark_connector.loads.planner import open_site, plan_load
+from spark_connector.loads.record import LoadInterrupted, LoadRecord
+from spark_connector.loads.request import LoadRequest, Target
+from spark_connector.loads.upkeep import rewind
+from spark_connector.loads.verify import verify
+from tests.support.broker_process import BrokerProcess
+from tests.support.plain_loads import PlainLoads
+from tests.support.topic_data import TopicData
+
+LENIENT = {"failOnDataLoss": "false"}
+
+
+@pytest.fixture
+def data(broker: BrokerProcess, topic: str) -> TopicData:
+    data = TopicData(broker.bootstrap, topic, partitions=2)
+    data.produce(20)
+    return data
+
+
+@pytest.fixture
+def admin(broker: BrokerProcess) -> Iterator[Admin]:
+    with contextlib.closing(Cluster(broker.bootstrap, create_topics=False)) as cluster:
+        yield Admin(cluster)
+
+
+def created_anew(admin: Admin, data: TopicData, records: int) -> TopicData:
+    admin.delete_topics([data.topic])
+    again = TopicData(data.bootstrap, data.topic, partitions=2)
+    again.produce(records)
+    return again
+
+
+def loads_of(data: TopicData, to: Path, **options: str) -> PlainLoads:
+    return PlainLoads(data.bootstrap, data.topic, to, options=options)
+
+
+@pytest.mark.parametrize("records", [10, 20, 60], ids=["shorter", "as long", "outgrown"])
+def test_a_topic_created_anew_ends_the_loads_or_is_loaded_whole(
+    admin: Admin, data: TopicData, tmp_path: Path, records: int
+) -> None:
+    loads = loads_of(data, tmp_path)
+    loads.must_load()
+    created_anew(admin, data, records)
+    with pytest.raises(DataLoss, match="PARTITION_OFFSET_CHANGED"):
+        loads.load()
+    lenient = loads_of(data, tmp_path, **LENIENT)
+    assert sum(range.size for range in lenient.load().ranges) == records
+    assert loads.load().load_id is None, "the new topic is the known one now"
+    found = verify(loads.target, loads.bootstrap)
+    assert found.ok, found
+    assert [load.verdict for load in found.loads] == ["unverifiable", "ok"]
+
+
+def test_partitions_that_are_still_empty_forget_the_old_topic_too(
+    admin: Admin, data: TopicData, tmp_path: Path
+) -> None:
+    loads_of(data, tmp_path).must_load()
+    again = created_anew(admin, data, 1)
+    lenient = loads_of(data, tmp_path, **LENIENT)
+    lenient.must_load()
+    again.produce(60)
+    lenient.must_load()
+    assert lenient.visible() == sorted([*data.positions(), *again.positions()])
+
+
+def test_a_topic_created_anew_while_it_is_loaded_commits_nothing(admin: Admin, data: TopicData, tmp_path: Path) -> None:
+    loads = loads_of(data, tmp_path)
+
+    def recreate(phase: str, _: LoadRecord | None) -> None:
+        if phase == "write":
+            created_anew(admin, data, 60)
+
+    with pytest.raises(LoadInterrupted, match="created anew"):
+        loads.load(recreate)
+    assert loads.visible() == []
+    assert sum(range.size for range in loads.load().ranges) == 60
+
+
+def test_a_topic_deleted_once_it_was_read_is_loaded(admin: Admin, data: TopicData, tmp_path: Path) -> None:
+    def delete(phase: str, _: LoadRecord | None) -> None:
+        if phase == "commit":
+            admin.delete_topics([data.topic])
+
+    assert loads_of(data, tmp_path).load(delete).load_id is not None
+
+
+def test_a_rerun_over_two_topics_of_one_name_is_refused(admin: Admin, data: TopicData, tmp_path: Path) -> None:
+    loads = loads_of(data, tmp_path / "output")
+    first = loads.must_load()
+    created_anew(admin, data, 60)
+    request = LoadRequest.build(
+        Target(str(tmp_path / "again"), loads.target.group),
+        bootstrap_servers=data.bootstrap,
+        topic=data.topic,
+        starting_offsets="earliest",
+        max_records=None,
+        options={},
+        write_options={},
+        from_load=first,
+        from_directory=str(tmp_path / "output"),
+    )
+    with open_site(request.target) as site, pytest.raises(DataLoss, match=f"load {first} is of, has been deleted"):
+        plan_load(request, site)
+
+
+def test_a_rewind_goes_back_to_the_topic_that_was_loaded_then(admin: Admin, data: TopicData, tmp_path: Path) -> None:
+    loads = loads_of(data, tmp_path)
+    first = loads.must_load()
+    data.produce(2)
+    loads.must_load()
+    created_anew(admin, data, 60)
+    loads_of(data, tmp_path, **LENIENT).must_load()
+    rewind(loads.target, first)
+    with pytest.raises(DataLoss, match="created anew"):
+        loads.load()
+
+
+def test_a_load_of_before_there_were_ids_is_gone_on_from(data: TopicData, tmp_path: Path) -> None:
+    loads = loads_of(data, tmp_path)
+    loads.must_load()
+    (entry,) = (tmp_path / "_offsets").rglob("*.json")
+    document = json.loads(entry.read_text())
+    del document["load"]["topic_ids"]
+    entry.write_text(json.dumps(document))
+    data.produce(2)
+    loads.must_load()
+    assert loads.visible() == data.positions()
