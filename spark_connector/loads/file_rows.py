@@ -27,6 +27,7 @@ import pyarrow.parquet
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.hadoop_codecs import decompressed
 from spark_connector.storage import Storage
 
 __all__ = ["Offsets", "UnreadableFile", "read_offsets"]
@@ -37,7 +38,6 @@ _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offs
 _AVRO_TYPES = {"topic": "string", "partition": "int", "offset": "long"}
 _AVRO_ROWS = 10_000  # of one part
 _JSON_BLOCK = 64 << 20  # bytes; a line must fit
-_CODECS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 _CRC_MAGIC = b"crc\0"
 _CRC_READ = 4 << 20  # bytes
 
@@ -97,8 +97,7 @@ def _orc(file: Any, name: str) -> Iterator[pa.Table]:
 
 
 def _json(file: Any, name: str) -> Iterator[pa.Table]:
-    codec = _CODECS.get(posixpath.splitext(name)[1])
-    data = pa.CompressedInputStream(file, codec).read() if codec else file.read()
+    data = decompressed(name, file.read())
     if not data.strip():
         return
     given = _from_path(name)

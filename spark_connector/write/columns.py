@@ -111,7 +111,7 @@ def _milliseconds(column: pa.Array | None, rows: int) -> pa.Array:
     floored = pa.array(micros.fill_null(0).to_numpy() // 1000)
     if (earliest := pc.min(floored).as_py()) < 0:  # as Kafka's ProducerRecord has it; -1 would mean that there is none
         raise ConfigError(
-            f"Invalid timestamp: {earliest}. Timestamp should always be non-negative or null (column 'timestamp', a time "
-            "before 1970). Null takes the time of writing"
+            f"Invalid timestamp: {earliest}. Timestamp should always be non-negative or null (column 'timestamp', a "
+            "time before 1970). Null takes the time of writing"
         )
     return pc.if_else(column.is_valid(), floored, now)

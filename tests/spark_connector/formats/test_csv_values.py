@@ -116,9 +116,9 @@ def test_a_byte_order_mark_is_text_wherever_the_value_stands() -> None:
     assert list(decode("a INT", "\ufeff1".encode(), b"2").bad) == [0]
 
 
-HOSTILE = st.lists(st.sampled_from(['"', ",", "\n", "\r", "\\", "\0", "1", "x", '""', "é", " ", "\ufeff"]), max_size=8).map(
-    lambda parts: "".join(parts).encode()
-)
+HOSTILE = st.lists(
+    st.sampled_from(['"', ",", "\n", "\r", "\\", "\0", "1", "x", '""', "é", " ", "\ufeff"]), max_size=8
+).map(lambda parts: "".join(parts).encode())
 
 
 @settings(max_examples=200, deadline=None)
