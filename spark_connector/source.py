@@ -4,11 +4,15 @@ Spark makes an instance at `load()` and pickles it to every process that plans o
 here, at `load()` for all that does not depend on the kind of query (`schema` cannot tell batch from stream), and
 when Spark asks for a reader for the rest; no broker is asked before a query runs. Writers are asked for when a write
 runs: columns and options are checked then, and the brokers asked whether they can do it.
+
+Spark asks for schema, partitions and rows in Python processes that it starts anew for a session's first query, so each
+imports what it needs and no more: readers and writers come in where they are made.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -23,14 +27,10 @@ from broker.errors import ConfigError
 from spark_connector.formats.value_format import ReadFormats
 from spark_connector.options.format_options import subscribed_topics
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
-from spark_connector.options.write_options import WriteOptions, parse_write_options
-from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.read.schema import source_schema
-from spark_connector.read.stream_reader import KafkaStreamReader
-from spark_connector.write.batch_writer import KafkaBatchWriter
-from spark_connector.write.columns import check_columns, types_by_name
-from spark_connector.write.plan import plan_write
-from spark_connector.write.stream_writer import KafkaStreamWriter
+
+if TYPE_CHECKING:
+    from spark_connector.options.write_options import WriteOptions
 
 __all__ = ["FORMAT", "PykafkaSource"]
 
@@ -60,23 +60,33 @@ class PykafkaSource(DataSource):
         """A batch reader. Raises ConfigError, ConnectorError."""
         options = self._read_options(Mode.BATCH)
         _refuse_other_schema(schema, options)
+        from spark_connector.read.batch_reader import KafkaBatchReader
+
         return KafkaBatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """A stream reader. Raises ConfigError."""
         options = self._read_options(Mode.STREAM)
         _refuse_other_schema(schema, options)
+        from spark_connector.read.stream_reader import KafkaStreamReader
+
         return KafkaStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer. Raises ConfigError, ConnectorError, and what the brokers say against the write."""
         if overwrite:
             raise ConfigError("Save mode overwrite is not allowed for Kafka. Allowed save mode is append.")
+        from spark_connector.write.batch_writer import KafkaBatchWriter
+        from spark_connector.write.plan import plan_write
+
         return KafkaBatchWriter(plan_write(self._write_options(schema, stream=False)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """The writer of a micro-batch; `overwrite` (output mode complete) adds the rows like any others, as Spark's
         own sink does. Raises as `writer`."""
+        from spark_connector.write.plan import plan_write
+        from spark_connector.write.stream_writer import KafkaStreamWriter
+
         return KafkaStreamWriter(plan_write(self._write_options(schema, stream=True)))
 
     def _read_options(self, mode: Mode) -> SourceOptions:
@@ -84,6 +94,9 @@ class PykafkaSource(DataSource):
         return replace(options, formats=self._formats or _with_schemas(options))
 
     def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
+        from spark_connector.options.write_options import parse_write_options
+        from spark_connector.write.columns import check_columns, types_by_name
+
         options = parse_write_options(self.options, stream=stream)
         check_columns(types_by_name((one.name, one.dataType.simpleString()) for one in schema.fields), options)
         return options

@@ -31,9 +31,6 @@ _MOST_BYTES: Final = 64 << 20
 
 _LARGEST_RECORD: Final = 1 << 30
 
-_ZERO: Final = pa.scalar(b"\0", pa.binary())
-_NOTHING: Final = pa.scalar(b"", pa.binary())
-
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
@@ -232,7 +229,7 @@ def _header_parts(headers: _HeaderPairs | None) -> _HeaderParts:
     edges over the result makes one element per row.
     """
     if headers is None:
-        return _HeaderParts([_ZERO], 1)
+        return _HeaderParts([pa.scalar(b"\0", pa.binary())], 1)
     key, value, count = headers.key, headers.value, headers.count
     key_prefix, value_prefix, count_prefix = PrefixBuilder(), PrefixBuilder(), PrefixBuilder()
     key_prefix.varints(zigzag(_sizes(key)))
@@ -247,7 +244,9 @@ def _header_parts(headers: _HeaderPairs | None) -> _HeaderParts:
 
 def _join(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
     """The parts of each row behind each other; null is nothing."""
-    return pc.binary_join_element_wise(*parts, _NOTHING, null_handling="replace", null_replacement=b"")
+    return pc.binary_join_element_wise(
+        *parts, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b""
+    )
 
 
 def _offsets(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int32]]:

@@ -8,15 +8,15 @@ the driver, `read` in Python workers on the executors; between them the reader i
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.committed import CommittedOffsets
-from spark_connector.read.fetch import read_range
-from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets, split_ranges
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["KafkaBatchReader", "KafkaInputPartition", "read_partition"]
 
@@ -39,6 +39,10 @@ class KafkaBatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and what the client raises."""
+        # The driver's side; a task, which unpickles this object, does without.
+        from spark_connector.read.committed import CommittedOffsets
+        from spark_connector.read.offset_reader import OffsetReader
+
         committed = CommittedOffsets(self._options)
         reader = OffsetReader(self._options, committed)
         try:
@@ -64,4 +68,6 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
     """The records of a task; none for the placeholder that Spark makes of an empty list of partitions."""
     if not isinstance(partition, KafkaInputPartition):
         return iter(())
+    from spark_connector.read.fetch import read_range  # the executors' side; planning does without
+
     return read_range(options, partition.value, partition.topic_id)

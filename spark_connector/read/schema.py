@@ -19,10 +19,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_connector.formats.spark_schema import spark_fields
 from spark_connector.options.column_options import COLUMNS
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.arrow import arrow_schema
 
 __all__ = ["source_schema", "spark_schema"]
 
@@ -43,6 +41,8 @@ def source_schema(options: SourceOptions) -> StructType:
     """What a read with these options gives."""
     if options.formats.columns:
         from spark_connector.formats.decoders import decoded_schema
+        from spark_connector.formats.spark_schema import spark_fields
+        from spark_connector.read.arrow import arrow_schema
 
         return spark_fields(decoded_schema(options.formats, arrow_schema(options.columns)))
     return spark_schema(options.columns)

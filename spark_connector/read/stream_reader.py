@@ -12,9 +12,8 @@ offset store when Spark asks for the next one: `latestOffset(start)` begins wher
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -27,7 +26,11 @@ from pyspark.sql.streaming.datasource import (
 
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.batch_reader import KafkaInputPartition, read_partition
-from spark_connector.read.micro_batches import Document, MicroBatches
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_connector.read.micro_batches import Document, MicroBatches
 
 __all__ = ["KafkaStreamReader"]
 
@@ -96,5 +99,7 @@ class KafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _driver(self) -> MicroBatches:
         if self._batches is None:
+            from spark_connector.read.micro_batches import MicroBatches  # the driver's side; tasks do without
+
             self._batches = MicroBatches(self._options)
         return self._batches
