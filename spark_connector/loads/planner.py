@@ -13,7 +13,7 @@ import secrets
 import socket
 import time
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
@@ -26,10 +26,17 @@ from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun, refuse_o
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.rewind import standing
-from spark_connector.options.range_limit import Position, SpecificOffsets
+from spark_connector.options.range_limit import (
+    EARLIEST,
+    OffsetRangeLimit,
+    Position,
+    SpecificOffsets,
+    TimestampForAll,
+    Timestamps,
+)
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.committed import CommittedOffsets
-from spark_connector.read.offset_reader import OffsetReader
+from spark_connector.read.offset_reader import Assigned, OffsetReader
 from spark_connector.storage import Storage, open_storage
 
 __all__ = ["LoadSite", "confirm_topics", "finished_rerun", "open_destination", "open_site", "plan_load", "recover"]
@@ -242,17 +249,30 @@ def _look_up(
         assigned = reader.assigned()
         earliest = reader.earliest(assigned.partitions)
         latest = reader.resolve(Position.LATEST, assigned, which="end")
-        starting, starts = options.starting, earliest
-        if isinstance(starting, SpecificOffsets):  # may name fewer partitions than there are by now
-            starting = SpecificOffsets({tp: starting.offsets.get(tp, first) for tp, first in earliest.items()})
-        if any(tp not in known for tp in assigned.partitions) and starting is not Position.EARLIEST:
-            starts = reader.resolve(starting, assigned, which="start")
+        starts = earliest
+        new = replace(assigned, partitions=tuple(tp for tp in assigned.partitions if tp not in known))
+        if new.partitions and options.starting is not Position.EARLIEST:
+            is_first = len(new.partitions) == len(assigned.partitions)
+            starts = reader.resolve(_starting(options.starting, new, is_first), new, which="start")
         ends = latest if options.ending is Position.LATEST else reader.resolve(options.ending, assigned, which="end")
         ids = assigned.topic_ids
         recreated = frozenset(topic for topic, id_ in ids.items() if known_ids.get(topic, id_) != id_)
         return Bounds(earliest, latest, starts, ends, recreated), ids
     finally:
         reader.close()
+
+
+def _starting(given: OffsetRangeLimit, new: Assigned, is_first: bool) -> OffsetRangeLimit:
+    """Where the `new` partitions begin. What options cannot say of partitions that came after the first load, or were
+    empty then, is no error: one that they do not name begins at its beginning, and one with no record as young as asked
+    for has nothing to load yet."""
+    if isinstance(given, SpecificOffsets):
+        return SpecificOffsets({tp: given.offsets.get(tp, EARLIEST) for tp in new.partitions})
+    if is_first:
+        return given
+    if isinstance(given, Timestamps):
+        return Timestamps({tp: given.timestamps.get(tp, EARLIEST) for tp in new.partitions}, latest_if_none=True)
+    return replace(given, latest_if_none=True) if isinstance(given, TimestampForAll) else given
 
 
 def _loads_since(request: LoadRequest, site: Destination) -> list[LoadRecord]:

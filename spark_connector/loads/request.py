@@ -23,6 +23,7 @@ OFFSET_KINDS = ("files", "zookeeper", "table")
 
 _PLACES = ("subscribe", "subscribepattern", "assign")
 _STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
+_STRATEGY = "startingoffsetsbytimestampstrategy"  # says nothing about where to start by itself
 _ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 _STORES = ("offsetstore", "offsetstore.path", "offsetstore.zookeeper.connect", "group", "kafka.group.id")
 
@@ -143,7 +144,7 @@ class LoadRequest:
             given["startingoffsets"] = starting_offsets
         source = parse_options(given, Mode.BATCH)
         _check_columns(source.columns, layout)
-        reader = {name: value for name, value in given.items() if name not in _PLACES + _STARTS + _ENDS}
+        reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         return cls(
             target, str(target.format), source, reader, write_options, layout, max_records, from_load, from_directory
         )

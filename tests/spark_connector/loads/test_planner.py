@@ -20,6 +20,7 @@ from spark_connector.loads.verify import verify
 from tests.support.broker_process import BrokerProcess
 from tests.support.plain_loads import PlainLoads
 from tests.support.topic_data import TopicData
+from tests.support.topics import Topic
 
 LENIENT = {"failOnDataLoss": "false"}
 
@@ -139,3 +140,27 @@ def test_a_load_of_before_there_were_ids_is_gone_on_from(data: TopicData, tmp_pa
     data.produce(2)
     loads.must_load()
     assert loads.visible() == data.positions()
+
+
+@pytest.mark.parametrize("options", [{}, {"startingOffsetsByTimestampStrategy": "latest"}], ids=["error", "latest"])
+@pytest.mark.parametrize("shape", ["for all", "by partition"])
+def test_a_partition_that_comes_later_has_no_record_that_is_young_enough_yet(
+    broker: BrokerProcess, topic: str, tmp_path: Path, options: dict[str, str], shape: str
+) -> None:
+    noon = 1_900_000_000_000
+    records = Topic(broker.bootstrap, topic, message_timestamp_after_max_ms="9223372036854775807")
+    records.produce([b"old"], timestamp=noon - 1)
+    records.produce([b"young"], timestamp=noon)
+    start = {"startingTimestamp": str(noon)}
+    if shape == "by partition":
+        start = {"startingOffsetsByTimestamp": json.dumps({topic: {"0": noon}})}
+    loads = PlainLoads(broker.bootstrap, topic, tmp_path, options={**options, **start})
+    loads.must_load()
+    records.grow(2)
+    records.produce([b"young"], timestamp=noon)
+    loads.must_load()
+    records.produce([b"old"], partition=1, timestamp=noon - 1)
+    records.produce([b"young"], partition=1, timestamp=noon)
+    loads.must_load()
+    named = shape == "for all"  # what is not named begins at its beginning
+    assert loads.visible() == [(topic, 0, 1), (topic, 0, 2), *([] if named else [(topic, 1, 0)]), (topic, 1, 1)]
