@@ -8,7 +8,7 @@ an empty log.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 from broker.client.admin import Admin, ResourceType
@@ -17,6 +17,7 @@ from broker.client.metadata import UnknownTopic
 from broker.client.offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.formats.decoders import loaded
 from spark_connector.loads.file_rows import Offsets
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.fetch import read_range
@@ -26,6 +27,7 @@ from spark_connector.worker_clients import worker_clients
 __all__ = ["Extent", "LogRows"]
 
 _POLICY = "cleanup.policy"
+_FORMATS = ("keyformat", "valueformat", "keyschema", "valueschema", "mode", "sep", "schema.registry.")
 _HEEDED = ("kafka.", "filter", "fetchoffset.", "kafkaconsumer.", "failondataloss")
 
 
@@ -46,11 +48,11 @@ class LogRows:
     """Asks one cluster. A context manager; not for several threads."""
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, str]) -> None:
-        """`options` are the reader's, those that the loads had: `kafka.*`, above all `kafka.isolation.level`, and
-        `filter…`. What else a reader can be told says nothing about which offsets have a row, and is not looked at."""
-        given = {name.lower(): value for name, value in options.items() if name.lower().startswith(_HEEDED)}
-        given |= {"kafka.bootstrap.servers": bootstrap_servers, "subscribe": "any", "columns": "offset"}
-        self._options: SourceOptions = parse_options(given, Mode.BATCH)
+        """`options` are the reader's, those that the loads had: `kafka.*`, above all `kafka.isolation.level`,
+        `filter…`, and the formats of a read that drops malformed records. What else a reader can be told says nothing
+        about which offsets have a row, and is not looked at."""
+        self._options: SourceOptions = parse_options(_heeded(options, bootstrap_servers), Mode.BATCH)
+        self._decoding: dict[str, SourceOptions] = {}
         self._cluster = Cluster(self._options.client, create_topics=False)
         self._extents: dict[TopicPartition, Extent] = {}
         self._compacted: dict[str, bool] = {}
@@ -74,9 +76,11 @@ class LogRows:
     def offsets(self, tp: TopicPartition, start: int, end: int) -> Iterator[Offsets]:
         """The offsets of the rows in a range that lies within the extent, ascending, array by array."""
         if start < end:
-            for part in keep_offsets([OffsetRange(tp, start, end)], self._options.filters):
-                for batch in read_range(self._options, part):
-                    yield batch.column(0).to_numpy()
+            options = self._options_for(tp.topic)
+            for part in keep_offsets([OffsetRange(tp, start, end)], options.filters):
+                for batch in read_range(options, part):
+                    if batch.num_rows:
+                        yield batch.column(0).to_numpy()
 
     def is_compacted(self, topic: str) -> bool:
         """Whether records may go from the middle of the log. Taken for possible when the broker will not tell."""
@@ -87,6 +91,12 @@ class LogRows:
             except BrokerError:
                 self._compacted[topic] = True
         return self._compacted[topic]
+
+    def _options_for(self, topic: str) -> SourceOptions:
+        """With the schemas themselves, where values are decoded to see which are dropped."""
+        if topic not in self._decoding:
+            self._decoding[topic] = replace(self._options, formats=loaded(self._options.formats, (topic,)))
+        return self._decoding[topic]
 
     def _id(self, topic: str) -> str | None:
         if topic not in self._ids:
@@ -103,3 +113,17 @@ class LogRows:
         except UnknownTopic:
             return Extent(0, 0)
         return Extent(earliest, latest)
+
+
+def _heeded(options: Mapping[str, str], bootstrap_servers: str) -> dict[str, str]:
+    """What of `options` says which offsets have a row."""
+    given = {name.lower(): value for name, value in options.items()}
+    drops = given.get("mode", "").strip().upper() == "DROPMALFORMED"
+    names = _HEEDED + _FORMATS if drops else _HEEDED
+    decoded = [name for name in ("key", "value") if drops and f"{name}format" in given]
+    ours = {
+        "kafka.bootstrap.servers": bootstrap_servers,
+        "subscribe": "any",
+        "columns": ",".join(["offset", *decoded]),
+    }
+    return {**{name: value for name, value in given.items() if name.startswith(names)}, **ours}

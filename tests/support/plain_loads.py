@@ -81,7 +81,7 @@ class PlainLoads:
             directory = site.committer.stage(record)
             rows = {}
             for range in filter(lambda range: range.size, record.ranges):
-                table = self._read(range)
+                table = self._read(range, request)
                 path = f"{directory}/part-{range.partition}.parquet"
                 with site.output.open_output(path) as file:
                     pyarrow.parquet.write_table(table, file)
@@ -111,8 +111,8 @@ class PlainLoads:
             rows += zip(*(column.to_pylist() for column in table.columns), strict=True)
         return sorted(rows)
 
-    def _read(self, range: LoadRange) -> pa.Table:
-        options = parse_options({"kafka.bootstrap.servers": self.bootstrap, "subscribe": self.topic}, Mode.BATCH)
+    def _read(self, range: LoadRange, request: LoadRequest) -> pa.Table:
+        options = parse_options({**request.options, "subscribe": self.topic}, Mode.BATCH)
         return pa.Table.from_batches(read_range(options, OffsetRange(range.tp, range.start, range.end)))
 
 

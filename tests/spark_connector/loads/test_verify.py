@@ -27,6 +27,7 @@ from spark_connector.storage import open_storage
 from tests.support.broker_process import BrokerProcess
 from tests.support.plain_loads import PlainLoads
 from tests.support.topic_data import TopicData
+from tests.support.topics import Topic
 
 
 @contextlib.contextmanager
@@ -261,6 +262,21 @@ def test_the_loads_of_another_kind_of_entry_do_not_disturb(loads: PlainLoads) ->
 )
 def test_the_options_of_a_load_may_be_given_as_they_are(loads: PlainLoads, options: dict[str, str]) -> None:
     assert verify(loads.target, loads.bootstrap, options=options).ok
+
+
+def test_malformed_records_that_a_load_has_dropped_are_not_missing(
+    broker: BrokerProcess, topic: str, tmp_path: Path
+) -> None:
+    records = Topic(broker.bootstrap, topic)
+    records.produce([b'{"a":1}', b"no JSON", b'{"a":2}', b"nor this"])
+    options = {"valueFormat": "json", "valueSchema": "a INT", "mode": "DROPMALFORMED"}
+    loads = PlainLoads(broker.bootstrap, topic, tmp_path, options=options)
+    loads.must_load()
+    assert loads.visible() == [(topic, 0, 0), (topic, 0, 2)]
+    found = verify(loads.target, loads.bootstrap, options={**options, "badRecordsTopic": "not-written-again"})
+    assert found.ok
+    assert [(count.rows, count.log_rows) for count in found.loads[0].partitions] == [(2, 2)]
+    assert not verified(loads).ok, "nothing in the files tells that they were dropped on purpose"
 
 
 def test_a_filter_of_offsets_is_heeded(loads: PlainLoads) -> None:
