@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +18,13 @@ import pytest
 from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support import broker_process
 from tests.support.broker_process import BrokerProcess
+from tests.support.spark_home import shared_spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Spark's Python workers run this interpreter, not whatever `python3` is on the PATH.
-os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+# Every Spark below starts cheaply, and its Python workers run this interpreter, whatever `python3` the PATH holds.
+os.environ.update(shared_spark_home().environment())
 
 LOG_TAIL = 4_000  # characters of a broker's log shown with a failed test
 
@@ -127,6 +127,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     # Half a second of import that tests without Spark need not pay.
     from pyspark.sql import SparkSession
 
+    shared_spark_home().archive_classes()
     scratch = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")

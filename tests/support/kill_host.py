@@ -70,7 +70,6 @@ class SparkHost:
                 "spark.sql.warehouse.dir": str(directory / "warehouse"),
                 "spark.executor.memory": "700m",
                 "spark.ui.showConsoleProgress": "false",
-                "spark.driver.extraJavaOptions": home.java_flags,
                 "spark.executor.extraJavaOptions": home.java_flags,
                 **settings,
             },
@@ -79,7 +78,7 @@ class SparkHost:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.kill_jobs", json.dumps(given)],
                 cwd=ROOT,
-                env=home.environment(),
+                env={**os.environ, **home.environment()},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

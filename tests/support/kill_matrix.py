@@ -26,7 +26,6 @@ def play_rounds(directory: Path, rounds: int, seed: int, jobs: frozenset[Job] = 
     played: list[Played] = []
     seeds = random.Random(seed)
     with Matrix(directory) as matrix:
-        matrix.home.archive_classes()
         for number, cell in enumerate(schedule(rounds, seed, jobs), start=1):
             played.append(matrix.play(cell, seeds.randrange(10**9)))
             print(f"{number}/{rounds} {played[-1]}", flush=True)

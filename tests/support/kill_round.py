@@ -24,7 +24,7 @@ from tests.support.kill_host import Attempt, SparkHost
 from tests.support.kill_servers import Servers
 from tests.support.kill_work import Work, work_of
 from tests.support.requirements import Unavailable
-from tests.support.spark_home import SparkHome
+from tests.support.spark_home import shared_spark_home
 
 __all__ = ["Matrix", "Played"]
 
@@ -67,7 +67,8 @@ class Matrix:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self.servers = Servers(directory)
-        self.home = SparkHome(directory / "home")
+        self.home = shared_spark_home()
+        self.home.archive_classes()
         self._numbers = itertools.count(1)
         self._hosts: dict[bool, SparkHost] = {}
         self._fresh: set[SparkHost] = set()

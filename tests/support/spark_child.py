@@ -16,6 +16,7 @@ from typing import IO, Self
 import psutil
 
 from tests.support.source_tree import ROOT
+from tests.support.spark_home import shared_spark_home
 
 SETTINGS = {
     "spark.ui.enabled": "false",
@@ -23,21 +24,22 @@ SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # starts in half the time
     "spark.sql.shuffle.partitions": "2",
 }
-"""Settings of a Spark that starts quickly and says little."""
+"""Settings of a Spark that says little and needs little."""
 
 
 class SparkChild:
     """`python -m MODULE WORDS…`; `log` takes what Spark prints."""
 
     def __init__(self, module: str, words: list[str], log: Path) -> None:
+        home = shared_spark_home()
+        home.archive_classes()
         with log.open("ab") as errors:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, *words],
                 cwd=ROOT,
-                env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+                env={**os.environ, **home.environment()},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
