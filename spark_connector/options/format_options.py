@@ -7,6 +7,7 @@ error. Raises ConfigError.
 
 from __future__ import annotations
 
+import re
 import urllib.parse
 from collections.abc import Sequence
 
@@ -32,6 +33,7 @@ _URL = "schema.registry.url"
 _USER_INFO = "schema.registry.basic.auth.user.info"
 _TOKEN = "schema.registry.bearer.auth.token"
 _CA = "schema.registry.ssl.ca.location"
+_LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*:[^/\s]*@", re.IGNORECASE)
 _EXAMPLE = "Spark's DDL, e.g. 'id BIGINT, name STRING', or a file with it"
 _OF_ALL = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic")
 _OF_REGISTRY = (_USER_INFO, _TOKEN, _CA)
@@ -91,6 +93,11 @@ def _column(values: OptionValues, column: str, columns: Sequence[str], bases: li
         )
     if not text:
         return ColumnFormat(name, SchemaSubject())
+    if _LOGIN.match(text):
+        raise ConfigError(
+            f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: leave them out, "
+            f"and for a schema registry set '{_URL}' to http(s)://user:password@host:port, which plans hide"
+        )
     # What reads schemas loads fastavro, fsspec and an HTTP client, which reads without formats need not wait for.
     from spark_connector.formats.decoders import column_decoder
     from spark_connector.formats.schema_text import parse_registry_url, parse_schema_text

@@ -65,10 +65,13 @@ def test_all_of_them_and_pickled() -> None:
 
 
 def test_a_schema_in_a_registry_names_the_registry() -> None:
-    formats = parse({**AVRO, "valueSchema": "http://me:hush@reg:8081/subjects/orders%2Fx/versions/3"})
+    formats = parse({**AVRO, "valueSchema": "http://reg:8081/subjects/orders%2Fx/versions/3"})
     assert formats.value.schema == SchemaSubject("orders/x", "3")
     assert formats.registry is not None
-    assert (formats.registry.urls, formats.registry.user_info) == (("http://reg:8081",), "me:hush")
+    assert (formats.registry.urls, formats.registry.user_info) == (("http://reg:8081",), None)
+    with_login = parse({**AVRO, "valueSchema": "http://reg:8081/subjects/s/versions/3", URL: "http://me:hush@reg:8081"})
+    assert with_login.registry is not None
+    assert (with_login.registry.urls, with_login.registry.user_info) == (("http://reg:8081",), "me:hush")
     both = parse({**AVRO, "valueSchema": "http://reg/subjects/s/versions/latest", URL: "http://reg"})
     assert both.registry is not None
     assert both.registry.urls == ("http://reg",)
@@ -107,7 +110,9 @@ def test_the_corrupt_columns_have_names_of_their_own() -> None:
         ({"valueFormat": "csv", "valueSchema": "a INT", "sep": "||"}, "'sep' must be one ASCII character"),
         ({"valueFormat": "csv", "valueSchema": "a INT", "sep": '"'}, "'sep' must be one ASCII character"),
         ({**AVRO, "valueSchema": "a INT"}, "'valueSchema': Not an Avro schema"),
-        ({**AVRO, "valueSchema": "http://me:hush@h/schema.avsc"}, "must lie in a schema registry.*'http://h/schema"),
+        ({**AVRO, "valueSchema": "http://me@h/schema.avsc"}, "must lie in a schema registry.*'http://h/schema"),
+        ({**AVRO, "valueSchema": "http://me:hush@h/subjects/s/versions/1"}, f"plans would show: .* set '{URL}'"),
+        ({**AVRO, "keyFormat": "avro", "keySchema": "ftp://me:hush@h/a.avsc"}, "'keySchema' has a user and a password"),
         ({**AVRO, URL: "ftp://h"}, r"must be http\(s\)://host:port"),
         ({**AVRO, URL: "http://h:port"}, r"must be http\(s\)://host:port"),
         ({**AVRO, USER: "me:hush"}, f"it needs '{URL}'"),

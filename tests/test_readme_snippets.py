@@ -1,0 +1,148 @@
+"""What README.md and docs/ have people paste: Python compiles and names what there is, options and commands exist.
+
+Nothing is run here but parsers. That the snippets do what they say is for tests/spark_connector and the notebooks.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import re
+import shlex
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+import typer.main
+
+from broker.client.settings import ClientSettings
+from broker.config.broker_config import BrokerConfig
+from broker.settings import settings_of
+from broker.tools.main import build
+from spark_connector.load import load
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.options.write_options import parse_write_options
+from tests.support.source_tree import ROOT
+
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+SERVER = "kafka.bootstrap.servers"
+
+
+class Snippet(NamedTuple):
+    """A block of code and the page it stands on."""
+
+    page: str
+    language: str
+    text: str
+
+
+SNIPPETS = [Snippet(page.name, *match) for page in PAGES for match in BLOCK.findall(page.read_text(encoding="utf-8"))]
+
+
+def of(language: str) -> Any:
+    """A parameter for each snippet of the language."""
+    found = [one for one in SNIPPETS if one.language == language]
+    return pytest.mark.parametrize("snippet", found, ids=[f"{one.page}-{n}" for n, one in enumerate(found)])
+
+
+def commands() -> Iterator[Any]:
+    for one in SNIPPETS:
+        if one.language == "sh":
+            for line in one.text.replace("\\\n", " ").splitlines():
+                for part in line.split(" | "):
+                    words = shlex.split(re.sub(r"\s#.*", "", part))
+                    if words[:1] == ["pykafka"]:
+                        yield pytest.param(words[1:], id=" ".join(words[1:])[:60])
+
+
+class Chain(NamedTuple):
+    """`spark.read.format("pykafka").option(…)…`: the names of it, what it is called with, its options."""
+
+    attributes: frozenset[str]
+    formats: frozenset[str]
+    options: dict[str, str]
+
+
+def chains(tree: ast.AST) -> Iterator[Chain]:
+    """Every stretch of a chain that belongs to one `.format(…)`: a query may read by one and write by another."""
+    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and id(node) not in inner:
+            yield from _stretches(node)
+
+
+def _stretches(node: ast.expr) -> Iterator[Chain]:
+    options: dict[str, str] = {}
+    formats, attributes = set[str](), set[str]()
+    while isinstance(node, ast.Call | ast.Attribute):
+        if isinstance(node, ast.Call):
+            assert isinstance(node.func, ast.Attribute | ast.Name)
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+            values = [ast.literal_eval(one) for one in node.args if isinstance(one, ast.Constant)]
+            if called == "option":
+                options[values[0]] = str(values[1])
+            if called == "format":
+                formats.add(values[0])
+            node = node.func
+        else:
+            attributes.add(node.attr)
+            if node.attr in {"read", "readStream", "write", "writeStream"}:
+                yield Chain(frozenset(attributes), frozenset(formats), options)
+                options, formats, attributes = {}, set(), set()
+            node = node.value
+
+
+def test_there_are_snippets_of_every_kind() -> None:
+    assert {one.language for one in SNIPPETS} >= {"python", "sh", "properties"}
+    assert sum(1 for _ in commands()) > 12
+
+
+@of("python")
+def test_what_is_imported_exists(snippet: Snippet) -> None:
+    for node in ast.walk(ast.parse(snippet.text)):
+        if isinstance(node, ast.ImportFrom):
+            module = importlib.import_module(str(node.module))
+            assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
+
+
+@of("python")
+def test_options_of_reads_and_writes_are_taken(snippet: Snippet) -> None:
+    for chain in chains(ast.parse(snippet.text)):
+        if "pykafka" not in chain.formats:
+            continue
+        options = {SERVER: "host:9092", **chain.options}
+        if chain.attributes & {"read", "readStream"}:
+            parse_options(options, Mode.STREAM if "readStream" in chain.attributes else Mode.BATCH)
+        else:
+            parse_write_options(options, stream="writeStream" in chain.attributes)
+
+
+@of("python")
+def test_dictionaries_of_client_settings_and_arguments_of_load_are_taken(snippet: Snippet) -> None:
+    for node in ast.walk(ast.parse(snippet.text)):
+        if isinstance(node, ast.Dict) and all(isinstance(one, ast.Constant) for one in [*node.keys, *node.values]):
+            named = ast.literal_eval(node)
+            parse_options({SERVER: "host:9092", "subscribe": "t", **named}, Mode.ANY)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "load":
+            names = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
+            inspect.signature(load).bind(None, **names)
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_commands_and_their_options_exist(words: list[str]) -> None:
+    command: Any = typer.main.get_command(build(words))
+    context = command.make_context("pykafka", list(words))
+    while hasattr(command, "resolve_command") and (rest := [*context._protected_args, *context.args]):
+        name, command, words = command.resolve_command(context, rest)
+        context = command.make_context(name, list(words), parent=context)
+
+
+@of("properties")
+def test_settings_exist(snippet: Snippet) -> None:
+    known = {one.name for cls in (BrokerConfig, ClientSettings) for one in settings_of(cls).values()}
+    aliases = {"ssl.ca.location", "sasl.username", "sasl.password"}
+    for line in re.sub(r"\\\n", "", snippet.text).splitlines():
+        name = re.sub(r"^listener\.name\.[a-z]+\.", "", line.partition("=")[0])
+        assert name in known | aliases or name.endswith(".sasl.jaas.config"), name
