@@ -24,8 +24,8 @@ from spark_connector.formats.text_casts import cast_texts, parse_text
 
 __all__ = ["CsvDecoder"]
 
-# Empty, of several lines, with both quotes and backslashes, or with a byte order mark before it, which pyarrow drops at
-# the beginning of what it reads only; from_csv takes it for text.
+# Empty, of several lines, with both quotes and backslashes, or with a byte order mark before it. pyarrow drops that of
+# the first value that it is given, from_csv that of a task's first; here it is text wherever the value stands.
 _ODD: Final = r'(?s)\A\z|[\r\n]|".*\\|\\.*"|\A\xef\xbb\xbf'
 
 

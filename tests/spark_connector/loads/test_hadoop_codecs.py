@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import bz2
 import gzip
 import zlib
@@ -15,6 +16,29 @@ from spark_connector.loads.hadoop_codecs import decompressed
 
 TEXT = b"".join(b'{"topic":"t","partition":%d,"offset":%d}\n' % (n % 3, n) for n in range(20_000))
 BLOCK = 100_000
+
+
+AS_SPARK_WROTE_THEM = {
+    "gz": "H4sIAAAAAAAAAKtWKskvyExWslIqUdJRKkgsKsksyczPU7Iy0FHKT0srTi0BMmu5qolQZkicMiPilBkTp8yklgsAelvldMMAAAA=",
+    "bz2": (
+        "QlpoOTFBWSZTWbMFrPUAAFzZgAAQEAR8ECsh3AogAHIoAMTRppgiqPUeo0aAZLpZKp2mKSJVLpRKJAmCvyepdLJZMk2EhJSUhMUhPklISySl0hEj"
+        "Btr9nF3JFOFCQswWs9Q="
+    ),
+    "deflate": "eJyrVirJL8hMVrJSKlHSUSpILCrJLMnMz1OyMtBRyk9LK04tATJruaqJUGZInDIj4pQZE6fMpJYLAO8IPic=",
+    "lz4": "AAAAwwAAAEH/GHsidG9waWMiOiJ0IiwicGFydGl0aW9uIjowLCJvZmZzZXQiOjB9CicAER8xJwATHzInABMfMycAEVAiOjR9Cg==",
+    "snappy": "AAAAwwAAAELDAZh7InRvcGljIjoidCIsInBhcnRpdGlvbiI6MCwib2Zmc2V0IjowfQqOJwAIMX0KjicAADKWJwAAM5YnAAg0fQo=",
+}
+"""By Spark 4.3's `write.format("json").option("compression", …)`, with all the codecs that it has without native ones."""
+
+
+@pytest.mark.parametrize("ending", AS_SPARK_WROTE_THEM)
+def test_what_spark_has_written_is_read(ending: str) -> None:
+    lines = "".join(f'{{"topic":"t","partition":0,"offset":{offset}}}\n' for offset in range(5))
+    assert decompressed(f"part.json.{ending}", base64.b64decode(AS_SPARK_WROTE_THEM[ending])) == lines.encode()
+
+
+def test_a_file_without_rows_is_one_empty_block() -> None:
+    assert decompressed("part.json.snappy", bytes(4)) == b""
 
 
 def in_blocks(ending: str, data: bytes, piece: int = 30_000) -> bytes:
