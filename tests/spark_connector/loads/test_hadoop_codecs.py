@@ -28,7 +28,7 @@ AS_SPARK_WROTE_THEM = {
     "lz4": "AAAAwwAAAEH/GHsidG9waWMiOiJ0IiwicGFydGl0aW9uIjowLCJvZmZzZXQiOjB9CicAER8xJwATHzInABMfMycAEVAiOjR9Cg==",
     "snappy": "AAAAwwAAAELDAZh7InRvcGljIjoidCIsInBhcnRpdGlvbiI6MCwib2Zmc2V0IjowfQqOJwAIMX0KjicAADKWJwAAM5YnAAg0fQo=",
 }
-"""By Spark 4.3's `write.format("json").option("compression", …)`, with all the codecs that it has without native ones."""
+"""By Spark 4.3's `write.format("json").option("compression", …)`: all the codecs it has without native libraries."""
 
 
 @pytest.mark.parametrize("ending", AS_SPARK_WROTE_THEM)
