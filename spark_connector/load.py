@@ -29,6 +29,7 @@ from spark_connector.loads.planner import confirm_topics, finished_rerun, open_d
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.storage import heals_by_waiting
 
 __all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
 
@@ -183,6 +184,7 @@ def _failed(record: LoadRecord, error: Exception) -> LoadError:
     """What Spark could not do, and whether it might another time."""
     summary = _summary(error)
     lasting = isinstance(error, AnalysisException | IllegalArgumentException) or summary.startswith(_NEVER_HEALS)
+    lasting = lasting or (isinstance(error, OSError) and not heals_by_waiting(error))
     return (LoadError if lasting else LoadInterrupted)(f"load {record.load_id} failed: {summary}")
 
 

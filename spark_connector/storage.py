@@ -11,6 +11,7 @@ Paths given to a `Storage` are relative to its root, with `/` between the parts.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import posixpath
@@ -25,20 +26,36 @@ from hdfs_native.fsspec import HdfsFileSystem
 
 from broker.errors import ConfigError
 
-__all__ = ["LocalStorage", "Storage", "open_storage"]
+__all__ = ["LocalStorage", "Storage", "heals_by_waiting", "open_storage"]
 
 _WRITE_BUFFER = 1 << 20  # bytes
 
 
+_LASTING = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+)
+
+
+def heals_by_waiting(error: OSError) -> bool:
+    """Whether the same may work later, with nobody changing what the user has set up.
+
+    A right that is missing, a file where a directory should be, a disk that cannot be written to: somebody must do
+    something about it. A full disk may be emptied by those who fill it; servers come back.
+    """
+    lasting = isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
+    return not lasting and error.errno not in _LASTING
+
+
 @contextlib.contextmanager
 def _os_errors() -> Iterator[None]:
-    """hdfs-native says by a plain RuntimeError what the NameNode refuses (safe mode, limits, quotas)."""
+    """hdfs-native says by a plain RuntimeError what the NameNode refuses (rights, safe mode, limits, quotas)."""
     try:
         yield
     except RuntimeError as error:
         if type(error) is not RuntimeError:
             raise
-        raise OSError(f"HDFS: {error}") from error
+        kind = PermissionError if "AccessControlException" in str(error) else OSError
+        raise kind(f"HDFS: {error}") from error
 
 
 class _Hdfs(HdfsFileSystem):

@@ -37,7 +37,7 @@ from spark_connector.options.range_limit import (
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offset_reader import Assigned, OffsetReader
-from spark_connector.storage import Storage, open_storage
+from spark_connector.storage import Storage, heals_by_waiting, open_storage
 
 __all__ = ["LoadSite", "confirm_topics", "finished_rerun", "open_destination", "open_site", "plan_load", "recover"]
 
@@ -129,7 +129,8 @@ def _plain_errors(where: str) -> Iterator[None]:
     except PykafkaError:
         raise  # some of them are OSErrors too
     except OSError as error:
-        raise LoadInterrupted(f"{where}: {type(error).__name__}: {error}") from error
+        kind = LoadInterrupted if heals_by_waiting(error) else LoadError
+        raise kind(f"{where}: {type(error).__name__}: {error}") from error
 
 
 def _open_table(target: Target) -> Destination:

@@ -5,9 +5,10 @@ cli/watch.py (the console), which add Spark and signals. Nothing of a load is kn
 before it writes, and that a load which failed has left nothing behind: so an outage loses and doubles nothing, whatever
 it hits.
 
-An error that may heal (`retriable`: brokers, ZooKeeper, HDFS or Spark's tasks out of reach) is an outage: `on_outage`
-hears of each attempt, and the next one waits longer each time. Any other ends the service: ConfigError, DataLoss,
-OffsetConflict (somebody else loads for this group), a login that was refused, a log that makes no sense.
+An error that may heal (`retriable`: brokers, ZooKeeper, HDFS or Spark's tasks out of reach, a full disk) is an outage:
+`on_outage` hears of each attempt, and the next one waits longer each time. Any other ends the service: ConfigError,
+DataLoss, OffsetConflict (somebody else loads for this group), a login that was refused, a right that is missing, a log
+that makes no sense.
 """
 
 from __future__ import annotations

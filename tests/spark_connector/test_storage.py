@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector.storage import Storage, open_storage
+from spark_connector.storage import Storage, _os_errors, open_storage
 
 
 @pytest.fixture
@@ -105,3 +105,12 @@ def test_a_file_system_without_atomic_rename_says_so() -> None:
         storage.create("file", b"y")
     with pytest.raises(ConfigError, match="atomic rename"):
         storage.rename("file", "other")
+
+
+def test_what_hdfs_refuses_for_want_of_rights_is_a_permission_error() -> None:
+    refused = "RPC error: org.apache.hadoop.security.AccessControlException Permission denied: user=nobody"
+    with pytest.raises(PermissionError, match="HDFS: RPC error.*user=nobody"), _os_errors():
+        raise RuntimeError(refused)
+    with pytest.raises(OSError, match="HDFS: RPC error") as raised, _os_errors():
+        raise RuntimeError("RPC error: org.apache.hadoop.hdfs.server.namenode.SafeModeException")
+    assert not isinstance(raised.value, PermissionError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from spark_connector.errors import DataLoss
 from spark_connector.loads.planner import open_site, plan_load
-from spark_connector.loads.record import LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.upkeep import rewind
 from spark_connector.loads.verify import verify
@@ -164,3 +165,23 @@ def test_a_partition_that_comes_later_has_no_record_that_is_young_enough_yet(
     loads.must_load()
     named = shape == "for all"  # what is not named begins at its beginning
     assert loads.visible() == [(topic, 0, 1), (topic, 0, 2), *([] if named else [(topic, 1, 0)]), (topic, 1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("error", "heals"),
+    [
+        (PermissionError(errno.EACCES, "Permission denied"), False),
+        (PermissionError("HDFS: AccessControlException: user=nobody"), False),
+        (NotADirectoryError(errno.ENOTDIR, "Not a directory"), False),
+        (OSError(errno.EROFS, "Read-only file system"), False),
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), True),
+        (OSError("HDFS: Name node is in safe mode"), True),
+    ],
+    ids=str,
+)
+def test_a_service_waits_for_what_heals_by_waiting_only(tmp_path: Path, error: OSError, heals: bool) -> None:
+    with pytest.raises(LoadError, match=str(tmp_path)) as raised, open_site(Target(str(tmp_path), "g")):
+        raise error
+    assert raised.value.retriable is heals
+    assert str(error) in str(raised.value)
