@@ -23,7 +23,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -101,6 +101,8 @@ class Connection:
         self.port = port
         self.client_id = client_id
         self.timeout_s = timeout_s
+        self.allocate: Callable[[int], memoryview] = _zeroed
+        """Where a reply of so many bytes goes; for owners that know memory which costs less."""
         self._max_response_bytes = max_response_bytes
         self._lock = threading.Lock()
         self._next_correlation_id = 0
@@ -302,7 +304,7 @@ class Connection:
                         f"{self.address} speaks TLS: set security.protocol=SSL, or SASL_SSL where it asks for a login"
                     )
                 raise ProtocolError(f"{self.address} announced a reply of {length} bytes: is this a Kafka broker?")
-            payload = memoryview(bytearray(length))
+            payload = self.allocate(length)
             self._fill(payload, deadline)
             self._answered = self._answered or api is not ApiKey.API_VERSIONS
         except ConnectionFailed:
@@ -339,6 +341,10 @@ class Connection:
                 hint = "" if self._answered else _WRONG_LISTENER
                 raise ConnectionFailed(f"{self.address} closed the connection before it answered{hint}")
             filled += count
+
+
+def _zeroed(size: int) -> memoryview:
+    return memoryview(bytearray(size))
 
 
 def _open_socket(host: str, port: int, timeout_s: float) -> socket.socket:

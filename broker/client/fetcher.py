@@ -12,7 +12,7 @@ thread-safe.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from broker.client.settings import isolation_id
 from broker.errors import CorruptBatch, ProtocolError, PykafkaError, RequestTimedOut, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.batch import walk_batches
+from broker.records.batch import find_last_batch, parse_header
 
 __all__ = ["FetchStream", "Fetched", "Fetcher", "end_of_batches", "measure_batches"]
 
@@ -55,8 +55,12 @@ class Fetcher:
         min_bytes: int | None = None,
         max_wait_ms: int | None = None,
         isolation_level: str | None = None,
+        allocate: Callable[[int], memoryview] | None = None,
     ) -> None:
-        """`max_bytes` (`max.partition.fetch.bytes`) bounds an answer, but one batch always comes whole (KIP-74)."""
+        """`max_bytes` (`max.partition.fetch.bytes`) bounds an answer, but one batch always comes whole (KIP-74).
+
+        `allocate` gives the memory that an answer of so many bytes is received into.
+        """
         settings = cluster.settings
         self.cluster = cluster
         self.tp = tp
@@ -67,6 +71,7 @@ class Fetcher:
             settings.fetch_max_wait_ms if max_wait_ms is None else max_wait_ms,
             isolation_id(isolation_level or settings.isolation_level),
         )
+        self._allocate = allocate
         self._connection: Connection | None = None
         self._node: Node | None = None
         self._asked: int | None = None
@@ -143,6 +148,8 @@ class Fetcher:
         if self._connection is None or not self._connection.usable:
             self._drop_connection()
             self._connection = self.cluster.open_connection(node)
+            if self._allocate is not None:
+                self._connection.allocate = self._allocate
             self._node = node
         return self._connection
 
@@ -201,10 +208,8 @@ def end_of_batches(records: memoryview, offset: int) -> int:
 
 def measure_batches(records: memoryview, offset: int) -> tuple[int, int]:
     """The same offset, and how many whole batches there are."""
-    next_offset, count = offset, 0
-    for _, header in walk_batches(records):
-        next_offset = max(next_offset, header.next_offset)
-        count += 1
+    position, count = find_last_batch(records)
+    next_offset = max(parse_header(records, position).next_offset, offset) if count else offset
     if records and next_offset == offset:
         raise CorruptBatch(f"{len(records)} bytes hold no whole batch at or after offset {offset}")
     return next_offset, count

@@ -106,9 +106,14 @@ def _array(columns: Columns, name: str) -> pa.Array:
 
 @functools.lru_cache(maxsize=64)
 def _constants(tp: TopicPartition) -> dict[str, pa.Array]:
+    # From buffers: a scalar, or a list, would make pyarrow import pandas, a third of a second of every new worker.
+    name = tp.topic.encode()
+    ends = np.arange(MAX_ROWS + 1, dtype=np.int32) * len(name)
     return {
-        "topic": pa.repeat(pa.scalar(tp.topic, pa.string()), MAX_ROWS),
-        "partition": pa.repeat(pa.scalar(tp.partition, pa.int32()), MAX_ROWS),
+        "topic": pa.StringArray.from_buffers(MAX_ROWS, pa.py_buffer(ends), pa.py_buffer(name * MAX_ROWS)),
+        "partition": pa.Array.from_buffers(
+            pa.int32(), MAX_ROWS, [None, pa.py_buffer(np.full(MAX_ROWS, tp.partition, np.int32))]
+        ),
     }
 
 

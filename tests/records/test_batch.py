@@ -10,6 +10,7 @@ from broker.errors import CorruptBatch
 from broker.records.batch import (
     HEADER_SIZE,
     build_batch,
+    find_last_batch,
     parse_header,
     patch_base_offset,
     patch_log_append_time,
@@ -34,6 +35,19 @@ def test_the_header_tells_what_was_built() -> None:
     assert (header.producer_id, header.producer_epoch, header.base_sequence, header.last_sequence) == (7, 2, 9, 10)
     assert (header.is_transactional, header.is_control, header.is_log_append_time) == (True, False, False)
     verify_batch(batch, 0, header)
+
+
+@given(st.lists(st.integers(1, 9), max_size=4), st.integers(0, 200))
+def test_the_last_whole_batch_is_found_by_lengths_alone(sizes: list[int], cut: int) -> None:
+    log = b"".join(build([Row(NOW, None, b"v" * size)] * size) for size in sizes)
+    chunk = memoryview(log)[: len(log) - cut] if cut < len(log) else memoryview(log)
+    walked = [position for position, _ in walk_batches(chunk)]
+    assert find_last_batch(chunk) == (walked[-1] if walked else 0, len(walked))
+
+
+def test_a_length_that_no_batch_can_have_is_refused_without_walking() -> None:
+    with pytest.raises(CorruptBatch, match=f"batch length 48 at byte {len(BATCH)}"):
+        find_last_batch(BATCH + bytes(8) + (48).to_bytes(4, "big") + bytes(60))
 
 
 def test_sequences_wrap_like_kafkas() -> None:

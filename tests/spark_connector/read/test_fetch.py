@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -13,6 +15,7 @@ from broker.client.fetcher import Fetched
 from broker.client.offsets import EARLIEST, list_offsets
 from broker.errors import CorruptBatch, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
+from broker.records import native
 from broker.records.batch import HEADER_SIZE, build_batch, patch_base_offset, walk_batches
 from broker.records.control import ControlType, end_transaction_marker
 from spark_connector.errors import DataLoss
@@ -23,6 +26,7 @@ from spark_connector.read.planning import OffsetRange
 from tests.support.broker_process import BrokerProcess
 from tests.support.record_batches import Row, build
 from tests.support.sample_records import AWKWARD, CODECS
+from tests.support.source_tree import ROOT
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
@@ -49,6 +53,23 @@ def ten(broker: BrokerProcess, topic: str) -> Topic:
     made = Topic(broker.bootstrap, topic)
     made.number(10)
     return made
+
+
+@pytest.mark.skipif(native.kernel is None, reason="numpy's way makes scalars, for which pyarrow imports pandas")
+def test_a_task_does_not_wait_for_pandas(ten: Topic) -> None:
+    script = (
+        "import sys\n"
+        "from broker.protocol.topic_partition import TopicPartition\n"
+        "from spark_connector.options.read_options import Mode, parse_options\n"
+        "from spark_connector.read.fetch import read_range\n"
+        "from spark_connector.read.planning import OffsetRange\n"
+        "options = {'kafka.bootstrap.servers': sys.argv[1], 'subscribe': sys.argv[2]}\n"
+        "planned = OffsetRange(TopicPartition(sys.argv[2], 0), 0, 10)\n"
+        "batches = list(read_range(parse_options(options, Mode.BATCH), planned))\n"
+        "print(sum(batch.num_rows for batch in batches), 'pandas' in sys.modules)\n"
+    )
+    words = [sys.executable, "-c", script, ten.bootstrap, ten.name]
+    assert subprocess.run(words, capture_output=True, text=True, check=True, cwd=ROOT).stdout == "10 False\n"
 
 
 @pytest.mark.parametrize("codec", CODECS)
