@@ -6,6 +6,7 @@ Nothing is run here but parsers. That the snippets do what they say is for tests
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import inspect
 import re
@@ -83,6 +84,8 @@ def _stretches(node: ast.expr) -> Iterator[Chain]:
             values = [ast.literal_eval(one) for one in node.args if isinstance(one, ast.Constant)]
             if called == "option":
                 options[values[0]] = str(values[1])
+            if called == "options":
+                options |= {one.arg: str(ast.literal_eval(one.value)) for one in node.keywords if one.arg}
             if called == "format":
                 formats.add(values[0])
             node = node.func
@@ -107,6 +110,20 @@ def test_what_is_imported_exists(snippet: Snippet) -> None:
             assert [alias.name for alias in node.names if not hasattr(module, alias.name)] == []
 
 
+@pytest.mark.parametrize("page", sorted({one.page for one in SNIPPETS}))
+def test_what_a_snippet_uses_has_been_made_on_the_page(page: str) -> None:
+    """One pastes from the top: a name comes from a snippet before, or from its own."""
+    made = set(dir(builtins))
+    for tree in (ast.parse(one.text) for one in SNIPPETS if one.page == page and one.language == "python"):
+        nodes = list(ast.walk(tree))
+        imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        made |= {alias.asname or alias.name for node in imports for alias in node.names}
+        made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        named = [node for node in nodes if isinstance(node, ast.Name)]
+        made |= {node.id for node in named if isinstance(node.ctx, ast.Store)}
+        assert {node.id for node in named} <= made
+
+
 @of("python")
 def test_options_of_reads_and_writes_are_taken(snippet: Snippet) -> None:
     for chain in chains(ast.parse(snippet.text)):
@@ -126,8 +143,7 @@ def test_dictionaries_of_client_settings_and_arguments_of_load_are_taken(snippet
             named = ast.literal_eval(node)
             parse_options({SERVER: "host:9092", "subscribe": "t", **named}, Mode.ANY)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "load":
-            names = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in node.keywords}
-            inspect.signature(load).bind(None, **names)
+            inspect.signature(load).bind(*node.args, **{str(keyword.arg): None for keyword in node.keywords})
 
 
 @pytest.mark.parametrize("words", list(commands()))
