@@ -20,6 +20,7 @@ from rich.table import Table
 
 from broker.errors import ConfigError
 from spark_connector.cli.pairs import parse_pairs
+from spark_connector.cli.tables import print_table
 from spark_connector.cli.verified import print_verified
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
 from spark_connector.loads.planner import recover as recover_loads
@@ -233,19 +234,15 @@ def _print_list(entries: Sequence[HistoryEntry]) -> None:
     if not entries:
         console.print("Nothing has been loaded.")
         return
-    table = Table()
-    for heading in ("load", "time (UTC)", "state", "topics"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("partitions", "rows", "files", "bytes"):
-        table.add_column(heading, justify="right")
+    rows = []
     for entry in entries:
         record = entry.record
         numbers = (len(record.ranges), record.rows, None if entry.files is None else len(entry.files), entry.bytes)
         cells = ["-" if number is None else f"{number:,}" for number in numbers]
         if record.rewind is not None:
             cells = ["-"] * len(cells)
-        table.add_row(record.load_id, _time(record), _state(entry), ", ".join(entry.topics), *cells)
-    console.print(table)
+        rows.append([record.load_id, _time(record), _state(entry), ", ".join(entry.topics), *cells])
+    print_table(["load", "time (UTC)", "state", "topics"], ["partitions", "rows", "files", "bytes"], rows)
     for entry in entries:
         if entry.state in WHAT_TO_DO:
             console.print(f"{entry.record.load_id} {WHAT_TO_DO[entry.state]}", soft_wrap=True, highlight=False)

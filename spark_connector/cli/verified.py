@@ -6,8 +6,8 @@ import json
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
+from spark_connector.cli.tables import print_table
 from spark_connector.loads.verify import LoadCheck, Verification
 
 __all__ = ["print_verified"]
@@ -28,15 +28,11 @@ def print_verified(verified: Verification, as_json: bool) -> None:
     if not verified.loads and verified.ok:
         console.print("Nothing has been loaded.")
         return
-    table = Table()
-    for heading in ("load", "verdict"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("partitions", "committed", "in files", "in the log", "gone from the log"):
-        table.add_column(heading, justify="right")
-    for load in verified.loads:
-        style = _STYLES[load.verdict]
-        table.add_row(load.load_id, f"[{style}]{load.verdict}[/]", *(f"{number:,}" for number in _numbers(load)))
-    console.print(table)
+    rows = [
+        [load.load_id, f"[{_STYLES[load.verdict]}]{load.verdict}[/]", *(f"{number:,}" for number in _numbers(load))]
+        for load in verified.loads
+    ]
+    print_table(["load", "verdict"], ["partitions", "committed", "in files", "in the log", "gone from the log"], rows)
     for load in verified.loads:
         for text in (*load.problems, *load.notes):
             console.print(f"{load.load_id}: {text}", soft_wrap=True, highlight=False, markup=False)
@@ -45,8 +41,8 @@ def print_verified(verified: Verification, as_json: bool) -> None:
     for text in verified.problems:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
     if verified.ok:
-        rows = sum(count.file_rows for load in verified.loads for count in load.partitions)
-        console.print(f"{len(verified.loads):,} loads with {rows:,} rows agree with what is left of the log.")
+        total = sum(count.file_rows for load in verified.loads for count in load.partitions)
+        console.print(f"{len(verified.loads):,} loads with {total:,} rows agree with what is left of the log.")
 
 
 def _numbers(load: LoadCheck) -> tuple[int, int, int, int, int]:
