@@ -14,17 +14,19 @@ from rich.table import Table
 __all__ = ["print_table"]
 
 _LONGEST = 60  # columns of a text, such as many topics
+_WIDE = 1000  # more than any line has
 
 
 def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Headings: of texts, which stand first, and of numbers."""
+    """Headings: of texts, which stand first, the first of them a name, and of numbers."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for heading in texts:
+    table.add_column(texts[0], no_wrap=True)
+    for heading in texts[1:]:
         table.add_column(heading, overflow="fold", max_width=_LONGEST)
     for heading in numbers:
         table.add_column(heading, justify="right")
     for row in rows:
         table.add_row(*row)
     console = Console()
-    console.width = max(console.width, (len(texts) + len(numbers)) * _LONGEST)
+    console.width = max(console.width, _WIDE)
     console.print(table)
