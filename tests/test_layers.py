@@ -63,7 +63,11 @@ DEMO_MAY_IMPORT = (*CONNECTOR_MAY_IMPORT, "broker.embedded")  # it starts a brok
 # The one place (or two) of each library that is hidden behind our own names.
 ONLY_IN = {
     "kio": {"broker/errors.py", "broker/protocol/"},
-    "deltalake": {"spark_connector/loads/delta.py", "spark_connector/loads/log_delta.py"},
+    "deltalake": {
+        "spark_connector/loads/delta.py",
+        "spark_connector/loads/delta_rows.py",
+        "spark_connector/loads/log_delta.py",
+    },
     "sqlalchemy": {"spark_connector/loads/"},
     "kazoo": {"broker/cluster/zk.py", "spark_connector/offset_store/zookeeper.py"},
     "pyspark": {

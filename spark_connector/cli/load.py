@@ -82,7 +82,7 @@ def load(
     master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
     recover: Annotated[bool, typer.Option("--recover", help="Only finish loads that were killed; no Spark.")] = False,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Only recount what was loaded, in the files and in the log; no Spark.")
+        bool, typer.Option("--verify", help="Only recount what was loaded against the log; no Spark.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Go on loading until told to stop (SIGTERM, Ctrl-C).")] = False,
     interval: Annotated[
@@ -119,10 +119,9 @@ def load(
         from_directory=from_directory,
         partition_by=partition_by,
     )
-    if history_keep is not None and request.target.is_table:
+    if history_keep is not None and request.format == "delta":
         raise ConfigError(
-            f"--history-keep prunes the commit log of loads into files; format={request.target.format} keeps its own: "
-            "leave it out"
+            "--history-keep does not go with format=delta: the table prunes its log itself (delta.logRetentionDuration)"
         )
     if watch:
         seconds = parse_interval(interval) if interval else DEFAULT_INTERVAL

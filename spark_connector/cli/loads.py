@@ -1,16 +1,16 @@
 """The console command `pykafka loads`: what a group's loads have done, and the ways back.
 
-`pykafka loads` lists, `show` tells one load in full, `verify` recounts against the log and the files, `rewind` makes
-the group stand at an earlier load, `prune` forgets old entries, `recover` finishes what was killed. `--to`, `--group`
-and where the offsets are kept may stand before or behind the sub-command. No Spark. The work is loads/upkeep.py and
-loads/verify.py. Exit status 1 also when `verify` finds what does not add up.
+`pykafka loads` lists, `show` tells one load in full, `verify` recounts against the log, `rewind` makes the group stand
+at an earlier load, `prune` forgets old entries, `recover` finishes what was killed. Which loads is said by the options
+of cli/place.py. No Spark. The work is loads/upkeep.py and loads/verify.py. Exit status 1 also when `verify` finds what
+does not add up.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -20,12 +20,13 @@ from rich.table import Table
 
 from broker.errors import ConfigError
 from spark_connector.cli.pairs import parse_pairs
+from spark_connector.cli.place import Place, placed
 from spark_connector.cli.tables import print_table
 from spark_connector.cli.verified import print_verified
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
 from spark_connector.loads.planner import recover as recover_loads
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.request import OFFSET_KINDS, Target
+from spark_connector.loads.rewind import fates
 from spark_connector.loads.upkeep import history, prune, rewind
 from spark_connector.loads.verify import verify
 
@@ -33,69 +34,38 @@ __all__ = ["app"]
 
 app = typer.Typer(help="List and show loads; verify, rewind, prune and recover them.", invoke_without_command=True)
 
-To = Annotated[str | None, typer.Option(help="Directory the loads go to: local or hdfs://.", metavar="DIR")]
-Group = Annotated[str | None, typer.Option(help="Name of the sequence of loads.", metavar="NAME")]
-Offsets = Annotated[
-    str | None, typer.Option(help=f"Where the offsets are kept: {' or '.join(OFFSET_KINDS)}. Default: files.")
-]
-ZooKeeper = Annotated[str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")]
-Hadoop = Annotated[
-    list[str] | None, typer.Option("--hadoop", help="Hadoop client setting; may be repeated.", metavar="NAME=VALUE")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
-@dataclass(frozen=True)
-class _Place:
-    """The options that say which loads are meant; None: not given here."""
-
-    to: str | None
-    group: str | None
-    offsets: str | None
-    zookeeper: str | None
-    hadoop: list[str] | None
-    as_json: bool = False
-
-
 @app.callback()
+@placed
 def loads(
     context: typer.Context,
-    to: To = None,
-    group: Group = None,
-    offsets: Offsets = None,
-    zookeeper: ZooKeeper = None,
-    hadoop: Hadoop = None,
-    as_json: Json = False,
+    place: Place,
     last: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.")] = None,
 ) -> None:
     """List what has been loaded, and what is under way."""
-    context.obj = _Place(to, group, offsets, zookeeper, hadoop, as_json)
     if context.invoked_subcommand is not None:
         return
-    entries = history(_target(context, context.obj))
-    shown = entries[-last:] if last else entries
-    if as_json:
+    known = history(place.target)
+    shown = known.entries[-last:] if last else known.entries
+    if place.as_json:
         typer.echo(json.dumps([entry.to_json() for entry in shown], indent=2))
     else:
         _print_list(shown)
+    if forgotten := known.describe_forgotten():
+        typer.echo(forgotten, err=place.as_json)
 
 
 @app.command()
+@placed
 def show(
-    context: typer.Context,
+    place: Place,
     load_id: Annotated[str, typer.Argument(help="A load, as `pykafka loads` names it.")],
-    to: To = None,
-    group: Group = None,
-    offsets: Offsets = None,
-    zookeeper: ZooKeeper = None,
-    hadoop: Hadoop = None,
-    as_json: Json = False,
 ) -> None:
     """Show one load: its ranges, its files, its state."""
-    place = _Place(to, group, offsets, zookeeper, hadoop, as_json)
-    entry = _find(history(_target(context, place)), load_id)
-    if _as_json(context, place):
+    entry = _find(history(place.target).entries, load_id)
+    if place.as_json:
         files = None if entry.files is None else [asdict(file) for file in entry.files]
         typer.echo(json.dumps({**entry.to_json(), "file_list": files}, indent=2))
     else:
@@ -103,10 +73,9 @@ def show(
 
 
 @app.command("verify")
+@placed
 def verify_command(
-    context: typer.Context,
-    to: To = None,
-    group: Group = None,
+    place: Place,
     bootstrap_server: Annotated[
         str, typer.Option("--bootstrap-server", "-b", help="Brokers to ask first.", metavar="HOST:PORT,…")
     ] = "127.0.0.1:9092",
@@ -117,48 +86,36 @@ def verify_command(
         list[str] | None,
         typer.Option(help="Option of the reader, as the loads had it; may be repeated.", metavar="NAME=VALUE"),
     ] = None,
-    offsets: Offsets = None,
-    zookeeper: ZooKeeper = None,
-    hadoop: Hadoop = None,
-    as_json: Json = False,
 ) -> None:
     """Recount every committed load against the log and against its files."""
-    place = _Place(to, group, offsets, zookeeper, hadoop, as_json)
-    target, as_json = _target(context, place), _as_json(context, place)
-    verified = verify(target, bootstrap_server, only=load_id or (), options=parse_pairs(option, "--option"))
-    print_verified(verified, as_json)
+    verified = verify(place.target, bootstrap_server, only=load_id or (), options=parse_pairs(option, "--option"))
+    print_verified(verified, place.as_json)
     if not verified.ok:
         raise typer.Exit(1)
 
 
 @app.command("rewind")
+@placed
 def rewind_command(
-    context: typer.Context,
+    place: Place,
     to_load: Annotated[str, typer.Option("--to-load", help="The load to go back to.", metavar="LOAD_ID")],
     delete: Annotated[
-        bool, typer.Option("--delete", help="Delete the later loads' output; else it is moved to _rewound/.")
+        bool,
+        typer.Option("--delete", help="Delete the later loads' output; else files are moved to _rewound/."),
     ] = False,
     yes: Yes = False,
-    to: To = None,
-    group: Group = None,
-    offsets: Offsets = None,
-    zookeeper: ZooKeeper = None,
-    hadoop: Hadoop = None,
-    as_json: Json = False,
 ) -> None:
     """Make the group stand at an earlier load again, the later loads' output taken away."""
-    place = _Place(to, group, offsets, zookeeper, hadoop, as_json)
-    target, as_json = _target(context, place), _as_json(context, place)
-    if as_json and not yes:
+    if place.as_json and not yes:
         raise ConfigError("rewind asks before it does anything; with --json give --yes")
 
     def confirm(plan: LoadRecord) -> bool:
-        if not as_json:
+        if not place.as_json:
             _print_plan(plan)
         return yes or typer.confirm("Rewind?", default=False)
 
-    done = rewind(target, to_load, delete=delete, confirm=confirm)
-    if as_json and done is not None:
+    done = rewind(place.target, to_load, delete=delete, confirm=confirm)
+    if place.as_json and done is not None:
         typer.echo(json.dumps(done.to_json(), indent=2))
     elif done is None:
         typer.echo("Nothing was changed.")
@@ -168,57 +125,26 @@ def rewind_command(
 
 
 @app.command("prune")
+@placed
 def prune_command(
-    context: typer.Context,
+    place: Place,
     keep: Annotated[int, typer.Option(min=1, help="How many of the newest entries stay.")],
-    to: To = None,
-    group: Group = None,
-    offsets: Offsets = None,
-    zookeeper: ZooKeeper = None,
-    hadoop: Hadoop = None,
-    as_json: Json = False,
 ) -> None:
     """Forget old entries of the commit log; data is not touched."""
-    place = _Place(to, group, offsets, zookeeper, hadoop, as_json)
-    target, as_json = _target(context, place), _as_json(context, place)
-    pruned = prune(target, keep)
+    pruned = prune(place.target, keep)
     text = f"Forgot {len(pruned)} entries, {pruned[0]} to {pruned[-1]}." if pruned else "Nothing to forget."
-    typer.echo(json.dumps({"pruned": pruned}) if as_json else text)
+    typer.echo(json.dumps({"pruned": pruned}) if place.as_json else text)
 
 
 @app.command("recover")
+@placed
 def recover_command(
-    context: typer.Context,
-    to: To = None,
-    group: Group = None,
-    offsets: Offsets = None,
-    zookeeper: ZooKeeper = None,
-    hadoop: Hadoop = None,
-    as_json: Json = False,
+    place: Place,
 ) -> None:
     """Bring loads and rewinds that were killed to their end, as the next load would."""
-    place = _Place(to, group, offsets, zookeeper, hadoop, as_json)
-    target, as_json = _target(context, place), _as_json(context, place)
-    finished = recover_loads(target)
+    finished = recover_loads(place.target)
     lines = [f"Finished {load_id}, which had been killed." for load_id in finished] or ["Nothing to recover."]
-    typer.echo(json.dumps({"recovered": finished}) if as_json else "\n".join(lines))
-
-
-def _target(context: typer.Context, place: _Place) -> Target:
-    """From the options behind the sub-command, else from those before it."""
-    before: _Place = context.obj
-    given = {field.name: getattr(place, field.name) for field in fields(place)}
-    place = replace(before, **{name: value for name, value in given.items() if value not in (None, False)})
-    if place.to is None or place.group is None:
-        raise ConfigError("say which loads: --to DIR and --group NAME")
-    hadoop = parse_pairs(place.hadoop, "--hadoop")
-    offsets = place.offsets or ("zookeeper" if place.zookeeper else "files")
-    return Target(place.to, place.group, offsets, place.zookeeper, hadoop)
-
-
-def _as_json(context: typer.Context, place: _Place) -> bool:
-    before: _Place = context.obj
-    return place.as_json or before.as_json
+    typer.echo(json.dumps({"recovered": finished}) if place.as_json else "\n".join(lines))
 
 
 def _find(entries: Sequence[HistoryEntry], load_id: str) -> HistoryEntry:
@@ -285,10 +211,9 @@ def _print_entry(entry: HistoryEntry) -> None:
 
 def _print_plan(plan: LoadRecord) -> None:
     assert plan.rewind is not None
-    fate = "is deleted" if plan.rewind.delete else f"is moved to _rewound/{plan.load_id}/"
     typer.echo(f"Group {plan.id.group} goes back to {plan.rewind.to_load}:")
-    for undone in reversed(plan.rewind.undone):
-        typer.echo(f"  {undone.output}/load={undone.load_id} {fate}")
+    for fate in fates(plan):
+        typer.echo(f"  {fate}")
     for range in plan.ranges:
         typer.echo(f"  {range.topic}-{range.partition}: offset {range.stored} becomes {range.end}")
 

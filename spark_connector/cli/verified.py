@@ -32,13 +32,13 @@ def print_verified(verified: Verification, as_json: bool) -> None:
         [load.load_id, f"[{_STYLES[load.verdict]}]{load.verdict}[/]", *(f"{number:,}" for number in _numbers(load))]
         for load in verified.loads
     ]
-    print_table(["load", "verdict"], ["partitions", "committed", "in files", "in the log", "gone from the log"], rows)
+    print_table(["load", "verdict"], ["partitions", "committed", "found", "in the log", "gone from the log"], rows)
     for load in verified.loads:
         for text in (*load.problems, *load.notes):
             console.print(f"{load.load_id}: {text}", soft_wrap=True, highlight=False, markup=False)
     if any(count.missing for load in verified.loads for count in load.partitions):
         console.print(_LEFT_OUT, soft_wrap=True, highlight=False, markup=False)
-    for text in verified.problems:
+    for text in (*verified.problems, *verified.notes):
         console.print(text, soft_wrap=True, highlight=False, markup=False)
     if verified.ok:
         total = sum(count.file_rows for load in verified.loads for count in load.partitions)

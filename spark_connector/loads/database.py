@@ -6,8 +6,9 @@
 
 Each task marks its rows with a name of this attempt alone; the attempts that Spark counts are put down in a second
 table, `…_won`, and only their rows are inserted: what a task that failed, or came second, has left is not. A crash
-leaves these two tables behind and nothing else; they are dropped once their number is taken. Opened by
-loads/planner.py only when asked for: SQLAlchemy is an extra.
+leaves these two tables behind and nothing else; they are dropped once their number is taken. A rewind is such a
+transaction, too, with DELETE (database_rows.py). Opened by loads/planner.py only when asked for: SQLAlchemy is an
+extra.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy
@@ -26,11 +27,15 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import DropTable
 
 from broker.errors import ConfigError
+from spark_connector.loads.database_rows import DatabaseHoldings, check_take_back, take_back
 from spark_connector.loads.database_url import DatabaseAddress
 from spark_connector.loads.footers import Count
+from spark_connector.loads.history import History, HistoryEntry, staged_state
+from spark_connector.loads.holdings import Holdings
 from spark_connector.loads.log_database import DatabaseLoadLog, failure, make_table
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
 from spark_connector.loads.sql_rows import column_type
+from spark_connector.loads.table_history import table_history
 from spark_connector.offset_store.base import OffsetConflict
 
 __all__ = ["ATTEMPT", "DatabaseCommitter", "DatabaseSite", "column_types", "open_database", "open_engine", "won_of"]
@@ -91,6 +96,19 @@ class DatabaseSite:
     def path_of(self, load_id: str) -> str:
         return self.url
 
+    def history(self) -> History:
+        newest = self.log.newest().sequence
+        return table_history(self.log.records(), newest, self.committer.staged_entries(newest))
+
+    def holdings(self, history: History) -> Holdings:
+        return DatabaseHoldings(self.committer.engine, self.log)
+
+    def check_rewind(self, rewind: LoadRecord) -> None:
+        assert rewind.rewind is not None
+        if not rewind.rewind.delete:
+            raise ConfigError("the rows of a table cannot be moved aside, only deleted: say so with delete (--delete)")
+        check_take_back(self.committer.engine, self.log, rewind)
+
     def plain_error(self, error: Exception) -> LoadError | None:
         return failure(error, self.url) if isinstance(error, SQLAlchemyError) else None
 
@@ -99,7 +117,7 @@ class DatabaseCommitter:
     """Stages, commits and cleans up for one group and one table."""
 
     def __init__(self, engine: Engine, address: DatabaseAddress, log: DatabaseLoadLog, group: str) -> None:
-        self._engine = engine
+        self.engine = engine
         self._address = address
         self._log = log
         self._group = group
@@ -121,8 +139,8 @@ class DatabaseCommitter:
         """Raises ConfigError when there is a table that does not take these columns."""
         types = {field["name"]: field["type"] for field in json.loads(schema)["fields"]}
         columns = [Column(name, column_type(of)) for name, of in types.items()]
-        make_table(self._engine, Table(self._address.table, MetaData(), *columns, schema=self._address.schema))
-        there = column_types(self._engine, self._address.table, self._address.schema)
+        make_table(self.engine, Table(self._address.table, MetaData(), *columns, schema=self._address.schema))
+        there = column_types(self.engine, self._address.table, self._address.schema)
         missing = [name for name in types if name not in there]
         if missing:
             raise ConfigError(f"{self._address.shown} has no column {', '.join(missing)}: add it, or read without it")
@@ -136,15 +154,16 @@ class DatabaseCommitter:
                 )
         staged = [Column(name, there[name]) for name in types]
         staging = self._staging(record.load_id)
-        make_table(self._engine, self._scratch(staging, _attempt(), *staged))
-        make_table(self._engine, self._scratch(won_of(staging), _attempt(primary_key=True)))
+        make_table(self.engine, self._scratch(staging, _attempt(), *staged))
+        make_table(self.engine, self._scratch(won_of(staging), _attempt(primary_key=True)))
 
     def seal(self, record: LoadRecord) -> None:
         """Nothing: an attempt that is not committed is made anew."""
 
     def commit(self, record: LoadRecord) -> None:
+        undone = self._log.undone(record)
         try:
-            self._log.append(record, lambda connection: self._insert(connection, record))
+            self._log.append(record, lambda connection: self._change(connection, record, undone))
         except (OffsetConflict, LoadError):
             # Not committed, and the rows that a transaction of ours may still hold are copies. Who tries again stages
             # anew: on a disk that is full, what each try has left would keep it full.
@@ -152,6 +171,18 @@ class DatabaseCommitter:
                 self.discard(record.load_id)
             raise
         self.repair()
+
+    def staged_entries(self, newest: int) -> list[HistoryEntry]:
+        """Attempts that are not committed: no more than their names is known of them."""
+        entries = []
+        for name, number in self._staged().items():
+            load_id = str(LoadId(self._group, number, name.rpartition("_")[2]))
+            if LoadId.parse(load_id) is None:
+                continue  # the table beside it
+            state = staged_state(number <= newest, sealed=False, owner=None)
+            url = replace(self._address, table=name).shown
+            entries.append(HistoryEntry(LoadRecord.unknown(load_id, self._address.shown, self._log.kind), state, url))
+        return entries
 
     def discard(self, load_id: str) -> None:
         name = self._staging(load_id)
@@ -164,12 +195,18 @@ class DatabaseCommitter:
 
     def count(self, load_id: str) -> list[Count]:
         """What the attempts that won have left in the staging table, per partition."""
-        with self._engine.connect() as connection:
+        with self.engine.connect() as connection:
             staging, won = self._staged_rows(load_id, connection)
             position, offset, function = (staging.c.topic, staging.c.partition), staging.c.offset, sqlalchemy.func
             query = sqlalchemy.select(*position, function.count(), function.min(offset), function.max(offset))
             rows = connection.execute(query.where(won).group_by(*position)).all()
         return [(topic, partition, count, low, high) for topic, partition, count, low, high in rows]
+
+    def _change(self, connection: Connection, record: LoadRecord, undone: Sequence[LoadRecord]) -> None:
+        if record.rewind is None:
+            self._insert(connection, record)
+        else:
+            take_back(connection, undone)
 
     def _insert(self, connection: Connection, record: LoadRecord) -> None:
         """Move the rows in. Raises LoadInterrupted when they are not all there any more."""
@@ -193,7 +230,7 @@ class DatabaseCommitter:
 
     def _scratch(self, name: str, *columns: Column[Any]) -> Table:
         # Unlogged: lost in a crash of PostgreSQL, which the count of the commit would notice; half the writing.
-        prefixes = ["UNLOGGED"] if self._engine.dialect.name == "postgresql" else []
+        prefixes = ["UNLOGGED"] if self.engine.dialect.name == "postgresql" else []
         return Table(name, MetaData(), *columns, schema=self._address.schema, prefixes=prefixes)
 
     def _table(self, name: str, columns: Iterable[str]) -> Table:
@@ -202,7 +239,7 @@ class DatabaseCommitter:
     def _staged(self) -> dict[str, int]:
         """Staging tables of the group: name → number."""
         prefix = f"{_PREFIX}{_short(self._group)}_"
-        names = sqlalchemy.inspect(self._engine).get_table_names(schema=self._address.schema)
+        names = sqlalchemy.inspect(self.engine).get_table_names(schema=self._address.schema)
         parts = {name: name.removeprefix(prefix).partition("_")[0] for name in names if name.startswith(prefix)}
         return {name: int(number) for name, number in parts.items() if number.isdigit()}
 
@@ -213,7 +250,7 @@ class DatabaseCommitter:
 
     def _drop(self, name: str) -> None:
         """A task that has outlived its job may hold the table; then it is left for the next repair."""
-        with contextlib.suppress(OperationalError), self._engine.begin() as connection:
+        with contextlib.suppress(OperationalError), self.engine.begin() as connection:
             if connection.dialect.name == "postgresql":
                 connection.execute(sqlalchemy.text(f"SET LOCAL lock_timeout = '{_DROP_SECONDS}s'"))
             connection.execute(DropTable(Table(name, MetaData(), schema=self._address.schema), if_exists=True))

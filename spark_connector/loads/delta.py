@@ -5,7 +5,8 @@
     <table>/_delta_log/<version>.json              3. committed: files, number and offsets in one entry (log_delta.py)
 
 There is nothing to publish: what a crash leaves behind is either committed or no part of the table, and a retry of
-what is committed does nothing. What is void is removed once its number is taken, as everywhere (loads/state.py).
+what is committed does nothing. A rewind is such a commit, too, that removes files. What is void is removed once its
+number is taken, as everywhere (loads/state.py).
 
 Opened by loads/planner.py only when asked for: `deltalake` is an extra.
 """
@@ -22,9 +23,15 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
+from spark_connector.loads.covering import Claims, standing_loads
+from spark_connector.loads.delta_rows import DeltaFiles, DeltaRows
+from spark_connector.loads.history import History, is_of, staged_entries
+from spark_connector.loads.holdings import Holdings
 from spark_connector.loads.log_delta import DeltaLoadLog
 from spark_connector.loads.owner import intent_of
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
+from spark_connector.loads.table_history import Trace, table_history
+from spark_connector.loads.table_holdings import TableHoldings
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
@@ -69,6 +76,33 @@ class DeltaSite:
     def path_of(self, load_id: str) -> str:
         return self.url
 
+    def history(self) -> History:
+        newest = self.log.newest().sequence
+        records, files = self.log.records(), DeltaFiles(self.log.table())
+
+        def trace_of(record: LoadRecord) -> Trace:
+            listed = files.listed(record.load_id)
+            is_there = listed or self.output.exists(record.load_id)  # until VACUUM
+            return (self.output.url_of(record.load_id) if is_there else None), listed
+
+        known = {record.load_id for record in records}
+        staged = staged_entries(self.output, _STAGING, self.committer.group, newest=newest, known=known)
+        return table_history(records, newest, staged, trace_of)
+
+    def holdings(self, history: History) -> Holdings:
+        table = self.log.table()
+        files, records = DeltaFiles(table), self.log.records_of_all()
+        mixed = [load for load in standing_loads(records) if not files.is_whole(load)]
+        return TableHoldings(DeltaRows(self.output, files), Claims.of(mixed, records, self.log.offsets_of_all()))
+
+    def check_rewind(self, rewind: LoadRecord) -> None:
+        assert rewind.rewind is not None
+        if rewind.rewind.delete:
+            raise ConfigError(
+                "the files that a rewind takes out of a Delta table are deleted by VACUUM, not by --delete"
+            )
+        self.log.check_rewind(rewind)
+
     def plain_error(self, error: Exception) -> LoadError | None:
         return LoadInterrupted(f"the Delta table {self.url}: {error}") if isinstance(error, DeltaError) else None
 
@@ -94,11 +128,11 @@ class DeltaCommitter:
     def __init__(self, output: Storage, log: DeltaLoadLog, group: str) -> None:
         self._output = output
         self._log = log
-        self._group = group
+        self.group = group
 
     def repair(self) -> list[str]:
         """Remove what can no longer be committed. Gives nothing: there is no load that only wants finishing."""
-        staged = [name for name in self._output.names(_STAGING) if _is_of(name, self._group)]
+        staged = [name for name in self._output.names(_STAGING) if is_of(self.group, name)]
         newest = self._log.newest().sequence if staged else 0
         for name in staged:
             if _number(name) <= newest:
@@ -170,11 +204,6 @@ def _check_table(table: DeltaTable, url: str, schema: str, partition_by: Sequenc
 def _fields(schema: str) -> list[dict[str, Any]]:
     fields: list[dict[str, Any]] = json.loads(schema)["fields"]
     return fields
-
-
-def _is_of(name: str, group: str) -> bool:
-    load_id = LoadId.parse(name)
-    return load_id is not None and load_id.group == group
 
 
 def _number(name: str) -> int:

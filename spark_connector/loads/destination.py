@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from spark_connector.loads.history import History
+from spark_connector.loads.holdings import Holdings
 from spark_connector.loads.log import LoadLog
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.storage import Storage
@@ -31,7 +33,9 @@ class Committer(Protocol):
         ...
 
     def commit(self, record: LoadRecord) -> None:
-        """Make rows and offsets visible in one act. Raises OffsetConflict, with nothing left, for the second of two."""
+        """Make rows and offsets visible in one act. Raises OffsetConflict, with nothing left, for the second of two.
+
+        Of a rewind: take back the rows of the loads it names, and the offsets, in one act."""
         ...
 
     def discard(self, load_id: str) -> None:
@@ -76,4 +80,16 @@ class Destination(Protocol):
 
     def path_of(self, load_id: str) -> str:
         """Where a reader finds the rows of a load."""
+        ...
+
+    def history(self) -> History:
+        """The group's loads; changes nothing."""
+        ...
+
+    def holdings(self, history: History) -> Holdings:
+        """What is there of the loads of `history`."""
+        ...
+
+    def check_rewind(self, rewind: LoadRecord) -> None:
+        """Raises ConfigError when the loads that `rewind` names cannot be taken back."""
         ...

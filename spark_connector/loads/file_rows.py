@@ -1,8 +1,8 @@
 """Which records lie in a load's files: topic, partition and offset of every row, nothing else, without Spark.
 
-Used by loads/verify.py. A file is read in parts and gives its offsets as arrays, one list per partition, in no order.
-What cannot be read raises `UnreadableFile` naming the file. Columns that a partitioned layout keeps in the names of
-directories (`topic=flights/partition=3/part-…`) are taken from there.
+Used by loads/file_holdings.py and loads/delta_rows.py. A file is read in parts and gives its offsets as arrays, one
+list per partition, in no order. What cannot be read raises `UnreadableFile` naming the file. Columns that a partitioned
+layout keeps in the names of directories (`topic=flights/partition=3/part-…`) are taken from there.
 
 On a local disk Hadoop leaves a checksum file beside each file (`.part-….crc`); where there is one, every byte is
 checked. HDFS checks its own.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import itertools
 import posixpath
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import unquote
 
@@ -30,9 +30,10 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.hadoop_codecs import decompressed
 from spark_connector.storage import Storage
 
-__all__ = ["Offsets", "UnreadableFile", "read_offsets"]
+__all__ = ["Offsets", "UnreadableFile", "read_offsets", "sort_rows"]
 
 Offsets = npt.NDArray[np.int64]
+_Given = Mapping[str, str | None]
 
 _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 _AVRO_TYPES = {"topic": "string", "partition": "int", "offset": "long"}
@@ -46,15 +47,33 @@ class UnreadableFile(PykafkaError):
     """A file is not what its name says; the text names it."""
 
 
-def read_offsets(storage: Storage, directory: str, name: str, format: str) -> dict[TopicPartition, list[Offsets]]:
-    """The offsets of every row in the file `name` below `directory`. Raises UnreadableFile."""
-    path = f"{directory}/{name}"
+def read_offsets(
+    storage: Storage,
+    directory: str,
+    name: str,
+    format: str,
+    *,
+    given: Mapping[str, str | None] | None = None,
+    keep: npt.NDArray[np.bool_] | None = None,
+    strict: bool = True,
+) -> dict[TopicPartition, list[Offsets]]:
+    """The offsets of every row in the file `name` below `directory`. Raises UnreadableFile.
+
+    `given`: values of columns that the file does not have; by default what its path says. `keep`: which rows count; by
+    default all. A row that lacks topic, partition or offset is an error, or, without `strict`, passed over.
+    """
+    path = f"{directory}/{name}" if directory else name
+    values = _from_path(name) if given is None else given
     offsets: dict[TopicPartition, list[Offsets]] = {}
+    begin = 0
     try:
         _check_sums(storage, path)
         with storage.open_input(path) as file:
-            for part in _READERS[format](file, name):
-                _add(part, offsets)
+            for part in _READERS[format](file, name, values):
+                end = begin + part.num_rows
+                kept = part if keep is None else _filter(part, keep[begin:end])
+                sort_rows(kept if strict else kept.drop_null(), offsets)
+                begin = end
     except UnreadableFile:
         raise
     except FileNotFoundError as error:
@@ -65,8 +84,15 @@ def read_offsets(storage: Storage, directory: str, name: str, format: str) -> di
     return offsets
 
 
-def _add(part: pa.Table, offsets: dict[TopicPartition, list[Offsets]]) -> None:
-    """Sort the rows of one part into the lists of their partitions."""
+def _filter(part: pa.Table, keep: npt.NDArray[np.bool_]) -> pa.Table:
+    """`keep` may end before the rows do: those behind it count."""
+    mask = np.ones(part.num_rows, np.bool_)
+    mask[: len(keep)] = keep
+    return part.filter(pa.array(mask))
+
+
+def sort_rows(part: pa.Table, offsets: dict[TopicPartition, list[Offsets]]) -> None:
+    """Sort rows (columns topic, partition, offset) into the lists of their partitions. Raises ValueError for a null."""
     if part.num_rows == 0:
         return
     topics = part.column("topic").combine_chunks().dictionary_encode()
@@ -82,33 +108,32 @@ def _add(part: pa.Table, offsets: dict[TopicPartition, list[Offsets]]) -> None:
         offsets.setdefault(tp, []).append(values[keys == key])
 
 
-def _parquet(file: Any, name: str) -> Iterator[pa.Table]:
+def _parquet(file: Any, _name: str, given: _Given) -> Iterator[pa.Table]:
     reader = pyarrow.parquet.ParquetFile(file)
     columns = _present(reader.schema_arrow.names)
     for batch in reader.iter_batches(columns=columns):
-        yield _complete(pa.Table.from_batches([batch]), name)
+        yield _complete(pa.Table.from_batches([batch]), given)
 
 
-def _orc(file: Any, name: str) -> Iterator[pa.Table]:
+def _orc(file: Any, _name: str, given: _Given) -> Iterator[pa.Table]:
     reader = pyarrow.orc.ORCFile(file)
     columns = _present(reader.schema.names)
     for stripe in range(reader.nstripes):
-        yield _complete(pa.Table.from_batches([reader.read_stripe(stripe, columns=columns)]), name)
+        yield _complete(pa.Table.from_batches([reader.read_stripe(stripe, columns=columns)]), given)
 
 
-def _json(file: Any, name: str) -> Iterator[pa.Table]:
+def _json(file: Any, name: str, given: _Given) -> Iterator[pa.Table]:
     data = decompressed(name, file.read())
     if not data.strip():
         return
-    given = _from_path(name)
     schema = pa.schema([field for field in _POSITION if field.name not in given])
     parsing = pyarrow.json.ParseOptions(explicit_schema=schema, unexpected_field_behavior="ignore")
     reading = pyarrow.json.ReadOptions(block_size=_JSON_BLOCK)
     table = pyarrow.json.read_json(pa.BufferReader(data), read_options=reading, parse_options=parsing)
-    yield _complete(table, name)
+    yield _complete(table, given)
 
 
-def _avro(file: Any, name: str) -> Iterator[pa.Table]:
+def _avro(file: Any, _name: str, given: _Given) -> Iterator[pa.Table]:
     reader = fastavro.reader(file)
     schema: Any = reader.writer_schema
     columns = _present([field["name"] for field in schema["fields"]])
@@ -117,7 +142,7 @@ def _avro(file: Any, name: str) -> Iterator[pa.Table]:
     rows = iter(fastavro.reader(file, {"type": "record", "name": schema["name"], "fields": fields}))
     wanted = pa.schema([_POSITION.field(column) for column in columns])
     while part := list(itertools.islice(rows, _AVRO_ROWS)):
-        yield _complete(pa.Table.from_pylist(part, schema=wanted), name)
+        yield _complete(pa.Table.from_pylist(part, schema=wanted), given)
 
 
 _READERS = {"parquet": _parquet, "orc": _orc, "json": _json, "avro": _avro}
@@ -133,15 +158,14 @@ def _from_path(name: str) -> dict[str, str]:
     return {unquote(key): unquote(value) for key, separator, value in segments if separator}
 
 
-def _complete(part: pa.Table, name: str) -> pa.Table:
+def _complete(part: pa.Table, given: _Given) -> pa.Table:
     """The three columns in their types."""
-    given = _from_path(name)
     columns = []
     for field in _POSITION:
         if field.name in part.column_names:
             columns.append(part.column(field.name).cast(field.type))
         elif field.name in given:
-            value = pa.scalar(given[field.name]).cast(field.type)
+            value = pa.scalar(given[field.name], pa.string()).cast(field.type)
             columns.append(pa.chunked_array([pa.repeat(value, part.num_rows)]))
         else:
             raise ValueError(f"there is no column '{field.name}'")

@@ -47,6 +47,10 @@ class LoadLog(Protocol):
         """All numbers, ascending."""
         ...
 
+    def records(self) -> list[LoadRecord]:
+        """All loads and rewinds, in order of number."""
+        ...
+
     def append(self, record: LoadRecord) -> None:
         """Commit. Done already (by a repair elsewhere) is fine. Raises OffsetConflict when another came first."""
         ...
@@ -94,6 +98,9 @@ class FilesLoadLog:
     def sequences(self) -> list[int]:
         pruned = self._pruned_up_to()
         return [number for number in self._store.sequences(self._group) if number > pruned]
+
+    def records(self) -> list[LoadRecord]:
+        return [record for record in map(self.record, self.sequences()) if record is not None]
 
     def append(self, record: LoadRecord) -> None:
         """The number decides: whoever creates the file first has committed, and has seen the entry before it."""

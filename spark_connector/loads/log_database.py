@@ -19,6 +19,7 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, Operation
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
+from spark_connector.loads.rewind import undone_loads
 from spark_connector.loads.state import Newest
 from spark_connector.offset_store.base import OffsetConflict
 
@@ -82,6 +83,34 @@ class DatabaseLoadLog:
         query = sqlalchemy.select(_LOADS.c.sequence).where(_LOADS.c.group_id == self._group)
         with self._engine.connect() as connection:
             return list(connection.execute(query.order_by(_LOADS.c.sequence)).scalars())
+
+    def records(self) -> list[LoadRecord]:
+        return [record for record in self.records_of_all() if record.id.group == self._group]
+
+    def records_of_all(self) -> list[LoadRecord]:
+        """Those of all groups of the database, each group's in order of number."""
+        if not self._is_there():
+            return []
+        query = sqlalchemy.select(_LOADS.c.load_id, _LOADS.c.record).order_by(_LOADS.c.group_id, _LOADS.c.sequence)
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return [LoadRecord.from_bytes(found.encode(), f"load {name} in {self._shown}") for name, found in rows]
+
+    def offsets_of_all(self) -> dict[str, dict[TopicPartition, int]]:
+        """Those of all groups."""
+        stored: dict[str, dict[TopicPartition, int]] = {}
+        if self._is_there():
+            with self._engine.connect() as connection:
+                for group, topic, partition, offset in connection.execute(sqlalchemy.select(_OFFSETS)):
+                    stored.setdefault(group, {})[TopicPartition(topic, partition)] = offset
+        return stored
+
+    def undone(self, rewind: LoadRecord) -> list[LoadRecord]:
+        """The loads that the rewind takes back; none when the record is a load's. Raises LoadError for a lost one."""
+        if rewind.rewind is None:
+            return []
+        records = {record.load_id: record for record in self.records()}
+        return undone_loads(rewind.rewind, records)
 
     def append(self, record: LoadRecord, insert: Callable[[Connection], None] = lambda connection: None) -> None:
         """Commit the record, its offsets and what `insert` does in one transaction.

@@ -1,6 +1,7 @@
 """The commit log of loads into a Delta table: the table's own log, so that a commit holds rows and offsets or neither.
 
-A load's commit adds its files and, as application transactions (Delta's `txn` actions),
+A load's commit adds its files, a rewind's removes those of the loads that it takes back. Either sets, as application
+transactions (Delta's `txn` actions),
 
     appId <group>                       version <number of the load>
     appId <group>/<topic>/<partition>   version <next offset>
@@ -12,37 +13,32 @@ and a table may take several groups. Uses `deltalake`: no JVM, no jar. Opened by
 
 from __future__ import annotations
 
-import io
 import json
-import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
-import pyarrow.parquet
 from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.delta_rows import DeltaFiles
+from spark_connector.loads.delta_transactions import offsets_of, read_transactions
 from spark_connector.loads.footers import delta_statistics, read_footers
 from spark_connector.loads.layout import values_in_path
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
+from spark_connector.loads.rewind import undone_loads
 from spark_connector.loads.state import Newest
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import Storage
 
-__all__ = ["DeltaLoadLog", "read_transactions"]
+__all__ = ["DeltaLoadLog"]
 
-_LOG = "_delta_log"
 _RECORD = "pykafka.load"
-_COMMIT = re.compile(r"(\d{20})\.json")
-# One file, the n-th of m, or one of version 2, whose name holds an id.
-_CHECKPOINT = re.compile(
-    r"(?P<version>\d{20})\.checkpoint(\.(?P<part>\d{10})\.(?P<parts>\d{10})|\.[0-9a-f-]{36})?\.(parquet|json)"
-)
+_APPEND_ONLY = "delta.appendOnly"
 _NEAR = 50  # commits to look at first for a load's record
+_TRIES = 20  # of a rewind, which any commit to the table makes fail
 
 
 class DeltaLoadLog:
@@ -84,29 +80,47 @@ class DeltaLoadLog:
         table = self.table()
         return [] if table is None else sorted(self._records(table))
 
-    def append(self, record: LoadRecord) -> None:
+    def records(self) -> list[LoadRecord]:
+        return [record for record in self.records_of_all() if record.id.group == self._group]
+
+    def records_of_all(self) -> list[LoadRecord]:
+        """Those of all groups of the table that its log still has, each group's in order of number."""
         table = self.table()
-        if table is None:
-            raise LoadError(f"the Delta table {self._storage.url} has vanished")
-        if self._is_taken(table, record):
-            return
-        check_expected(self._group, self._offsets(table), record.expected, record.committed)
-        try:
-            # Against this very state: a commit of the same group meanwhile makes it fail, one of others does not.
-            table.create_write_transaction(
-                self._add_actions(record),
-                "append",
-                table.schema(),
-                partition_by=table.metadata().partition_columns,
-                commit_properties=CommitProperties(
-                    custom_metadata={"userMetadata": json.dumps({_RECORD: record.without_files().to_json()})},
-                    app_transactions=self._transactions(record),
-                ),
-            )
-        except (DeltaError, OSError, ValueError) as error:
-            after = self.table()
-            if after is None or not self._is_taken(after, record):
-                raise LoadInterrupted(f"load {record.load_id}: Delta's commit failed: {error}") from error
+        found = [] if table is None else [record for record in map(self._record_of, table.history()) if record]
+        return sorted(found, key=lambda record: (record.id.group, record.id.sequence))
+
+    def offsets_of_all(self) -> dict[str, dict[TopicPartition, int]]:
+        """Those of all groups of the table."""
+        table = self.table()
+        return {} if table is None else offsets_of(read_transactions(self._storage, table.version()))
+
+    def append(self, record: LoadRecord) -> None:
+        for _ in range(_TRIES):
+            table = self.table()
+            if table is None:
+                raise LoadError(f"the Delta table {self._storage.url} has vanished")
+            if self._is_taken(table, record):
+                return
+            check_expected(self._group, self._offsets(table), record.expected, record.committed)
+            try:
+                self._commit(table, record)
+                return
+            except PykafkaError:
+                raise  # some of them are ValueErrors too
+            except (DeltaError, OSError, ValueError) as error:
+                failed = error
+                after = self.table()
+                if after is not None and self._is_taken(after, record):
+                    return
+                if record.rewind is None or after is None or after.version() == table.version():
+                    break
+        raise LoadInterrupted(f"load {record.load_id}: Delta's commit failed: {failed}") from failed
+
+    def check_rewind(self, record: LoadRecord) -> None:
+        """Raise ConfigError when the files of the loads to be taken back cannot be removed from the table."""
+        table = self.table()
+        if table is not None:
+            self._remove_actions(table, record)
 
     def mark_published(self, record: LoadRecord) -> None:
         """Nothing to note: what is committed is visible."""
@@ -116,6 +130,22 @@ class DeltaLoadLog:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+    def _commit(self, table: DeltaTable, record: LoadRecord) -> None:
+        """Against this very state. A commit of the same group meanwhile makes it fail. One of others does not make a
+        load fail, but it does a rewind: it may have rewritten the very files (of OPTIMIZE Delta does not tell)."""
+        is_load = record.rewind is None
+        table.create_write_transaction(
+            self._add_actions(record) if is_load else self._remove_actions(table, record),
+            "append",
+            table.schema(),
+            partition_by=table.metadata().partition_columns,
+            commit_properties=CommitProperties(
+                custom_metadata={"userMetadata": json.dumps({_RECORD: record.without_files().to_json()})},
+                app_transactions=self._transactions(record),
+                max_commit_retries=None if is_load else 0,
+            ),
+        )
 
     def _number(self, table: DeltaTable | None) -> int:
         return 0 if table is None else table.transaction_version(self._group) or 0
@@ -155,9 +185,7 @@ class DeltaLoadLog:
         found = read_transactions(self._storage, table.version())
         if found.get(self._group, 0) != self._number(table):
             raise LoadError(f"the log of {self._storage.url} cannot be read: its checkpoint is of an unknown kind")
-        prefix = f"{self._group}/"
-        names = ((app.removeprefix(prefix).rpartition("/"), at) for app, at in found.items() if app.startswith(prefix))
-        return {TopicPartition(topic, int(partition)): at for (topic, _, partition), at in names}
+        return offsets_of(found).get(self._group, {})
 
     def _transactions(self, record: LoadRecord) -> list[Transaction]:
         now = time.time_ns() // 1_000_000
@@ -181,58 +209,22 @@ class DeltaLoadLog:
             for file in record.files
         ]
 
-
-def read_transactions(storage: Storage, version: int) -> dict[str, int]:
-    """appId → version of every application transaction in the table's state at `version`.
-
-    `deltalake` looks up one name at a time and gives no list. Reads the newest complete checkpoint and the commits
-    after it, of the checkpoint the one column only.
-    """
-    names = storage.names(_LOG)
-    begin, files = _newest_checkpoint(names, version)
-    found: dict[str, int] = {}
-    for name in files:
-        found.update(_of_checkpoint(storage, name))
-    commits = ((int(match[1]), match[0]) for match in map(_COMMIT.fullmatch, names) if match)
-    for number, name in sorted(commits):
-        if begin < number <= version:
-            found.update(_of_actions(storage.read(f"{_LOG}/{name}")))
-    return found
-
-
-def _newest_checkpoint(names: list[str], version: int) -> tuple[int, list[str]]:
-    """(its version, its files); (-1, []) when there is none."""
-    whole: dict[int, list[str]] = {}
-    partial: dict[tuple[int, int], list[str]] = {}
-    for match in filter(None, map(_CHECKPOINT.fullmatch, names)):
-        number = int(match["version"])
-        if number > version:
-            continue
-        if match["parts"] is None:
-            whole.setdefault(number, []).append(match[0])
-        else:
-            partial.setdefault((number, int(match["parts"])), []).append(match[0])
-    for (number, parts), files in partial.items():
-        if len(files) == parts:
-            whole.setdefault(number, []).extend(files)
-    newest = max(whole, default=-1)
-    return newest, whole.get(newest, [])
-
-
-def _of_checkpoint(storage: Storage, name: str) -> Iterator[tuple[str, int]]:
-    data = storage.read(f"{_LOG}/{name}")
-    if name.endswith(".json"):
-        yield from _of_actions(data)
-        return
-    column = pyarrow.parquet.read_table(io.BytesIO(data), columns=["txn"])
-    for row in column.to_pylist():
-        if row["txn"] is not None:
-            yield row["txn"]["appId"], row["txn"]["version"]
-
-
-def _of_actions(data: bytes) -> Iterator[tuple[str, int]]:
-    for line in data.splitlines():
-        if b'"txn"' in line:
-            action = json.loads(line).get("txn")
-            if action is not None:
-                yield action["appId"], action["version"]
+    def _remove_actions(self, table: DeltaTable, record: LoadRecord) -> list[AddAction | RemoveAction]:
+        """Raises ConfigError when the table is append-only or has no longer the files that a load has written."""
+        assert record.rewind is not None
+        if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
+            raise ConfigError(f"the Delta table {self._storage.url} has {_APPEND_ONLY}: nothing can be taken back")
+        files = DeltaFiles(table)
+        now = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = []
+        known = {found.load_id: found for found in map(self._record_of, table.history()) if found}
+        for load in undone_loads(record.rewind, known):
+            if not files.is_whole(load):
+                raise ConfigError(
+                    f"load {load.load_id} cannot be taken back: files that it wrote are no longer in the Delta table "
+                    f"{self._storage.url}, which was rewritten since (OPTIMIZE, DELETE, UPDATE, RESTORE, …)"
+                )
+            actions += [
+                RemoveAction(file.path, True, now, file.size, dict(file.values)) for file in files.of(load.load_id)
+            ]
+        return actions

@@ -48,6 +48,9 @@ class ZooKeeperLoadLog:
     def sequences(self) -> list[int]:
         return sorted(int(name) for name in self._store.children(self._root) if name.isdigit())
 
+    def records(self) -> list[LoadRecord]:
+        return [record for record in map(self.record, self.sequences()) if record is not None]
+
     def append(self, record: LoadRecord) -> None:
         """Also raises OffsetStoreError when the connection breaks and it cannot be found out what became of it."""
         number = record.id.sequence

@@ -21,6 +21,10 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
 from spark_connector.loads.commit import LoadCommitter, published_directory
 from spark_connector.loads.destination import Destination
+from spark_connector.loads.file_history import Outputs, read_history
+from spark_connector.loads.file_holdings import FileHoldings
+from spark_connector.loads.history import History
+from spark_connector.loads.holdings import Holdings
 from spark_connector.loads.log import FilesLoadLog, LoadLog
 from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
@@ -51,6 +55,8 @@ class LoadSite:
     output: Storage
     log: LoadLog
     committer: LoadCommitter
+    group: str
+    outputs: Outputs
 
     @property
     def url(self) -> str:
@@ -80,6 +86,15 @@ class LoadSite:
 
     def path_of(self, load_id: str) -> str:
         return self.output.url_of(published_directory(load_id))
+
+    def history(self) -> History:
+        return read_history(self.group, self.output, self.log, self.outputs)
+
+    def holdings(self, history: History) -> Holdings:
+        return FileHoldings(self.output, self.outputs, history)
+
+    def check_rewind(self, rewind: LoadRecord) -> None:
+        """Directories can always be moved aside; the history has told of those that should not be there."""
 
 
 @contextlib.contextmanager
@@ -117,7 +132,8 @@ def open_site(target: Target) -> Iterator[LoadSite]:
             if output.names("_delta_log"):
                 raise ConfigError(f"{output.url} is a Delta table: use format=delta, or another directory")
             reopen = functools.partial(open_storage, options=target.storage_options)
-            yield LoadSite(output, log, LoadCommitter(output, log, target.group, reopen))
+            committer = LoadCommitter(output, log, target.group, reopen)
+            yield LoadSite(output, log, committer, target.group, Outputs(output, reopen))
         finally:
             log.close()
 

@@ -140,6 +140,11 @@ class LoadRecord:
     partition_by: tuple[str, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
+        """Of a load that nothing but the name is known of."""
+        return cls(load_id, output, "", offsets, -1, ())
+
     @property
     def id(self) -> LoadId:
         parsed = LoadId.parse(self.load_id)

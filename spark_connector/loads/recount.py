@@ -1,4 +1,4 @@
-"""One range of one load recounted: the offsets its files hold against the offsets the log has.
+"""One range of one load recounted: the offsets its rows have against the offsets the log has.
 
 Called by loads/verify.py with sorted offsets; whole arrays at a time. The log may have lost the range's beginning
 (retention), its end (the topic was created anew) or, when compacted, anything in it: only what it still has can be
@@ -26,9 +26,10 @@ _EXAMPLES = 3
 class PartitionCount:
     """What was counted for one range. `rows` is what the commit says, `log_rows` None when the log has none of it left.
 
-    `missing`: rows of the log that are not in the files; `extra`: rows of the files that the log does not have;
-    `doubled`: rows beyond the first of an offset; `outside`: rows beyond the range; `gone`: offsets that the log no
-    longer has; `compacted`: like extra, in a compacted topic. `low`, `high`: offsets of the first and last row.
+    `file_rows` are those found, in files or in a table; `missing`: rows of the log that are not among them; `extra`:
+    those that the log does not have; `doubled`: rows beyond the first of an offset; `outside`: rows beyond the range;
+    `gone`: offsets that the log no longer has; `compacted`: like extra, in a compacted topic. `low`, `high`: offsets of
+    the first and last row.
     """
 
     topic: str
@@ -52,16 +53,17 @@ class PartitionCount:
     def tp(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
-    def problems(self) -> list[str]:
+    def problems(self, place: str) -> list[str]:
+        """What does not add up; `place` is where the rows were looked for, in words."""
         found = []
         if self.rows != self.file_rows:
-            found.append(f"{self.tp}: {self.rows:,} rows were committed, the files hold {self.file_rows:,}")
+            found.append(f"{self.tp}: {self.rows:,} rows were committed, {self.file_rows:,} are in {place}")
         if self.doubled:
             found.append(f"{self.tp}: {self.doubled:,} rows are there more than once{self._such_as()}")
         if self.outside:
             found.append(f"{self.tp}: {self.outside:,} rows lie outside the range {self.start} to {self.end - 1}")
         if self.missing:
-            found.append(f"{self.tp}: {self.missing:,} records of the log are not in the files{self._such_as()}")
+            found.append(f"{self.tp}: {self.missing:,} records of the log are not in {place}{self._such_as()}")
         if self.extra:
             found.append(f"{self.tp}: {self.extra:,} rows are not in the log{self._such_as()}")
         return found
@@ -79,7 +81,7 @@ class PartitionCount:
 
 
 def recount(range: LoadRange, held: Offsets, log: LogRows, topic_id: str | None = None) -> PartitionCount:
-    """Compare the sorted offsets `held` by the files with the log of the topic that has `topic_id`, when that is known.
+    """Compare the sorted offsets `held` of the rows with the log of the topic that has `topic_id`, when that is known.
 
     Raises what reading the log raises."""
     tp = range.tp
@@ -119,7 +121,7 @@ def recount(range: LoadRange, held: Offsets, log: LogRows, topic_id: str | None 
 def _differences(
     held: Offsets, log: LogRows, tp: TopicPartition, low: int, high: int
 ) -> Iterator[tuple[Offsets, Offsets, int]]:
-    """(in the log only, in the files only, rows of the log), for one stretch of the log after the other."""
+    """(in the log only, held only, rows of the log), for one stretch of the log after the other."""
     position = low
     for offsets in log.offsets(tp, low, high):
         after = int(offsets[-1]) + 1

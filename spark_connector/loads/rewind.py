@@ -6,7 +6,9 @@ the undone loads are moved aside. A load that runs meanwhile wants the same numb
 OffsetConflict; one that begins later repairs first. Directories go newest first: what a reader finds on the way is what
 some earlier load had left, never a hole.
 
-`standing` and `plan_rewind` are pure; `undo_outputs` is loads/commit.py's; `rewind` is for callers.
+Tables take rows and offsets back in one act, their commit (loads/database_rows.py, loads/log_delta.py).
+
+All is pure here but `undo_outputs`, which is loads/commit.py's; callers use loads/upkeep.py.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from spark_connector.loads.record import (
 )
 from spark_connector.storage import Storage
 
-__all__ = ["REWOUND", "aside_of", "manifest_of", "plan_rewind", "standing", "undo_outputs"]
+__all__ = ["REWOUND", "aside_of", "fates", "manifest_of", "plan_rewind", "standing", "undo_outputs", "undone_loads"]
 
 REWOUND = "_rewound"
 """Below the output directory; hidden from readers."""
@@ -84,6 +86,31 @@ def plan_rewind(
         topic_ids=_topic_ids(later),
         rewind=Rewind(to_load, tuple(Undone(load.load_id, load.output) for load in later), delete),
     )
+
+
+def undone_loads(rewind: Rewind, records: Mapping[str, LoadRecord]) -> list[LoadRecord]:
+    """The loads that a rewind takes back, out of the log's by id. Raises LoadError for one that was pruned since."""
+    missing = [undone.load_id for undone in rewind.undone if undone.load_id not in records]
+    if missing:
+        raise LoadError(f"load {missing[0]} cannot be taken back: the commit log has forgotten what it was")
+    return [records[undone.load_id] for undone in rewind.undone]
+
+
+def fates(plan: LoadRecord) -> list[str]:
+    """What a rewind does to each load's output, newest first, in words."""
+    assert plan.rewind is not None
+    if plan.format == "sql":
+        text = "the rows of {id} in {output} are deleted"
+    elif plan.format == "delta":
+        text = "the files of {id} are taken out of {output}; VACUUM deletes them"
+    elif plan.rewind.delete:
+        text = "{output}/{directory} is deleted"
+    else:
+        text = "{output}/{directory} is moved to " + f"{REWOUND}/{plan.load_id}/"
+    return [
+        text.format(id=gone.load_id, output=gone.output, directory=published_directory(gone.load_id))
+        for gone in reversed(plan.rewind.undone)
+    ]
 
 
 def undo_outputs(record: LoadRecord, rewind: Rewind, reach: Callable[[str], Storage]) -> None:

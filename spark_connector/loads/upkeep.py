@@ -10,19 +10,19 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from broker.errors import ConfigError
-from spark_connector.loads.history import FILE_FORMATS, HistoryEntry, LoadState, read_history
-from spark_connector.loads.planner import LoadSite, open_site
-from spark_connector.loads.record import LoadId, LoadRecord
+from spark_connector.loads.history import History, HistoryEntry, LoadState
+from spark_connector.loads.planner import open_destination
+from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import Target
 from spark_connector.loads.rewind import plan_rewind, standing
 
 __all__ = ["history", "prune", "rewind"]
 
 
-def history(target: Target) -> list[HistoryEntry]:
-    """Every load of the group that has left a trace, in order of number; changes nothing."""
-    with open_site(target.check()) as site:
-        return read_history(target, site)
+def history(target: Target) -> History:
+    """Every load of the group that has left a trace; changes nothing."""
+    with open_destination(target.check()) as site:
+        return site.history()
 
 
 def rewind(
@@ -34,15 +34,19 @@ def rewind(
 ) -> LoadRecord | None:
     """Make the group stand at the load `to_load` again; the entry of the commit log that says so.
 
-    The output of the loads after it is moved to `_rewound/` of its directory, or deleted; what they had loaded is
-    loaded again by the next load. `confirm` is shown the plan; None when it says no. Loads that were killed are brought
-    to their end before. Raises ConfigError for a load that there is not, OffsetConflict when a load is quicker.
+    The output of the loads after it is moved to `_rewound/` of its directory, or deleted; files of a Delta table are
+    taken out of the table, rows of a database deleted (`delete` must be said). What they had loaded is loaded again by
+    the next load. `confirm` is shown the plan; None when it says no. Loads that were killed are brought to their end
+    before. Raises ConfigError for a load that there is not, or loads that cannot be taken back, OffsetConflict when a
+    load is quicker.
     """
-    with open_site(target.check()) as site:
+    with open_destination(target.check()) as site:
         site.committer.repair()
-        loads = _standing_without_gap(target, site, to_load)
+        known = site.history()
+        loads = _standing_without_gap(known, to_load)
         number = site.log.newest().sequence + 1
         plan = plan_rewind(loads, site.log.offsets(), to_load, number=number, delete=delete)
+        site.check_rewind(plan)
         if not confirm(plan):
             return None
         site.committer.commit(plan)
@@ -52,42 +56,36 @@ def rewind(
 def prune(target: Target, keep: int) -> list[int]:
     """Forget all but the newest `keep` entries of the commit log; gives the numbers that were forgotten.
 
-    Data is not touched, and its manifests keep such loads in the list. The newest entry holds the offsets and always
-    stays; loads that were killed are brought to their end before. Raises ConfigError for `keep` below 1.
+    Data is not touched; beside files, manifests keep such loads in the list. The newest entry holds the offsets and
+    always stays; loads that were killed are brought to their end before. Raises ConfigError for `keep` below 1, and for
+    a Delta table.
     """
     if keep < 1:
         raise ConfigError(f"keep (--keep) must be at least 1, not {keep}: the newest entry holds the offsets")
-    with open_site(target.check()) as site:
+    with open_destination(target.check()) as site:
         site.committer.repair()
         return site.log.prune(keep)
 
 
-def _standing_without_gap(target: Target, site: LoadSite, to_load: str) -> list[LoadRecord]:
+def _standing_without_gap(known: History, to_load: str) -> list[LoadRecord]:
     """The loads that stand, in order. Refuses when it is not known what became of a number after `to_load`."""
-    entries = [entry for entry in read_history(target, site) if not _is_staged(entry)]
+    entries = [entry for entry in known.entries if not _is_staged(entry)]
     for entry in entries:
         if entry.state is LoadState.UNKNOWN:
             raise ConfigError(
                 f"{entry.directory} is visible, but not a load of this commit log; move it away before a rewind"
             )
-    tables = [entry.record for entry in entries if entry.record.format not in FILE_FORMATS and not entry.record.rewind]
-    if tables and not tables[0].format:
-        raise ConfigError(f"what load '{tables[0].load_id}' was is not known: it is pruned and has no manifest")
-    if tables:
-        raise ConfigError(f"format '{tables[0].format}' cannot be rewound: only loads into files can be taken back")
+        if not entry.record.format and not entry.record.rewind:
+            raise ConfigError(f"what load '{entry.record.load_id}' was is not known: it is pruned and has no manifest")
     records = [replace(entry.record, files=()) for entry in entries]
     gone = {entry.record.load_id for entry in entries if entry.state is LoadState.REWOUND}
-    numbers = {record.id.sequence for record in records} | set(site.log.sequences())
-    undone = (LoadId.parse(gone.load_id) for record in records if record.rewind for gone in record.rewind.undone)
-    numbers |= {load_id.sequence for load_id in undone if load_id is not None}
     first = next((record.id.sequence for record in records if record.load_id == to_load), None)
-    if first is not None:
-        missing = [number for number in range(first, site.log.newest().sequence) if number not in numbers]
-        if missing:
-            raise ConfigError(
-                f"cannot rewind to '{to_load}': what load number {missing[0]} was has been pruned from the commit log, "
-                "and no manifest of it lies with the data"
-            )
+    missing = [number for number, _ in known.forgotten if first is not None and number > first]
+    if missing:
+        raise ConfigError(
+            f"cannot rewind to '{to_load}': what load number {missing[0]} was has been pruned from the commit log, "
+            "and no manifest of it lies with the data"
+        )
     return [record for record in standing(records) if record.load_id not in gone]
 
 

@@ -25,12 +25,14 @@ from deltalake import DeltaTable
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.database import DatabaseCommitter, DatabaseSite, open_engine
 from spark_connector.loads.database_output import _Attempt, _DatabaseWriter
+from spark_connector.loads.database_rows import TableName
 from spark_connector.loads.database_url import DatabaseAddress
 from spark_connector.loads.delta import DeltaCommitter, DeltaSite
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.log_database import DatabaseLoadLog
 from spark_connector.loads.log_delta import DeltaLoadLog
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
+from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
@@ -80,10 +82,16 @@ class TableWorld:
 
     group: str
     ends: dict[TopicPartition, int] = field(default_factory=dict)
+    topic: str = "t"
+
+    @property
+    def target(self) -> Target:
+        """As a caller names the loads."""
+        raise NotImplementedError
 
     def grow(self, partitions: int = 2, count: int = 3) -> None:
         for partition in range(partitions):
-            tp = TopicPartition("t", partition)
+            tp = TopicPartition(self.topic, partition)
             self.ends[tp] = self.ends.get(tp, 0) + count
 
     def load(self, crash: CrashPoint | None = None) -> LoadRecord | None:
@@ -117,7 +125,7 @@ class TableWorld:
         if not ranges:
             return None
         load_id = LoadId(self.group, site.log.newest().sequence + 1, secrets.token_hex(4))
-        return LoadRecord(str(load_id), site.url, "parquet", site.log.kind, 0, ranges)
+        return LoadRecord(str(load_id), site.url, str(self.target.format), site.log.kind, 0, ranges)
 
     def produced(self) -> list[Row]:
         return sorted((tp.topic, tp.partition, offset) for tp, end in self.ends.items() for offset in range(end))
@@ -147,6 +155,10 @@ class DeltaWorld(TableWorld):
     def __init__(self, output: Storage, group: str, ends: dict[TopicPartition, int] | None = None) -> None:
         super().__init__(group, {} if ends is None else ends)
         self.output = output
+
+    @property
+    def target(self) -> Target:
+        return Target(self.output.url, self.group, format="delta").check()
 
     @contextmanager
     def opened(self, crash: CrashPoint) -> Iterator[DeltaSite]:
@@ -183,6 +195,12 @@ class DatabaseWorld(TableWorld):
     def __init__(self, address: DatabaseAddress, group: str, ends: dict[TopicPartition, int] | None = None) -> None:
         super().__init__(group, {} if ends is None else ends)
         self.address = address
+
+    @property
+    def target(self) -> Target:
+        return Target(
+            self.address.url, self.group, table=str(TableName(self.address.table, self.address.schema))
+        ).check()
 
     @contextmanager
     def opened(self, crash: CrashPoint) -> Iterator[DatabaseSite]:
@@ -249,14 +267,16 @@ def _nothing() -> None:
     pass
 
 
-def delta_world(root: Path) -> DeltaWorld:
+def delta_world(root: Path, *, begin: bool = True) -> DeltaWorld:
     number = next(_counter)
-    return begun(DeltaWorld(open_storage(str(root / f"table-{number}")), f"group-{number}"))
+    world = DeltaWorld(open_storage(str(root / f"table-{number}")), f"group-{number}")
+    return begun(world) if begin else world
 
 
-def sqlite_world(root: Path) -> DatabaseWorld:
+def sqlite_world(root: Path, *, begin: bool = True) -> DatabaseWorld:
     number = next(_counter)
-    return begun(DatabaseWorld(DatabaseAddress.parse(f"sqlite:///{root}/{number}.db", "rows"), f"group-{number}"))
+    world = DatabaseWorld(DatabaseAddress.parse(f"sqlite:///{root}/{number}.db", "rows"), f"group-{number}")
+    return begun(world) if begin else world
 
 
 def begun(world: World) -> World:

@@ -64,8 +64,8 @@ def test_json_is_one_document_and_offsets_go_to_zookeeper(data: TopicData, tmp_p
         (["--conf", "nonsense"], "--conf nonsense: expected NAME=VALUE"),
         (["--group", "a/b", "--recover"], "group 'a/b' cannot be used here"),
         (
-            ["--topic", "t", "--to", "sqlite:///x.db#t", "--group", "g", "--history-keep", "2"],
-            "format=sql keeps its own",
+            ["--topic", "t", "--format", "delta", "--history-keep", "2"],
+            "--history-keep does not go with format=delta",
         ),
     ],
 )

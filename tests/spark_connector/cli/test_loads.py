@@ -13,6 +13,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, pykafka
 from tests.support.crashing import Crash
 from tests.support.plain_loads import PlainLoads
+from tests.support.table_harness import TableWorld, delta_world, sqlite_world
 from tests.support.topic_data import TopicData
 
 
@@ -159,3 +160,35 @@ def test_nothing_loaded_is_no_error(tmp_path: Path) -> None:
     assert answer_of("loads", "--to", str(tmp_path), "--group", "g") == "Nothing has been loaded.\n"
     assert answer_of("loads", "prune", "--keep", "1", "--to", str(tmp_path), "--group", "g") == "Nothing to forget.\n"
     assert json.loads(answer_of("loads", "--json", "--to", str(tmp_path), "--group", "g")) == []
+
+
+@pytest.mark.parametrize("kind", ["delta", "sqlite"])
+def test_loads_into_a_table_have_the_same_history(kind: str, data: TopicData, tmp_path: Path) -> None:
+    world: TableWorld = delta_world(tmp_path, begin=False) if kind == "delta" else sqlite_world(tmp_path, begin=False)
+    world.topic = data.topic
+    for _ in range(2):
+        data.produce(6)
+        world.grow(count=3)
+        world.load()
+    target = world.target
+    words = ["--to", target.to, "--group", target.group]
+    words += ["--format", "delta"] if kind == "delta" else ["--table", str(target.table)]
+    listed = json.loads(answer_of("loads", "--json", *words))
+    assert [(one["state"], one["rows"], one["topics"]) for one in listed] == [("published", 6, [data.topic])] * 2
+    assert "rows:        6" in answer_of("loads", *words, "show", listed[1]["load_id"])
+    assert "2 loads with 12 rows agree" in answer_of("loads", "verify", "-b", data.bootstrap, *words)
+    assert "2 loads with 12 rows agree" in answer_of("load", "--verify", "-b", data.bootstrap, *words)
+    rewind = ["loads", "rewind", "--to-load", listed[0]["load_id"], *words, *(["--delete"] if kind == "sqlite" else [])]
+    fate = "are taken out of" if kind == "delta" else "are deleted"
+    said = answer_of(*rewind, stdin=b"y\n")
+    assert listed[1]["load_id"] in said
+    assert fate in said
+    assert "1 loads with 6 rows agree" in answer_of("loads", "verify", "-b", data.bootstrap, *words)
+    text = answer_of("loads", *words)
+    assert f"rewind to {listed[0]['load_id']}" in text
+    if kind == "delta":
+        assert "prunes its log itself" in error_of("loads", "prune", "--keep", "1", *words)
+        return
+    assert answer_of("loads", "prune", "--keep", "1", *words) == "Forgot 2 entries, 1 to 2.\n"
+    assert "The commit log has forgotten what loads number 1 to 2 were." in answer_of("loads", *words)
+    assert [one["state"] for one in json.loads(answer_of("loads", "--json", *words))] == ["rewind"]

@@ -14,7 +14,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.delta import open_delta
-from spark_connector.loads.log_delta import DeltaLoadLog, read_transactions
+from spark_connector.loads.delta_transactions import read_transactions
+from spark_connector.loads.log_delta import DeltaLoadLog
 from spark_connector.loads.record import LoadRange
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import open_storage

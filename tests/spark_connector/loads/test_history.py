@@ -36,7 +36,7 @@ def world(tmp_path: Path) -> World:
 
 
 def entries(world: World) -> list[HistoryEntry]:
-    return history(Target(world.output.url, "g"))
+    return history(Target(world.output.url, "g")).entries
 
 
 def states(world: World) -> list[LoadState]:

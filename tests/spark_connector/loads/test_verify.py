@@ -94,7 +94,7 @@ def test_a_file_that_is_missing_is_named(loads: PlainLoads) -> None:
     (directories(loads)[0] / "part-1.parquet").unlink()
     wrong = only_mismatch(loads, 1)
     assert "part-1.parquet is missing" in wrong.problems
-    assert any("200 rows were committed, the files hold 0" in problem for problem in wrong.problems)
+    assert any("200 rows were committed, 0 are in the files" in problem for problem in wrong.problems)
     assert any("200 records of the log are not in the files, such as offset 0, 1, 2" in p for p in wrong.problems)
 
 

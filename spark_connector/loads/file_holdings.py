@@ -1,0 +1,112 @@
+"""What the directories of loads hold: the offsets in their files, and the files against the manifest beside them.
+
+Opened by loads/planner.py's `LoadSite.holdings` for loads/verify.py. Memory: the offsets of one load, 8 bytes a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.commit import MANIFEST
+from spark_connector.loads.file_history import Outputs
+from spark_connector.loads.file_rows import Offsets, UnreadableFile, read_offsets
+from spark_connector.loads.history import History, HistoryEntry, LoadState
+from spark_connector.loads.holdings import Held
+from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
+from spark_connector.storage import Storage
+
+__all__ = ["FileHoldings"]
+
+_READERS = 4  # files at once
+
+
+class FileHoldings:
+    """Of one group, whose loads may have gone to several directories."""
+
+    place = "the files"
+
+    def __init__(self, output: Storage, outputs: Outputs, history: History) -> None:
+        self._output = output
+        self._outputs = outputs
+        self._history = history
+
+    def of(self, entries: Sequence[HistoryEntry]) -> Iterator[tuple[HistoryEntry, Held]]:
+        for entry in entries:
+            yield entry, self._held(entry)
+
+    def strangers(self) -> list[str]:
+        """Loads of other groups may share the directory."""
+        problems = []
+        states = ((entry.state, f"load={entry.record.load_id}") for entry in self._history.entries)
+        unknown = {name for state, name in states if state is LoadState.UNKNOWN}
+        for name in self._output.names(""):
+            if name.startswith(("_", ".")):
+                continue
+            is_load = name.startswith("load=") and LoadId.parse(name.removeprefix("load=")) is not None
+            if not is_load or name in unknown:
+                problems.append(f"{self._output.url_of(name)} is visible to readers, but no load of this group")
+        return problems
+
+    def _held(self, entry: HistoryEntry) -> Held:
+        record = entry.record
+        if not record.format:
+            return Held(None, ("its manifest is missing, and the commit log has forgotten it",))
+        if entry.directory is None:
+            return Held(None, (f"its directory, {record.output}/load={record.load_id}, is gone",))
+        output = self._outputs.at(record.output)
+        directory = entry.directory.removeprefix(output.url + "/")
+        hidden = "it is committed, but not visible yet; the next load or a recovery shows it"
+        sizes = output.tree_sizes(directory).items()
+        files = {name: size for name, size in sizes if not name.rpartition("/")[2].startswith(("_", "."))}
+        problems = _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
+        held, unreadable = _read(output, directory, record.format, files)
+        return Held(held, (*problems, *unreadable), (hidden,) if entry.state is LoadState.HIDDEN else ())
+
+
+def _read(
+    output: Storage, directory: str, format: str, files: Iterable[str]
+) -> tuple[dict[TopicPartition, Offsets], list[str]]:
+    """The sorted offsets of every partition that the files hold, and what is wrong with files."""
+    held: dict[TopicPartition, list[Offsets]] = {}
+    problems = []
+
+    def read(name: str) -> dict[TopicPartition, list[Offsets]] | UnreadableFile:
+        try:
+            return read_offsets(output, directory, name, format)
+        except UnreadableFile as error:
+            return error
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        for found in pool.map(read, sorted(files)):
+            if isinstance(found, UnreadableFile):
+                problems.append(str(found))
+                continue
+            for tp, arrays in found.items():
+                held.setdefault(tp, []).extend(arrays)
+    return {tp: np.sort(np.concatenate(arrays)) for tp, arrays in held.items()}, problems
+
+
+def _check_manifest(record: LoadRecord, where: str, entry: HistoryEntry, files: Mapping[str, int]) -> list[str]:
+    """The manifest against the commit log, and the directory against the manifest."""
+    if entry.manifest is None:
+        return [f"{where} is missing, or is not the manifest of this load"]
+    problems = []
+    if _counted(entry.manifest.ranges) != _counted(record.ranges):
+        problems.append(f"{where} disagrees with the commit log about what was loaded")
+    listed = {file.name: file.size for file in entry.manifest.files}
+    problems += [f"{name} is missing" for name in sorted(listed.keys() - files.keys())]
+    problems += [f"{name} is not a file of this load" for name in sorted(files.keys() - listed.keys())]
+    problems += [
+        f"{name} has {files[name]:,} bytes, the load has written {size:,}"
+        for name, size in sorted(listed.items())
+        if files.get(name, size) != size
+    ]
+    return problems
+
+
+def _counted(ranges: Sequence[LoadRange]) -> list[tuple[TopicPartition, int, int, int | None]]:
+    return [(range.tp, range.start, range.end, range.rows) for range in ranges]

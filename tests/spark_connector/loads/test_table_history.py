@@ -1,0 +1,336 @@
+"""The history of loads into tables: listed, taken back, forgotten; with rivals and crashes at every step."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import sqlalchemy
+from deltalake import DeltaTable, write_deltalake
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.database import open_engine
+from spark_connector.loads.history import HistoryEntry, LoadState
+from spark_connector.loads.log_delta import DeltaLoadLog
+from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
+from spark_connector.loads.rewind import plan_rewind, standing
+from spark_connector.loads.upkeep import history, prune, rewind
+from spark_connector.offset_store.base import OffsetConflict
+from tests.support.crashing import Crash, CrashPoint
+from tests.support.table_harness import (
+    SPARK_SCHEMA,
+    DatabaseWorld,
+    DeltaWorld,
+    TableWorld,
+    check_whole,
+    delta_world,
+    load_without_result,
+    rows_of,
+    sqlite_world,
+)
+
+
+def three_loads(world: TableWorld) -> TableWorld:
+    """Numbers 1 to 3, of 3, 3 and 3 offsets of two partitions, and new data."""
+    for _ in range(2):
+        assert world.load() is not None
+        world.grow()
+    return world
+
+
+@pytest.fixture
+def delta(tmp_path: Path) -> DeltaWorld:
+    world = three_loads(delta_world(tmp_path))
+    assert isinstance(world, DeltaWorld)
+    return world
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path) -> DatabaseWorld:
+    world = three_loads(sqlite_world(tmp_path))
+    assert isinstance(world, DatabaseWorld)
+    return world
+
+
+@pytest.fixture(params=["delta", "sqlite"])
+def worlds(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], TableWorld]:
+    make = delta_world if request.param == "delta" else sqlite_world
+    return lambda: three_loads(make(tmp_path))
+
+
+@pytest.fixture
+def world(worlds: Callable[[], TableWorld]) -> TableWorld:
+    return worlds()
+
+
+def entries(world: TableWorld) -> list[HistoryEntry]:
+    return history(world.target).entries
+
+
+def states(world: TableWorld) -> list[LoadState]:
+    return [entry.state for entry in entries(world)]
+
+
+def take_back(world: TableWorld, to: int, crash: CrashPoint | None = None) -> LoadRecord:
+    """A rewind to the load with this number, as loads/upkeep.py does it, through a crash point."""
+    with world.opened(crash or CrashPoint()) as site:
+        site.committer.repair()
+        loads = standing(site.log.records())
+        (to_load,) = (load.load_id for load in loads if load.id.sequence == to)
+        number = site.log.newest().sequence + 1
+        plan = plan_rewind(loads, site.log.offsets(), to_load, number=number, delete=isinstance(world, DatabaseWorld))
+        site.check_rewind(plan)
+        site.committer.commit(plan)
+        return plan
+
+
+def first_rows(count: int) -> list[tuple[str, int, int]]:
+    return [("t", partition, offset) for partition in (0, 1) for offset in range(count)]
+
+
+def test_loads_are_listed_with_what_is_known_of_them(world: TableWorld) -> None:
+    found = entries(world)
+    assert [entry.state for entry in found] == [LoadState.PUBLISHED] * 3
+    assert [(entry.record.id.sequence, entry.record.rows, entry.topics) for entry in found] == [
+        (number, 6, ["t"]) for number in (1, 2, 3)
+    ]
+    if isinstance(world, DeltaWorld):
+        assert found[0].files is not None
+        assert [file.name for file in found[0].files] == ["part-0.parquet", "part-1.parquet"]
+        assert found[0].bytes == sum(file.size for file in found[0].files) > 0
+        assert found[0].directory == world.output.url_of(found[0].record.load_id)
+    else:
+        assert (found[0].files, found[0].directory) == (None, None)
+    assert history(world.target).forgotten == ()
+
+
+def test_attempts_that_are_left_are_listed(world: TableWorld) -> None:
+    with world.opened(CrashPoint()) as site:
+        record = world.plan(site)
+        assert record is not None
+        site.committer.stage(record)
+        site.prepare(record, SPARK_SCHEMA)
+        staged = entries(world)[-1]
+        assert staged.record.load_id == record.load_id
+        assert staged.state is (LoadState.RUNNING if isinstance(world, DeltaWorld) else LoadState.UNFINISHED)
+        assert staged.directory is not None
+        with world.opened(CrashPoint()) as other:
+            sealed = world.plan(other)
+            assert sealed is not None
+            place = other.committer.stage(sealed)
+            other.prepare(sealed, SPARK_SCHEMA)
+            other.log.append(world.write(other, sealed, place))  # killed before it can clean up
+    assert (record.load_id, LoadState.VOID) in {(entry.record.load_id, entry.state) for entry in entries(world)}
+
+
+def test_what_the_log_of_a_delta_table_has_lost_is_said(delta: DeltaWorld) -> None:
+    table = DeltaTable(delta.output.url)
+    table.create_checkpoint()
+    for version in range(table.version()):
+        delta.output.remove(f"_delta_log/{version:020d}.json")
+    found = history(delta.target)
+    assert [entry.record.id.sequence for entry in found.entries] == [3]
+    assert found.forgotten == ((1, 2),)
+    assert found.describe_forgotten() == "The commit log has forgotten what loads number 1 to 2 were."
+    with pytest.raises(ConfigError, match="there is no load"):
+        rewind(delta.target, f"{delta.group}-000001-00000000")
+
+
+def test_a_rewind_takes_rows_and_offsets_back_and_loads_go_on(world: TableWorld) -> None:
+    plan = take_back(world, 1)
+    assert world.visible() == first_rows(3)
+    assert states(world) == [LoadState.PUBLISHED, LoadState.REWOUND, LoadState.REWOUND, LoadState.REWIND]
+    assert plan.committed == {TopicPartition("t", 0): 3, TopicPartition("t", 1): 3}
+    world.load()
+    check_whole(world)
+    assert take_back(world, 1).id.sequence == 6
+    world.load()
+    check_whole(world)
+
+
+def test_a_rewind_through_the_door(world: TableWorld) -> None:
+    first = entries(world)[0].record.load_id
+    is_database = isinstance(world, DatabaseWorld)
+    with pytest.raises(ConfigError, match="say so with delete" if is_database else "deleted by VACUUM"):
+        rewind(world.target, first, delete=not is_database)
+    assert rewind(world.target, first, delete=is_database, confirm=lambda plan: False) is None
+    assert states(world) == [LoadState.PUBLISHED] * 3
+    assert rewind(world.target, first, delete=is_database) is not None
+    assert world.visible() == first_rows(3)
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_rewind_that_is_killed_at_any_step_happened_or_did_not(
+    worlds: Callable[[], TableWorld], before: bool
+) -> None:
+    counting = CrashPoint()
+    take_back(worlds(), 1, counting)
+    for number in range(1, len(counting.steps) + 1):
+        world = worlds()
+        with pytest.raises(Crash):
+            take_back(world, 1, CrashPoint(number, before=before))
+        happened = LoadState.REWIND in states(world)
+        assert world.visible() == first_rows(3 if happened else 9), counting.steps[number - 1]
+        world.load()
+        check_whole(world, counting.steps[number - 1])
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
+def test_a_load_that_races_a_rewind_leaves_one_winner(worlds: Callable[[], TableWorld], before: bool) -> None:
+    world = worlds()
+    is_database = isinstance(world, DatabaseWorld)
+    # In a database another load would wait within the transaction: the question and the answer are before it.
+    for number in (1,) if is_database else (1, 2):
+        world = worlds()
+        rival = functools.partial(load_without_result, world)
+        with contextlib.suppress(OffsetConflict, LoadError):
+            take_back(world, 1, CrashPoint(number, before=before or is_database, meanwhile=rival))
+        assert world.visible() in (world.produced(), first_rows(3))
+        world.grow()
+        world.load()
+        check_whole(world)
+
+
+def test_a_load_that_slept_through_a_rewind_is_refused(world: TableWorld) -> None:
+    """It has planned the very offsets that the group stands at again."""
+    with world.opened(CrashPoint()) as site:
+        take_back(world, 2)
+        record = world.plan(site)
+        assert record is not None
+        place = site.committer.stage(record)
+        site.prepare(record, SPARK_SCHEMA)
+        sealed = world.write(site, record, place)
+        world.load()
+        take_back(world, 2)
+        with pytest.raises(OffsetConflict):
+            site.committer.commit(sealed)
+    world.load()
+    check_whole(world)
+
+
+def test_a_delta_table_that_was_rewritten_cannot_be_rewound(delta: DeltaWorld) -> None:
+    DeltaTable(delta.output.url).optimize.compact()
+    before = delta.visible()
+    with pytest.raises(ConfigError, match=r"cannot be taken back: files that it wrote are no longer .* \(OPTIMIZE"):
+        take_back(delta, 1)
+    assert delta.visible() == before
+    delta.load()
+    take_back(delta, 3)
+    assert delta.visible() == before, "what came after the compaction can"
+
+
+def meddle_before_commits(patch: pytest.MonkeyPatch, meddle: Callable[[], None]) -> None:
+    """Another program is quicker each time: the commit is against a state that is no longer the newest."""
+    commit = DeltaLoadLog._commit
+
+    def late(log: DeltaLoadLog, table: DeltaTable, record: LoadRecord) -> None:
+        meddle()
+        commit(log, table, record)
+
+    patch.setattr(DeltaLoadLog, "_commit", late)
+
+
+def test_a_delta_table_rewritten_in_the_very_moment_is_not_rewound(
+    delta: DeltaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta does not call it a conflict, and what is compacted would stay while the offsets go back."""
+
+    def compact() -> None:
+        DeltaTable(delta.output.url).optimize.compact()
+
+    with monkeypatch.context() as patch:
+        meddle_before_commits(patch, compact)
+        with pytest.raises(ConfigError, match="cannot be taken back"):
+            take_back(delta, 1)
+    assert delta.visible() == first_rows(9)
+    delta.load()
+    assert delta.visible() == delta.produced()
+
+
+def test_other_writers_do_not_disturb_a_rewind_of_a_delta_table(
+    delta: DeltaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = iter(range(3))
+
+    def write() -> None:
+        if next(others, None) is not None:
+            write_deltalake(
+                delta.output.url, pa.Table.from_batches([rows_of(LoadRange("u", 0, 0, 1, None))]), mode="append"
+            )
+
+    with monkeypatch.context() as patch:
+        meddle_before_commits(patch, write)
+        take_back(delta, 1)
+    assert [row for row in delta.visible() if row[0] == "t"] == first_rows(3)
+
+
+def test_an_append_only_delta_table_cannot_be_rewound(delta: DeltaWorld) -> None:
+    DeltaTable(delta.output.url).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(ConfigError, match=r"has delta\.appendOnly"):
+        take_back(delta, 1)
+
+
+def execute(world: DatabaseWorld, statement: str) -> None:
+    with open_engine(world.address.url).begin() as connection:
+        connection.execute(sqlalchemy.text(statement))
+
+
+def test_rows_that_may_be_others_are_not_deleted(sqlite: DatabaseWorld) -> None:
+    other = DatabaseWorld(sqlite.address, "other", {TopicPartition("t", 1): 5})
+    other.load()
+    with pytest.raises(ConfigError, match=r"other-000001-\w+ may have rows of offsets 0 to 4 in table rows too"):
+        take_back(sqlite, 1)
+    assert len(take_back(sqlite, 2).ranges) == 2, "load 3 has nothing in common with it"
+    execute(sqlite, "DELETE FROM pykafka_loads WHERE group_id = 'other'")
+    with pytest.raises(ConfigError, match="forgotten loads of group 'other' may have rows"):
+        take_back(sqlite, 1)
+
+
+def test_more_rows_than_the_loads_have_written_are_not_deleted(sqlite: DatabaseWorld) -> None:
+    execute(sqlite, 'INSERT INTO rows SELECT * FROM rows WHERE partition = 0 AND "offset" = 4')
+    with pytest.raises(LoadError, match="has written 6 rows, but the table has 7 of its offsets"):
+        take_back(sqlite, 1)
+    assert len(sqlite.visible()) == 19
+    assert states(sqlite) == [LoadState.PUBLISHED] * 3
+    execute(sqlite, 'DELETE FROM rows WHERE partition = 0 AND "offset" = 4')
+    take_back(sqlite, 1)
+    assert sqlite.visible() == first_rows(3), "rows that somebody deleted are no reason to refuse"
+
+
+def test_a_table_without_the_columns_is_not_rewound(sqlite: DatabaseWorld) -> None:
+    execute(sqlite, 'ALTER TABLE rows DROP COLUMN "offset"')
+    with pytest.raises(ConfigError, match="cannot be deleted: table rows has no column offset"):
+        take_back(sqlite, 1)
+
+
+def test_a_database_is_pruned_and_loads_go_on(sqlite: DatabaseWorld) -> None:
+    assert prune(sqlite.target, 1) == [1, 2]
+    found = history(sqlite.target)
+    assert ([entry.record.id.sequence for entry in found.entries], found.forgotten) == ([3], ((1, 2),))
+    third = found.entries[0].record.load_id
+    sqlite.load()
+    check_whole(sqlite)
+    assert rewind(sqlite.target, third, delete=True) is not None
+    assert prune(sqlite.target, 1) == [3, 4]
+    with pytest.raises(ConfigError, match="there is no load"):
+        rewind(sqlite.target, third, delete=True)
+    sqlite.load()
+    check_whole(sqlite)
+
+
+def test_a_delta_table_prunes_itself(delta: DeltaWorld) -> None:
+    with pytest.raises(ConfigError, match="prunes its log itself"):
+        prune(delta.target, 1)
+
+
+def test_nothing_loaded_is_no_error(tmp_path: Path) -> None:
+    for make in (delta_world, sqlite_world):
+        world = make(tmp_path, begin=False)
+        assert history(world.target).entries == []
+        with pytest.raises(ConfigError, match="there is none that stands"):
+            rewind(world.target, "g-000001-00000000", delete=True)

@@ -1,0 +1,244 @@
+"""Recounting loads into tables: what is sound is called so, every damage is found, others' rows are nobody's fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import sqlalchemy
+from deltalake import DeltaTable, write_deltalake
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.database import open_engine
+from spark_connector.loads.record import LoadRange
+from spark_connector.loads.upkeep import prune, rewind
+from spark_connector.loads.verify import LoadCheck, Verification, verify
+from tests.support.broker_process import BrokerProcess
+from tests.support.table_harness import (
+    SCHEMA,
+    DatabaseWorld,
+    DeltaWorld,
+    TableWorld,
+    delta_world,
+    rows_of,
+    sqlite_world,
+)
+from tests.support.topic_data import TopicData
+
+
+@pytest.fixture
+def data(broker: BrokerProcess, topic: str) -> TopicData:
+    data = TopicData(broker.bootstrap, topic, partitions=2)
+    data.produce(20)
+    return data
+
+
+def loaded(world: TableWorld, data: TopicData) -> TableWorld:
+    """Two loads: offsets 0 to 5 and 6 to 9 of two partitions."""
+    world.topic, world.ends = data.topic, {}
+    world.group = f"group-of-{data.topic}"
+    for count in (6, 4):
+        world.grow(count=count)
+        assert world.load() is not None
+    return world
+
+
+@pytest.fixture
+def delta(tmp_path: Path, data: TopicData) -> DeltaWorld:
+    world = loaded(delta_world(tmp_path, begin=False), data)
+    assert isinstance(world, DeltaWorld)
+    return world
+
+
+@pytest.fixture
+def sqlite(tmp_path: Path, data: TopicData) -> DatabaseWorld:
+    world = loaded(sqlite_world(tmp_path, begin=False), data)
+    assert isinstance(world, DatabaseWorld)
+    return world
+
+
+@pytest.fixture(params=["delta", "sqlite"])
+def world(request: pytest.FixtureRequest) -> TableWorld:
+    made: TableWorld = request.getfixturevalue(request.param)
+    return made
+
+
+@pytest.fixture
+def verified(data: TopicData) -> Callable[[TableWorld], Verification]:
+    return lambda world: verify(world.target, data.bootstrap)
+
+
+Verified = Callable[[TableWorld], Verification]
+
+
+def only_mismatch(found: Verification, number: int) -> LoadCheck:
+    """The check of the load with this number, the only one that does not add up."""
+    assert not found.ok
+    (wrong,) = (load for load in found.loads if load.verdict == "mismatch")
+    assert f"-{number:06d}-" in wrong.load_id
+    return wrong
+
+
+def execute(world: DatabaseWorld, statement: str) -> None:
+    with open_engine(world.address.url).begin() as connection:
+        connection.execute(sqlalchemy.text(statement))
+
+
+def other_group(world: TableWorld, data: TopicData) -> TableWorld:
+    """One that loads the same topic into the same table."""
+    if isinstance(world, DeltaWorld):
+        other: TableWorld = DeltaWorld(world.output, f"other-{data.topic}")
+    else:
+        assert isinstance(world, DatabaseWorld)
+        other = DatabaseWorld(world.address, f"other-{data.topic}")
+    other.topic = data.topic
+    other.grow(count=10)
+    assert other.load() is not None
+    return other
+
+
+def test_sound_loads_are_counted_partition_by_partition(world: TableWorld, verified: Verified) -> None:
+    found = verified(world)
+    assert found.ok, found
+    assert [load.verdict for load in found.loads] == ["ok", "ok"]
+    counts = [(c.start, c.end, c.rows, c.file_rows, c.log_rows, c.low, c.high) for c in found.loads[1].partitions]
+    assert counts == [(6, 10, 4, 4, 4, 6, 9)] * 2
+    assert found.loads[0].notes == found.notes == ()
+
+
+def test_groups_in_one_table_are_told_apart(world: TableWorld, verified: Verified, data: TopicData) -> None:
+    other = other_group(world, data)
+    for one in (world, other):
+        found = verified(one)
+        assert found.ok, found
+        assert {load.verdict for load in found.loads} == {"ok"}
+
+
+def test_rows_of_other_people_are_nobodys_fault(delta: DeltaWorld, sqlite: DatabaseWorld, verified: Verified) -> None:
+    execute(sqlite, "INSERT INTO rows (topic, partition, \"offset\") VALUES ('elsewhere', 0, 1), (NULL, NULL, NULL)")
+    strange = pa.Table.from_batches([rows_of(LoadRange("elsewhere", 0, 0, 3, None))])
+    nothing = pa.table([pa.nulls(1, field.type) for field in SCHEMA], schema=SCHEMA)
+    write_deltalake(delta.output.url, pa.concat_tables([strange, nothing]), mode="append")
+    for world in (delta, sqlite):
+        assert verified(world).ok
+
+
+def test_rows_that_are_missing_or_doubled_in_a_database_are_named(sqlite: DatabaseWorld, verified: Verified) -> None:
+    execute(sqlite, 'DELETE FROM rows WHERE partition = 1 AND "offset" IN (7, 8)')
+    wrong = only_mismatch(verified(sqlite), 2)
+    assert any("4 rows were committed, 2 are in the table" in problem for problem in wrong.problems)
+    assert any("2 records of the log are not in the table, such as offset 7, 8" in p for p in wrong.problems)
+    execute(sqlite, 'INSERT INTO rows SELECT * FROM rows WHERE partition = 0 AND "offset" = 6')
+    wrong = only_mismatch(verified(sqlite), 2)
+    assert any("1 rows are there more than once, such as offset 6" in problem for problem in wrong.problems)
+
+
+def test_a_row_of_one_of_two_groups_is_missed(sqlite: DatabaseWorld, verified: Verified, data: TopicData) -> None:
+    other_group(sqlite, data)
+    execute(sqlite, 'DELETE FROM rows WHERE rowid = (SELECT min(rowid) FROM rows WHERE "offset" = 7)')
+    wrong = only_mismatch(verified(sqlite), 2)
+    assert any("1 records of the log are not in the table, such as offset 7" in problem for problem in wrong.problems)
+    assert any("may have rows of the same offsets, which look the same" in note for note in wrong.notes)
+
+
+def test_a_database_without_the_columns_is_unverifiable(sqlite: DatabaseWorld, verified: Verified) -> None:
+    execute(sqlite, 'ALTER TABLE rows DROP COLUMN "offset"')
+    found = verified(sqlite)
+    assert found.ok
+    assert [load.verdict for load in found.loads] == ["unverifiable"] * 2
+    assert found.loads[0].notes == ("table rows has no column offset: its rows cannot be told apart",)
+    execute(sqlite, "DROP TABLE rows")
+    assert "there is no table rows any more" in verified(sqlite).loads[0].notes[0]
+
+
+def test_a_schema_and_names_to_be_quoted(postgres: str, data: TopicData, verified: Verified) -> None:
+    name = f'weird."T %(x)s {data.topic}"'.replace('"', "")
+    execute_at(postgres, "CREATE SCHEMA IF NOT EXISTS weird")
+    from spark_connector.loads.database_url import DatabaseAddress
+
+    world = loaded(DatabaseWorld(DatabaseAddress.parse(postgres, name), "g"), data)
+    found = verified(world)
+    assert found.ok, found
+    assert [load.verdict for load in found.loads] == ["ok", "ok"]
+    assert rewind(world.target, found.loads[0].load_id, delete=True) is not None
+    assert [load.verdict for load in verified(world).loads] == ["ok"]
+
+
+def execute_at(url: str, statement: str) -> None:
+    with open_engine(url).begin() as connection:
+        connection.execute(sqlalchemy.text(statement))
+
+
+def test_pruned_loads_are_said_to_be_forgotten(sqlite: DatabaseWorld, verified: Verified) -> None:
+    assert prune(sqlite.target, 1) == [1]
+    found = verified(sqlite)
+    assert found.ok
+    assert [load.verdict for load in found.loads] == ["ok"]
+    assert found.notes == ("The commit log has forgotten what loads number 1 were.",)
+
+
+def test_files_that_are_missing_or_damaged_in_a_delta_table_are_named(delta: DeltaWorld, verified: Verified) -> None:
+    first, second = (load.load_id for load in verified(delta).loads)
+    delta.output.remove(f"{first}/part-0.parquet")
+    wrong = only_mismatch(verified(delta), 1)
+    assert f"{first}/part-0.parquet is missing" in wrong.problems
+    delta.output.remove(f"{second}/part-1.parquet")
+    delta.output.create(f"{second}/part-1.parquet", b"garbage")
+    assert [load.verdict for load in verified(delta).loads] == ["mismatch"] * 2
+
+
+@pytest.mark.parametrize("begin_of_partition_1", [0, 3])
+def test_a_compacted_delta_table_is_recounted_by_its_rows(
+    delta: DeltaWorld, verified: Verified, data: TopicData, begin_of_partition_1: int
+) -> None:
+    DeltaTable(delta.output.url).optimize.compact()
+    found = verified(delta)
+    assert found.ok, found
+    assert [load.verdict for load in found.loads] == ["ok", "ok"]
+    assert "of its 12 rows 0 are in the files that it wrote" in found.loads[0].notes[0]
+    other = other_group(delta, data)
+    DeltaTable(delta.output.url).optimize.compact()
+    assert verified(delta).ok
+    assert verified(other).ok
+    DeltaTable(delta.output.url).delete(f'"offset" = 7 AND partition = 1 AND {begin_of_partition_1} >= 0')
+    wrong = only_mismatch(verified(delta), 2)
+    assert any("1 records of the log are not in the table, such as offset 7" in problem for problem in wrong.problems)
+
+
+def test_rows_copied_within_a_delta_table_are_doubled(delta: DeltaWorld, verified: Verified) -> None:
+    copied = pa.Table.from_batches([rows_of(LoadRange(delta.topic, 1, 6, 8, None))])
+    write_deltalake(delta.output.url, copied, mode="append")
+    wrong = only_mismatch(verified(delta), 2)
+    assert any("2 rows are there more than once, such as offset 6, 7" in problem for problem in wrong.problems)
+
+
+def test_a_delta_table_that_was_restored_lacks_rows(delta: DeltaWorld, verified: Verified) -> None:
+    DeltaTable(delta.output.url).restore(DeltaTable(delta.output.url).version() - 1)
+    wrong = only_mismatch(verified(delta), 2)
+    assert any("4 rows were committed, 0 are in the table" in problem for problem in wrong.problems)
+
+
+def test_what_a_rewind_took_back_is_not_counted(world: TableWorld, verified: Verified) -> None:
+    first, second = (load.load_id for load in verified(world).loads)
+    assert rewind(world.target, first, delete=isinstance(world, DatabaseWorld)) is not None
+    assert [load.load_id for load in verified(world).loads] == [first]
+    world.load()
+    found = verified(world)
+    assert found.ok, found
+    assert second not in {load.load_id for load in found.loads}
+    assert world.visible() == world.produced()
+
+
+def test_a_topic_that_was_created_anew_shares_its_offsets_with_the_old(
+    sqlite: DatabaseWorld, verified: Verified
+) -> None:
+    """Its rows look like those of the topic before; they are not doubled."""
+    with open_engine(sqlite.address.url).begin() as connection:
+        connection.execute(sqlalchemy.text("UPDATE pykafka_offsets SET next_offset = 0"))
+    again = DatabaseWorld(sqlite.address, sqlite.group, {TopicPartition(sqlite.topic, p): 4 for p in (0, 1)})
+    again.topic = sqlite.topic
+    again.load()
+    found = verified(again)
+    assert [load.verdict for load in found.loads] == ["ok"] * 3
