@@ -90,7 +90,11 @@ ONLY_IN = {
         "spark_connector/demo/",
     },
     "typer": {"broker/tools/", "spark_connector/cli/", "spark_connector/demo/"},
-    "prometheus_client": {"broker/web/exposition.py", "spark_connector/progress/prometheus.py"},
+    "prometheus_client": {
+        "broker/web/exposition.py",
+        "spark_connector/progress/prometheus.py",
+        "spark_connector/progress/load_metrics.py",
+    },
     "starlette": {"broker/web/"},
     "uvicorn": {"broker/web/"},
     "rich": {"broker/tools/", "spark_connector/cli/", "spark_connector/demo/", "spark_connector/progress/bar.py"},

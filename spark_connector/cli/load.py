@@ -92,14 +92,18 @@ def load(
     history_keep: Annotated[
         int | None, typer.Option(min=1, help="Forget all but so many entries of the commit log. Default: none.")
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="With --watch: serve metrics for Prometheus there.", metavar="HTTP://HOST:PORT"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Load what is new in topics into files or a table, each record exactly once."""
     settings = parse_pairs(conf, "--conf")
     target = Target(to, group, offsets, zookeeper, _hadoop(settings), format, table)
     _refuse_together(recover=recover, verify=verify, watch=watch)
-    if not watch and (interval or max_loads):
-        raise ConfigError("--interval and --max-loads go with --watch")
+    if not watch and (interval or max_loads or metrics):
+        raise ConfigError("--interval, --max-loads and --metrics go with --watch")
     if recover:
         _print_recovered(target, as_json)
         return
@@ -125,7 +129,7 @@ def load(
         )
     if watch:
         seconds = parse_interval(interval) if interval else DEFAULT_INTERVAL
-        _serve(request, master, settings, Watching(seconds, max_loads, history_keep), as_json)
+        _serve(request, master, settings, Watching(seconds, max_loads, history_keep, metrics), as_json)
         return
     result = _run(request, master, settings, Console(stderr=True, quiet=as_json))
     typer.echo(json.dumps(result.to_json())) if as_json else _print_result(result)

@@ -3,7 +3,7 @@
 Called by cli/load.py with a request that is checked. One Spark session for all loads, started with the first record.
 A line per load on standard output (with `--json` one document per line); outages and the end on standard error. SIGTERM
 and Ctrl-C end it with status 0: what writes is broken off, what commits is finished. What cannot heal is raised, and
-so becomes status 1.
+so becomes status 1. With `--metrics` it serves what becomes of the loads over HTTP.
 """
 
 from __future__ import annotations
@@ -13,21 +13,25 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
 import typer
 from rich.console import Console
 
+from broker.errors import PykafkaError
 from spark_connector.cli.session import LazySession
 from spark_connector.cli.stop_signal import StopSignal
 from spark_connector.cli.watching import Watching
 from spark_connector.load import LoadResult, run_load
+from spark_connector.loads.lag import LoadLag
+from spark_connector.loads.planner import open_destination
 from spark_connector.loads.record import LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.upkeep import prune
 from spark_connector.loads.watch import Outage, Phase, Watch
 from spark_connector.offset_store.base import OffsetStoreUnavailable
+from spark_connector.progress.load_metrics import LoadMetrics
 from spark_connector.watch import Breaker
 
 __all__ = ["serve"]
@@ -47,12 +51,16 @@ def serve(
     with (
         StopSignal(ending.leave_unless_committing) as stop,
         LazySession(f"pykafka load {request.target.group}", master, settings) as spark,
+        contextlib.ExitStack() as stack,
     ):
         spark.on_start = stop.install
         breaker = Breaker(stop.event, spark.be_quiet)
+        observer = stack.enter_context(_observer(request, watching.metrics))
 
         def run(on_phase: Phase) -> LoadResult:
-            return run_load(request, lambda: breaker.tag(spark.session()), on_phase)
+            result = run_load(request, lambda: breaker.tag(spark.session()), on_phase)
+            observer.ended(result)
+            return result
 
         with spark.shown(console if console.is_terminal and not as_json else Console(quiet=True)) as on_phase:
             watch = Watch(
@@ -61,7 +69,7 @@ def serve(
                 max_loads=watching.max_loads,
                 max_records=request.max_records,
                 stop=stop.event,
-                on_outage=_Outages(),
+                on_outage=observer.outage,
                 on_phase=ending.following(on_phase),
             )
             began = time.monotonic()
@@ -72,6 +80,61 @@ def serve(
                         prune(request.target, watching.history_keep)
         loads_over = "Told to stop." if stop.event.is_set() else "Done."
         _say(f"{loads_over} The service ran for {time.monotonic() - began:,.0f} s.")
+
+
+@contextlib.contextmanager
+def _observer(request: LoadRequest, address: str | None) -> Iterator[_Observer]:
+    """What hears of the loads, with metrics when they are asked for."""
+    if address is None:
+        yield _Observer()
+        return
+    lag = LoadLag(request.source)
+    with LoadMetrics(request.target.group, address, lag.behind) as metrics:
+        _say(f"Metrics on {metrics.url}")
+        yield _Measured(request, metrics, lag)
+
+
+class _Observer:
+    """Hears how loads end, in the thread that loads; tells of outages."""
+
+    def __init__(self) -> None:
+        self._outages = _Outages()
+
+    def ended(self, result: LoadResult) -> None:
+        """A load ended well, or there was nothing to load."""
+
+    def outage(self, outage: Outage) -> None:
+        """See Watch."""
+        self._outages(outage)
+
+
+class _Measured(_Observer):
+    """Counts them, and finds out where the group stands, when that may have changed."""
+
+    def __init__(self, request: LoadRequest, metrics: LoadMetrics, lag: LoadLag) -> None:
+        super().__init__()
+        self._request = request
+        self._metrics = metrics
+        self._lag = lag
+        self._known = False
+        self._look()
+
+    def ended(self, result: LoadResult) -> None:
+        self._metrics.up_to_date()
+        if result.load_id is not None:
+            self._metrics.loaded(result.rows)
+        if result.load_id is not None or result.recovered or not self._known:
+            self._look()
+
+    def outage(self, outage: Outage) -> None:
+        super().outage(outage)
+        if outage.delay is not None:
+            self._metrics.failed()
+
+    def _look(self) -> None:
+        with contextlib.suppress(PykafkaError), open_destination(self._request.target) as site:
+            self._lag.loaded(site.log.offsets())
+            self._known = True
 
 
 class _Ending:
@@ -131,8 +194,12 @@ def _print_load(result: LoadResult, as_json: bool) -> None:
     if result.load_id is None:
         return
     offsets = sum(range.size for range in result.ranges)
-    places = f"{len(result.ranges)} partitions" if len(result.ranges) != 1 else "1 partition"
-    typer.echo(f"{_now()} {result.load_id}: {result.rows:,} rows, {offsets:,} offsets of {places}")
+    counts = _count(result.rows, "row"), _count(offsets, "offset"), _count(len(result.ranges), "partition")
+    typer.echo(f"{_now()} {result.load_id}: {counts[0]}, {counts[1]} of {counts[2]}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _say(text: str) -> None:

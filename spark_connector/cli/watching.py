@@ -9,8 +9,9 @@ __all__ = ["Watching"]
 
 @dataclass(frozen=True)
 class Watching:
-    """`interval` in seconds; `max_loads` and `history_keep` as the options, None where they are not given."""
+    """`interval` in seconds; `max_loads`, `history_keep` and `metrics` as the options, None where not given."""
 
     interval: float
     max_loads: int | None
     history_keep: int | None
+    metrics: str | None = None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +51,14 @@ class Service:
     def errors(self) -> str:
         return self._errors.read_text()
 
+    def metrics(self) -> str:
+        """A scrape; empty before it serves any."""
+        found = re.search(r"Metrics on (http://\S+)", self.errors)
+        if found is None:
+            return ""
+        with urllib.request.urlopen(found[1], timeout=30) as answer:
+            return str(answer.read().decode())
+
     def wait_for_rows(self, count: int) -> None:
         """Until its lines tell of so many; with --json."""
 
@@ -75,12 +85,15 @@ def test_an_outage_is_one_line_and_its_end_another(
 ) -> None:
     broker = broker_factory()
     TopicData(broker.bootstrap, "quiet", partitions=1)
-    with Service(tmp_path, broker.bootstrap, "quiet", "--option", "fetchOffset.numRetries=1") as service:
+    words = ["--option", "fetchOffset.numRetries=1", "--metrics", "HTTP://127.0.0.1:0"]
+    with Service(tmp_path, broker.bootstrap, "quiet", *words) as service:
+        eventually(lambda: 'offsets_behind_latest{group="service",topic="quiet"} 0.0' in service.metrics(), 60)
         broker.kill()
         eventually(lambda: "Cannot load, trying again: ConnectionFailed" in service.errors, 60)
         broker.start()
         eventually(lambda: "Loading again, after" in service.errors, 60)
         assert service.errors.count("Cannot load") == 1
+        assert 'pykafka_load_failures_total{group="service"} 0.0' not in service.metrics()
         assert service.stop() == 0
     assert service.errors.splitlines()[-1].endswith(" s.")
     assert "Told to stop." in service.errors
@@ -90,7 +103,7 @@ def test_an_outage_is_one_line_and_its_end_another(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--interval", "5s"], "--interval and --max-loads go with --watch"),
+        (["--interval", "5s"], "--interval, --max-loads and --metrics go with --watch"),
         (["--watch", "--interval", "soon"], "interval (--interval) must be like 30s"),
         (["--watch", "--recover"], "give one of --recover, --watch, not 2 of them"),
         (["--watch", "--verify"], "give one of --verify, --watch"),
