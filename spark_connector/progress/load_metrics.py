@@ -32,8 +32,7 @@ class LoadMetrics:
         behind: Callable[[], Mapping[str, int]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`address`: `HTTP://host:port`, port 0 for a free one; `behind`: offsets behind, by topic. Raises ConfigError.
-        """
+        """`address`: `HTTP://host:port`, port 0 for a free one; `behind`: offsets by topic. Raises ConfigError."""
         self.url = ""
         self._address = parse_address(address)
         self._group = group
