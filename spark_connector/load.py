@@ -14,7 +14,6 @@ loads/database.py), and that is what readers see.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -28,6 +27,7 @@ from spark_connector.loads.output import read_ranges, write_output
 from spark_connector.loads.planner import confirm_topics, finished_rerun, open_destination, plan_load, recover
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
+from spark_connector.loads.spark_failure import is_lasting, summary
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import heals_by_waiting
 
@@ -37,11 +37,6 @@ Phase = Callable[[str, LoadRecord | None], None]
 """Told when a load enters a phase: repair, plan, write, commit, done; with the load once there is one."""
 
 _HADOOP_PREFIX = "spark.hadoop."
-_NEVER_HEALS = ("LoadError", "DataLoss", "CorruptBatch", "ConfigError", "ConnectorError", "AuthenticationFailed")
-"""What a task of Spark may fail with that the next try would fail with too."""
-_PYTHON_ERROR = re.compile(
-    r"^(?:\w+\.)*(\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut): .+)$", re.MULTILINE
-)
 
 
 @dataclass(frozen=True)
@@ -182,10 +177,10 @@ def _write_rows(
 
 def _failed(record: LoadRecord, error: Exception) -> LoadError:
     """What Spark could not do, and whether it might another time."""
-    summary = _summary(error)
-    lasting = isinstance(error, AnalysisException | IllegalArgumentException) or summary.startswith(_NEVER_HEALS)
+    reason = summary(str(error))
+    lasting = isinstance(error, AnalysisException | IllegalArgumentException) or is_lasting(reason)
     lasting = lasting or (isinstance(error, OSError) and not heals_by_waiting(error))
-    return (LoadError if lasting else LoadInterrupted)(f"load {record.load_id} failed: {summary}")
+    return (LoadError if lasting else LoadInterrupted)(f"load {record.load_id} failed: {reason}")
 
 
 def _result(
@@ -208,13 +203,6 @@ def _hadoop_settings(spark: SparkSession, to: str) -> dict[str, str]:
         return {}
     settings = spark.conf.getAll.items()
     return {name[len(_HADOOP_PREFIX) :]: value for name, value in settings if name.startswith(_HADOOP_PREFIX)}
-
-
-def _summary(error: Exception) -> str:
-    """The last Python error in Spark's text, which is a page long; else its first line."""
-    text = str(error)
-    found = _PYTHON_ERROR.findall(text)
-    return found[-1] if found else text.strip().partition("\n")[0]
 
 
 def _ignore(_phase: str, _record: LoadRecord | None) -> None:

@@ -1,0 +1,71 @@
+"""One line out of Spark's page: texts as Spark 4.3 gives them, shortened."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_connector.loads.spark_failure import is_lasting, summary
+
+OF_THE_WRITER = """An error occurred while calling o145.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times
+\tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:1)
+Caused by: org.apache.spark.SparkException: [TASK_WRITE_FAILED] Task failed while writing rows to file:/out.
+\tat org.apache.spark.sql.errors.QueryExecutionErrors$.taskFailedWhileWritingRowsError(QueryExecutionErrors.scala:1)
+Caused by: org.apache.hadoop.fs.FSError: {cause}
+\tat org.apache.hadoop.fs.RawLocalFileSystem$LocalFSFileOutputStream.write(RawLocalFileSystem.java:549)
+Caused by: {cause}
+\tat java.base/java.io.FileOutputStream.writeBytes(Native Method)
+\t... 41 more
+"""
+OF_A_TASK = """An error occurred while calling o145.save.
+: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 times
+Caused by: org.apache.spark.api.python.PythonException: Traceback (most recent call last):
+  File "/site-packages/spark_connector/read/batch_reader.py", line 60, in read
+spark_connector.errors.DataLoss: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] gone
+\tat org.apache.spark.api.python.BasePythonRunner.handle(PythonRunner.scala:1)
+\t... 1 more
+"""
+
+
+@pytest.mark.parametrize(
+    ("cause", "said", "lasting"),
+    [
+        ("java.io.IOException: No space left on device", "IOException: No space left on device", False),
+        ("java.net.ConnectException: Connection refused", "ConnectException: Connection refused", False),
+        ("java.nio.file.AccessDeniedException: /out/x", "AccessDeniedException: /out/x", True),
+        (
+            "org.apache.hadoop.security.AccessControlException: Permission denied: user=nobody, access=WRITE",
+            "AccessControlException: Permission denied: user=nobody, access=WRITE",
+            True,
+        ),
+        (
+            "java.io.FileNotFoundException: /out/x (Permission denied)",
+            "FileNotFoundException: /out/x (Permission denied)",
+            True,
+        ),
+    ],
+)
+def test_what_sparks_writer_could_not_do_is_its_last_cause(cause: str, said: str, lasting: bool) -> None:
+    found = summary(OF_THE_WRITER.replace("{cause}", cause))
+    assert found == said
+    assert is_lasting(found) is lasting
+
+
+def test_what_our_task_said_is_told_in_its_words() -> None:
+    found = summary(OF_A_TASK)
+    assert found == "DataLoss: [KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE] gone"
+    assert is_lasting(found)
+
+
+def test_a_cause_that_says_nothing_is_passed_over() -> None:
+    text = OF_THE_WRITER.replace(
+        "{cause}", "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"
+    )
+    assert summary(text + "Caused by: java.io.EOFException\n") == (
+        "SparkException: Python worker exited unexpectedly (crashed)"
+    )
+
+
+def test_a_text_without_causes_is_its_first_line() -> None:
+    assert summary("\n[CODEC_NOT_AVAILABLE] no such codec\nand more") == "[CODEC_NOT_AVAILABLE] no such codec"
+    assert not is_lasting("Py4JNetworkError: Answer from Java side is empty")
