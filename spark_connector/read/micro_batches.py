@@ -18,7 +18,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from broker.client.metadata import UnknownTopic
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import ConnectorError
 from spark_connector.options.range_limit import LATEST, Position, SpecificOffsets
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.committed import CommittedOffsets
@@ -50,6 +52,7 @@ class MicroBatches:
         self._committed = CommittedOffsets(options)
         self._offsets = OffsetReader(options, self._committed)
         self._initial: Document | None = None
+        self._refused: ConfigError | ConnectorError | None = None
         self._ends: Ends | None = None
         self._freeze = False
         self._last_batch_at: float | None = None
@@ -60,9 +63,18 @@ class MicroBatches:
         self._committed.close()
 
     def initial(self) -> Document:
-        """Where a new query starts; the same answer however often Spark asks this process."""
+        """Where a new query starts; the same answer however often Spark asks this process.
+
+        Spark also asks when a crash has left batch 0 undone, and then goes on with the start that batch has on record.
+        Partitions may have come since that the options do not name, or that have nothing as young as they ask for: that
+        is an error of a query that has no batch yet, so it is kept until the first one is asked for.
+        """
         if self._initial is None:
-            self._initial = replace(self._offsets.initial(), selects=self._options.selection.text).to_json()
+            try:
+                found = self._offsets.initial()
+            except (ConfigError, ConnectorError) as error:
+                found, self._refused = StreamOffset({}), error
+            self._initial = replace(found, selects=self._options.selection.text).to_json()
         return self._initial
 
     def freeze(self) -> None:
@@ -83,6 +95,8 @@ class MicroBatches:
         """
         begin = StreamOffset.from_json(start)
         first = start == self._initial
+        if first and self._refused is not None:
+            raise self._refused
         if not first:
             self._committed.publish(begin.offsets)  # Spark has finished what lies before
         last_seen = {} if self._ends is None else self._ends.offsets

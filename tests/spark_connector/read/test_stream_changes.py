@@ -13,8 +13,9 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.errors import DataLoss
+from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.offset_store.base import open_store
 from spark_connector.read.offset_reader import NewTopics, OffsetReader
 from tests.support.stream_calls import ALL, Document, ReaderOf, as_spark_does, planned, values
@@ -235,6 +236,26 @@ def test_a_new_topic_starts_where_the_options_say(
     named = {name: value.replace('"T"', f'"{new.name}"') for name, value in options.items()}
     end = reader_of(subscribePattern=f"{numbers.name}.*", **named).latestOffset(before, ALL)
     assert end["added"] == {new.name: {"0": start}}
+
+
+@pytest.mark.parametrize("start", ["timestamp", "offsets"])
+def test_a_partition_that_came_while_batch_0_was_undone_is_no_error(
+    reader_of: ReaderOf, numbers: Topic, start: str
+) -> None:
+    options = {"startingTimestamp": "1"} if start == "timestamp" else {}
+    options |= {"startingOffsets": json.dumps({numbers.name: {"0": 1, "1": 2}})} if start == "offsets" else {}
+    reader = reader_of(numbers, **options)
+    begin = as_spark_does(reader.initialOffset())
+    end = as_spark_does(reader.latestOffset(begin, ALL))
+    before = values(reader, begin, end)
+    numbers.grow(3)
+    restarted = reader_of(numbers, **options)
+    assert values(restarted, as_spark_does(restarted.initialOffset()), end) == before
+    numbers.number(2, 2)
+    assert len(values(restarted, end, restarted.latestOffset(end, ALL))) == 2
+    fresh = reader_of(numbers, **({"startingTimestamp": "9999999999999"} if start == "timestamp" else options))
+    with pytest.raises((ConfigError, ConnectorError), match=r"No offset matched|DOES_NOT_MATCH_ASSIGNED"):
+        fresh.latestOffset(fresh.initialOffset(), ALL)
 
 
 def test_a_new_topic_starts_where_its_group_stood(
