@@ -87,7 +87,7 @@ def verify_command(
         typer.Option(help="Option of the reader, as the loads had it; may be repeated.", metavar="NAME=VALUE"),
     ] = None,
 ) -> None:
-    """Recount every committed load against the log and against its files."""
+    """Recount every committed load: its rows against Kafka's log."""
     verified = verify(place.target, bootstrap_server, only=load_id or (), options=parse_pairs(option, "--option"))
     print_verified(verified, place.as_json)
     if not verified.ok:
@@ -180,7 +180,7 @@ def _print_entry(entry: HistoryEntry) -> None:
         "load": record.load_id,
         "time": f"{_time(record)} UTC",
         "state": _state(entry),
-        "format": record.format,
+        "format": record.format or None,
         "output": record.output,
         "directory": entry.directory,
         "rows": f"{record.rows:,}",

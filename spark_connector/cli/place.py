@@ -76,7 +76,7 @@ def placed(command: Callable[..., None]) -> Callable[..., None]:
 
     parameters = [inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)]
     given = [parameter for name, parameter in own.items() if name not in ("context", "place")]
-    parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*given, *options.values())]
+    parameters += [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (*options.values(), *given)]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return run

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import sqlalchemy
@@ -23,8 +23,8 @@ from spark_connector.loads.file_rows import Offsets, sort_rows
 from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.holdings import Held
 from spark_connector.loads.log_database import DatabaseLoadLog
-from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
-from spark_connector.loads.table_holdings import OwnRows, Parts, Spans, TableHoldings
+from spark_connector.loads.record import LoadError, LoadRecord
+from spark_connector.loads.table_holdings import OwnRows, Parts, Spans, TableHoldings, spans_of
 
 __all__ = ["DatabaseHoldings", "DatabaseRows", "TableName", "check_take_back", "take_back"]
 
@@ -33,7 +33,7 @@ _SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int64()), ("offset
 _SPANS = 200  # of one statement: SQLite takes expressions 1000 deep, SQL Server 2100 values
 _ROWS = 50_000  # fetched at once
 
-T = TypeVar("T")
+_Span = tuple[TopicPartition, int, int]
 
 
 @dataclass(frozen=True)
@@ -70,11 +70,10 @@ class DatabaseRows:
 
     def scan(self, spans: Spans) -> Parts:
         table = _position_of(self._table)
-        wanted = [(tp, start, end) for tp, parts in spans.items() for start, end in parts]
         with self._engine.connect().execution_options(stream_results=True, max_row_buffer=_ROWS) as connection:
-            for some in _batched(wanted):
-                within = sqlalchemy.or_(*(_is_within(table, *span) for span in some))
-                for rows in connection.execute(sqlalchemy.select(*table.columns).where(within)).partitions(_ROWS):
+            for some in _batched(_as_list(spans)):
+                query = sqlalchemy.select(*table.columns).where(_within(table, some))
+                for rows in connection.execute(query).partitions(_ROWS):
                     yield _sorted(rows)
 
 
@@ -119,13 +118,17 @@ def take_back(connection: Connection, loads: Sequence[LoadRecord]) -> None:
     """Delete the rows of the loads, within the caller's transaction. Raises LoadError when there are more rows at these
     offsets than the loads have written, for then some are not theirs."""
     schema = sqlalchemy.inspect(connection).default_schema_name
-    for load in loads:
-        table = _position_of(TableName.of(load, schema))
-        for some in _batched([range for range in load.ranges if range.size]):
-            within = sqlalchemy.or_(*(_is_within(table, range.tp, range.start, range.end) for range in some))
-            delete = table.delete().where(within).execution_options(preserve_rowcount=True)
-            deleted = connection.execute(delete).rowcount
-            _check_deleted(load, some, deleted)
+    for name, group in _by_table(loads, schema).items():
+        table, deleted = _position_of(name), 0
+        for some in _batched(_as_list(spans_of(group))):
+            delete = table.delete().where(_within(table, some)).execution_options(preserve_rowcount=True)
+            deleted += connection.execute(delete).rowcount
+        written = sum(load.rows for load in group)
+        if deleted > written:
+            raise LoadError(
+                f"the loads {group[0].load_id} to {group[-1].load_id} have written {written:,} rows, but table {name} "
+                f"has {deleted:,} of their offsets: some are not their own, or there twice; nothing is deleted"
+            )
 
 
 def _claims_on(table: TableName, log: DatabaseLoadLog, schema: str | None) -> Claims:
@@ -135,16 +138,11 @@ def _claims_on(table: TableName, log: DatabaseLoadLog, schema: str | None) -> Cl
     return Claims.of(here, records, log.offsets_of_all())
 
 
-def _check_deleted(load: LoadRecord, ranges: Sequence[LoadRange], deleted: int) -> None:
-    written = sum(range.rows or 0 for range in ranges)
-    if deleted > written:
-        raise LoadError(
-            f"load {load.load_id} has written {written:,} rows, but the table has {deleted:,} of its offsets: some are "
-            "not its own, or there twice; nothing is deleted"
-        )
+def _as_list(spans: Spans) -> list[_Span]:
+    return [(tp, start, end) for tp, parts in spans.items() for start, end in parts]
 
 
-def _batched(spans: Sequence[T]) -> Iterator[Sequence[T]]:
+def _batched(spans: Sequence[_Span]) -> Iterator[Sequence[_Span]]:
     return (spans[at : at + _SPANS] for at in range(0, len(spans), _SPANS))
 
 
@@ -168,10 +166,13 @@ def _position_of(table: TableName) -> Table:
     return Table(table.name, MetaData(), *(Column(name) for name in _POSITION), schema=table.schema)
 
 
-def _is_within(table: Table, tp: TopicPartition, start: int, end: int) -> sqlalchemy.ColumnElement[bool]:
-    columns = table.c
-    return sqlalchemy.and_(
-        columns.topic == tp.topic, columns.partition == tp.partition, columns.offset >= start, columns.offset < end
+def _within(table: Table, spans: Iterable[_Span]) -> sqlalchemy.ColumnElement[bool]:
+    topic, partition, offset = table.columns
+    return sqlalchemy.or_(
+        *(
+            sqlalchemy.and_(topic == tp.topic, partition == tp.partition, offset >= start, offset < end)
+            for tp, start, end in spans
+        )
     )
 
 

@@ -146,7 +146,7 @@ def _may_hold(file: TableFile, spans: Spans) -> bool:
 
 
 def _files(table: DeltaTable) -> Iterable[TableFile]:
-    kept = _kept_rows(table)
+    kept = _kept_rows(table)  # empty but where Spark deletes rows
     for row in pa.table(table.get_add_actions(flatten=True)).to_pylist():
         name = unquote(row["path"])
         yield TableFile(
@@ -159,7 +159,7 @@ def _files(table: DeltaTable) -> Iterable[TableFile]:
                 for column, low in _prefixed(row, "min.")
                 if low is not None and row.get(f"max.{column}") is not None
             },
-            keep=next((rows for uri, rows in kept.items() if uri.endswith(f"/{name}")), None) if kept else None,
+            keep=next((rows for uri, rows in kept.get(_last(name), ()) if uri.endswith(f"/{name}")), None),
         )
 
 
@@ -167,13 +167,17 @@ def _prefixed(row: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, Any]]:
     return ((name.removeprefix(prefix), value) for name, value in row.items() if name.startswith(prefix))
 
 
-def _kept_rows(table: DeltaTable) -> dict[str, Any]:
-    """URI of each file with deleted rows → which of its rows count."""
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _kept_rows(table: DeltaTable) -> dict[str, list[tuple[str, Any]]]:
+    """Files with deleted rows: last part of the name → (URI, which of its rows count)."""
     if _DELETED_ROWS not in (table.protocol().reader_features or ()):
         return {}
-    found: dict[str, Any] = {}
+    found: dict[str, list[tuple[str, Any]]] = {}
     for batch in table.deletion_vectors():
         rows = pa.record_batch(batch).to_pydict()
         for uri, keep in zip(rows["filepath"], rows["selection_vector"], strict=True):
-            found[unquote(uri)] = np.array(keep, np.bool_)
+            found.setdefault(_last(unquote(uri)), []).append((unquote(uri), np.array(keep, np.bool_)))
     return found

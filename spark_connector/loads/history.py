@@ -118,6 +118,8 @@ class History:
         """A sentence about the numbers of which nothing is known; None when all are."""
         if not self.forgotten:
             return None
+        if len(self.forgotten) == 1 and self.forgotten[0][0] == self.forgotten[0][1]:
+            return f"The commit log has forgotten what load number {self.forgotten[0][0]} was."
         spans = [str(first) if first == last else f"{first} to {last}" for first, last in self.forgotten]
         return f"The commit log has forgotten what loads number {', '.join(spans)} were."
 

@@ -21,7 +21,7 @@ from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.holdings import Held
 from spark_connector.loads.record import LoadRecord
 
-__all__ = ["BATCH", "OwnRows", "Parts", "Spans", "TableHoldings", "TableRows", "within"]
+__all__ = ["BATCH", "OwnRows", "Parts", "Spans", "TableHoldings", "TableRows", "spans_of", "within"]
 
 BATCH = 16 << 20  # offsets; 128 MiB
 
@@ -68,7 +68,7 @@ class TableHoldings:
 
     def of(self, entries: Sequence[HistoryEntry]) -> Iterator[tuple[HistoryEntry, Held]]:
         for batch in _batches(entries):
-            found = self._collect(_spans(batch))
+            found = self._collect(spans_of(entry.record for entry in batch))
             for entry in batch:
                 yield entry, self._held(entry.record, found)
 
@@ -123,10 +123,10 @@ def _batches(entries: Sequence[HistoryEntry]) -> Iterator[list[HistoryEntry]]:
         yield batch
 
 
-def _spans(entries: Iterable[HistoryEntry]) -> Spans:
+def spans_of(loads: Iterable[LoadRecord]) -> Spans:
     """All that the loads have loaded, loads that follow each other as one span."""
     spans: dict[TopicPartition, list[tuple[int, int]]] = {}
-    ranges = (range for entry in entries for range in entry.record.ranges if range.size)
+    ranges = (range for load in loads for range in load.ranges if range.size)
     for range in sorted(ranges, key=lambda range: (range.tp, range.start)):
         merged = spans.setdefault(range.tp, [])
         if merged and range.start <= merged[-1][1]:

@@ -17,6 +17,8 @@ from broker.errors import ConfigError
 from spark_connector.load import LoadResult, load, recover
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
+from spark_connector.loads.upkeep import history, rewind
+from spark_connector.loads.verify import verify
 from tests.support.broker_process import BrokerProcess
 from tests.support.topic_data import TopicData
 
@@ -34,6 +36,14 @@ class Loads:
     def __call__(self, to: object, **arguments: Any) -> LoadResult:
         common = {"bootstrap_servers": self.data.bootstrap, "topic": self.data.topic, "group": self.group}
         return load(self.spark, to=str(to), **{**common, **arguments})
+
+    def check_verified(self, target: Target, rows: list[int]) -> None:
+        """The loads that stand have so many rows, and every one of them is in the log."""
+        found = verify(target, self.data.bootstrap)
+        assert found.ok, found
+        assert [(load.verdict, sum(count.file_rows for count in load.partitions)) for load in found.loads] == [
+            ("ok", count) for count in rows
+        ]
 
 
 @pytest.fixture
@@ -63,7 +73,13 @@ def test_a_delta_table_takes_load_after_load(loads: Loads, tmp_path: Path) -> No
     loads.data.produce(1)
     with pytest.raises(ConfigError, match=r"partitioned by \['date', 'hour'\]"):
         loads(table, format="delta")
-    assert recover(Target(str(table), loads.group, format="delta")) == []
+    target = Target(str(table), loads.group, format="delta")
+    assert recover(target) == []
+    loads.check_verified(target, [20, 6])
+    assert rewind(target, str(first.load_id)) is not None
+    loads.check_verified(target, [20])
+    assert loads(table, **arguments).rows == 7
+    assert positions(DeltaTable(str(table)).to_pyarrow_table().to_pylist()) == loads.data.positions()
     with pytest.raises(ConfigError, match="is a Delta table"):
         loads(table)
 
@@ -91,6 +107,11 @@ def test_a_database_takes_load_after_load(
     header = {"key": "h", "value": base64.b64encode(b"\x01").decode()}
     assert [row["headers"] for row in rows].count([header]) == 20
     assert [row["headers"] for row in rows].count(None) == 6
+    target = Target(url, loads.group, table=name)
+    loads.check_verified(target, [20, 6])
+    assert rewind(target, history(target).entries[0].record.load_id, delete=True) is not None
+    loads.check_verified(target, [20])
+    assert loads(url, table=name, **arguments).rows == 6
 
 
 def test_bytes_that_are_no_text_fail_the_load_and_leave_nothing(loads: Loads, tmp_path: Path) -> None:

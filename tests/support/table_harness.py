@@ -192,8 +192,10 @@ class DeltaWorld(TableWorld):
 class DatabaseWorld(TableWorld):
     """A table in a database; every statement is a step."""
 
-    def __init__(self, address: DatabaseAddress, group: str, ends: dict[TopicPartition, int] | None = None) -> None:
-        super().__init__(group, {} if ends is None else ends)
+    def __init__(
+        self, address: DatabaseAddress, group: str, ends: dict[TopicPartition, int] | None = None, topic: str = "t"
+    ) -> None:
+        super().__init__(group, {} if ends is None else ends, topic)
         self.address = address
 
     @property

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 import sqlalchemy
 from deltalake import DeltaTable, write_deltalake
 
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.database import open_engine
-from spark_connector.loads.record import LoadRange
+from spark_connector.loads.database_url import DatabaseAddress
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.upkeep import prune, rewind
 from spark_connector.loads.verify import LoadCheck, Verification, verify
 from tests.support.broker_process import BrokerProcess
+from tests.support.deletion_vectors import delete_rows
 from tests.support.table_harness import (
     SCHEMA,
     DatabaseWorld,
@@ -68,6 +74,23 @@ def world(request: pytest.FixtureRequest) -> TableWorld:
 @pytest.fixture
 def verified(data: TopicData) -> Callable[[TableWorld], Verification]:
     return lambda world: verify(world.target, data.bootstrap)
+
+
+class PartitionedWorld(DeltaWorld):
+    """Its table is partitioned by topic and partition."""
+
+    def plan(self, site: Destination) -> LoadRecord | None:
+        record = super().plan(site)
+        return None if record is None else replace(record, partition_by=("topic", "partition"))
+
+    def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
+        for range in record.ranges:
+            sink = pa.BufferOutputStream()
+            rows = pa.Table.from_batches([rows_of(range)]).drop_columns(["topic", "partition"])
+            pyarrow.parquet.write_table(rows, sink)
+            directory = f"{place}/topic={range.topic}/partition={range.partition}"
+            self.output.create(f"{directory}/part-0.parquet", sink.getvalue().to_pybytes())
+        return record.completed({range.tp: range.size for range in record.ranges}, self.output.tree_sizes(place))
 
 
 Verified = Callable[[TableWorld], Verification]
@@ -154,11 +177,9 @@ def test_a_database_without_the_columns_is_unverifiable(sqlite: DatabaseWorld, v
 
 
 def test_a_schema_and_names_to_be_quoted(postgres: str, data: TopicData, verified: Verified) -> None:
-    name = f'weird."T %(x)s {data.topic}"'.replace('"', "")
-    execute_at(postgres, "CREATE SCHEMA IF NOT EXISTS weird")
-    from spark_connector.loads.database_url import DatabaseAddress
-
-    world = loaded(DatabaseWorld(DatabaseAddress.parse(postgres, name), "g"), data)
+    with open_engine(postgres).begin() as connection:
+        connection.execute(sqlalchemy.text("CREATE SCHEMA IF NOT EXISTS weird"))
+    world = loaded(DatabaseWorld(DatabaseAddress.parse(postgres, f"weird.T %(x)s {data.topic}"), "g"), data)
     found = verified(world)
     assert found.ok, found
     assert [load.verdict for load in found.loads] == ["ok", "ok"]
@@ -166,17 +187,12 @@ def test_a_schema_and_names_to_be_quoted(postgres: str, data: TopicData, verifie
     assert [load.verdict for load in verified(world).loads] == ["ok"]
 
 
-def execute_at(url: str, statement: str) -> None:
-    with open_engine(url).begin() as connection:
-        connection.execute(sqlalchemy.text(statement))
-
-
 def test_pruned_loads_are_said_to_be_forgotten(sqlite: DatabaseWorld, verified: Verified) -> None:
     assert prune(sqlite.target, 1) == [1]
     found = verified(sqlite)
     assert found.ok
     assert [load.verdict for load in found.loads] == ["ok"]
-    assert found.notes == ("The commit log has forgotten what loads number 1 were.",)
+    assert found.notes == ("The commit log has forgotten what load number 1 was.",)
 
 
 def test_files_that_are_missing_or_damaged_in_a_delta_table_are_named(delta: DeltaWorld, verified: Verified) -> None:
@@ -205,6 +221,33 @@ def test_a_compacted_delta_table_is_recounted_by_its_rows(
     DeltaTable(delta.output.url).delete(f'"offset" = 7 AND partition = 1 AND {begin_of_partition_1} >= 0')
     wrong = only_mismatch(verified(delta), 2)
     assert any("1 records of the log are not in the table, such as offset 7" in problem for problem in wrong.problems)
+
+
+def test_rows_deleted_by_a_deletion_vector_are_missed(delta: DeltaWorld, verified: Verified, tmp_path: Path) -> None:
+    first, second = (load.load_id for load in verified(delta).loads)
+    delete_rows(Path(delta.output.url.removeprefix("file://")), f"{second}/part-1.parquet", [1, 2])
+    wrong = only_mismatch(verified(delta), 2)
+    assert any("2 records of the log are not in the table, such as offset 7, 8" in p for p in wrong.problems)
+    with pytest.raises(ConfigError, match=f"load {second} cannot be taken back"):
+        rewind(delta.target, first)
+
+
+def test_a_partitioned_delta_table(tmp_path: Path, data: TopicData, verified: Verified) -> None:
+    """Whose files do not hold the columns that their directories are named after; written anew or not."""
+    made = delta_world(tmp_path, begin=False)
+    world = loaded(PartitionedWorld(made.output, "g"), data)
+    assert verified(world).ok
+    table = DeltaTable(made.output.url)
+    table.optimize.compact()
+    found = verified(world)
+    assert found.ok, found
+    assert [load.verdict for load in found.loads] == ["ok"] * 2
+    data.produce(4)
+    world.grow(count=2)
+    world.load()
+    assert rewind(world.target, found.loads[1].load_id) is not None
+    assert world.visible() == [(data.topic, partition, offset) for partition in (0, 1) for offset in range(10)]
+    assert verified(world).ok
 
 
 def test_rows_copied_within_a_delta_table_are_doubled(delta: DeltaWorld, verified: Verified) -> None:
@@ -242,3 +285,16 @@ def test_a_topic_that_was_created_anew_shares_its_offsets_with_the_old(
     again.load()
     found = verified(again)
     assert [load.verdict for load in found.loads] == ["ok"] * 3
+
+
+def test_a_group_that_went_on_in_another_table(sqlite: DatabaseWorld, verified: Verified, data: TopicData) -> None:
+    second = DatabaseWorld(replace(sqlite.address, table="rows2"), sqlite.group, sqlite.ends, data.topic)
+    data.produce(4)
+    second.grow(count=2)
+    second.load()
+    for world in (sqlite, second):
+        found = verified(world)
+        assert found.ok, found
+        assert [load.verdict for load in found.loads] == ["ok"] * 3
+    assert rewind(second.target, found.loads[0].load_id, delete=True) is not None
+    assert (len(sqlite.visible()), second.visible()) == (12, [])
