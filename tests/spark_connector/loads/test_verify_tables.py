@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -248,6 +249,17 @@ def test_a_partitioned_delta_table(tmp_path: Path, data: TopicData, verified: Ve
     assert rewind(world.target, found.loads[1].load_id) is not None
     assert world.visible() == [(data.topic, partition, offset) for partition in (0, 1) for offset in range(10)]
     assert verified(world).ok
+
+
+def test_a_log_without_statistics_is_no_reason_to_look_elsewhere(delta: DeltaWorld, verified: Verified) -> None:
+    """As Spark's checkpoints may be, with delta.checkpoint.writeStatsAsJson=false."""
+    for log in Path(delta.output.url.removeprefix("file://")).glob("_delta_log/*.json"):
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        for action in lines:
+            action.get("add", {}).pop("stats", None)
+        log.write_text("\n".join(map(json.dumps, lines)))
+    found = verified(delta)
+    assert [(load.verdict, load.notes) for load in found.loads] == [("ok", ())] * 2
 
 
 def test_rows_copied_within_a_delta_table_are_doubled(delta: DeltaWorld, verified: Verified) -> None:
