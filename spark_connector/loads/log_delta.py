@@ -222,8 +222,8 @@ class DeltaLoadLog:
             if not files.is_whole(load):
                 raise ConfigError(
                     f"load {load.load_id} cannot be taken back: files that it wrote are no longer in the Delta table "
-                    f"{self._storage.url}, which was rewritten since (OPTIMIZE, DELETE, UPDATE, RESTORE, …), or its log has "
-                    "no statistics that tell"
+                    f"{self._storage.url}, which was rewritten since (OPTIMIZE, DELETE, UPDATE, RESTORE, …), or its "
+                    "log has no statistics that tell"
                 )
             actions += [
                 RemoveAction(file.path, True, now, file.size, dict(file.values)) for file in files.of(load.load_id)
