@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -181,7 +182,9 @@ def work_of(cell: Cell, servers: Servers, directory: Path, number: int) -> Work:
 def _size(directory: Path) -> int:
     """Bytes of the log segments or data files below it; files may come and go meanwhile."""
     size = 0
-    for path in [*directory.rglob("*.log"), *directory.rglob("*.parquet")]:
-        with contextlib.suppress(OSError):
-            size += path.stat().st_size
+    for parent, _, names in os.walk(directory):  # unlike rglob it passes over a directory that goes while it looks
+        for name in names:
+            if name.endswith((".log", ".parquet")):
+                with contextlib.suppress(OSError):
+                    size += os.stat(os.path.join(parent, name)).st_size
     return size
