@@ -14,7 +14,7 @@ from typing import Protocol
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.loads.state import Newest
-from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
 from spark_connector.storage import Storage
 
@@ -103,11 +103,12 @@ class FilesLoadLog:
         return [record for record in map(self.record, self.sequences()) if record is not None]
 
     def append(self, record: LoadRecord) -> None:
-        """The number decides: whoever creates the file first has committed, and has seen the entry before it."""
+        """The number decides: whoever creates the file first has committed, and goes on from the entry before it."""
         number = record.id.sequence
         before = self._store.find(self._group, number - 1) if number > 1 else FilesEntry(self._group, 0, {})
         if before is None:
             raise self._pruned(number)
+        check_expected(self._group, before.offsets, record.expected, record.committed)
         details = {"load": record.without_files().to_json()}
         try:
             self._store.append(FilesEntry(self._group, number, {**before.offsets, **record.committed}, details))

@@ -43,7 +43,16 @@ from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offset_reader import Assigned, OffsetReader
 from spark_connector.storage import Storage, heals_by_waiting, open_storage
 
-__all__ = ["LoadSite", "confirm_topics", "finished_rerun", "open_destination", "open_site", "plan_load", "recover"]
+__all__ = [
+    "LoadSite",
+    "confirm_topics",
+    "finished_rerun",
+    "next_number",
+    "open_destination",
+    "open_site",
+    "plan_load",
+    "recover",
+]
 
 _KNOCK_TIMEOUT = 10.0  # seconds
 
@@ -202,8 +211,8 @@ def _knock(url: str) -> None:
 def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
     """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError."""
     _refuse_foreign_loads(request.target, site)
+    number = next_number(site)
     stored = site.log.offsets()
-    number = site.log.newest().sequence + 1
     known = _topic_ids(site.log)
     if request.from_load is None:
         bounds, ids = _look_up(request.source, stored, known)
@@ -228,6 +237,16 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
         partition_by=request.partition_by,
         topic_ids={**known, **ids},
     )
+
+
+def next_number(site: Destination) -> int:
+    """The number of what is planned next. Asked before anything else is looked up: what others commit meanwhile takes
+    it. What comes before it is published by then, for a repair finishes the newest commit only."""
+    newest = site.log.newest()
+    while not newest.published:
+        site.committer.repair()
+        newest = site.log.newest()
+    return newest.sequence + 1
 
 
 def confirm_topics(request: LoadRequest, record: LoadRecord) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from broker.errors import ConfigError
 from spark_connector.loads.history import History, HistoryEntry, LoadState
-from spark_connector.loads.planner import open_destination
+from spark_connector.loads.planner import next_number, open_destination
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import Target
 from spark_connector.loads.rewind import plan_rewind, standing
@@ -42,9 +42,8 @@ def rewind(
     """
     with open_destination(target.check()) as site:
         site.committer.repair()
-        known = site.history()
-        loads = _standing_without_gap(known, to_load)
-        number = site.log.newest().sequence + 1
+        number = next_number(site)
+        loads = _standing_without_gap(site.history(), to_load)
         plan = plan_rewind(loads, site.log.offsets(), to_load, number=number, delete=delete)
         site.check_rewind(plan)
         if not confirm(plan):
