@@ -235,7 +235,8 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
         ranges=ranges,
         rerun_of=request.from_load,
         partition_by=request.partition_by,
-        topic_ids={**known, **ids},
+        # A re-run leaves the group's offsets alone, and with them the topics that they belong to.
+        topic_ids={**known, **ids} if request.from_load is None else {**ids, **known},
     )
 
 

@@ -142,17 +142,23 @@ def undo_outputs(record: LoadRecord, rewind: Rewind, reach: Callable[[str], Stor
 def _starts(later: Iterable[LoadRecord]) -> dict[TopicPartition, int]:
     starts: dict[TopicPartition, int] = {}
     for load in later:
-        for range in load.ranges:
-            if load.rerun_of is None or range.stored is None:  # else that re-run has left the offsets alone
-                starts.setdefault(range.tp, range.start)
+        for range in _moved(load):
+            starts.setdefault(range.tp, range.start)
     return starts
+
+
+def _moved(load: LoadRecord) -> list[LoadRange]:
+    """The ranges that have moved the group's offsets; a re-run leaves those alone that it has found."""
+    return [range for range in load.ranges if load.rerun_of is None or range.stored is None]
 
 
 def _topic_ids(later: Sequence[LoadRecord]) -> dict[str, str]:
     """Those that the offsets to go back to belong to: of each topic the first that was loaded."""
     ids = dict(later[-1].topic_ids)
     for load in reversed(later):
-        ids.update({range.topic: load.topic_ids[range.topic] for range in load.ranges if range.topic in load.topic_ids})
+        ids.update(
+            {range.topic: load.topic_ids[range.topic] for range in _moved(load) if range.topic in load.topic_ids}
+        )
     return ids
 
 

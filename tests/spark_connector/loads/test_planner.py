@@ -7,6 +7,7 @@ import errno
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -185,3 +186,38 @@ def test_a_service_waits_for_what_heals_by_waiting_only(tmp_path: Path, error: O
         raise error
     assert raised.value.retriable is heals
     assert str(error) in str(raised.value)
+
+
+def test_a_rerun_leaves_the_group_with_the_topics_that_it_has_loaded(
+    admin: Admin, data: TopicData, zookeeper: str, tmp_path: Path
+) -> None:
+    other = TopicData(data.bootstrap, f"{data.topic}-other", partitions=2)
+    other.produce(20)
+
+    def plan(topics: str, **rest: Any) -> LoadRecord:
+        request = LoadRequest.build(
+            Target(str(tmp_path / rest.pop("to", "output")), f"g-{data.topic}", "zookeeper", zookeeper),
+            bootstrap_servers=data.bootstrap,
+            topic=topics,
+            starting_offsets="earliest",
+            max_records=None,
+            write_options={},
+            from_directory=None,
+            **{"options": {}, "from_load": None, **rest},
+        )
+        with open_site(request.target) as site:
+            record = plan_load(request, site)
+            assert record is not None
+            site.log.append(record)
+            site.log.mark_published(record)
+            return record
+
+    both = f"{data.topic},{other.topic}"
+    plan(both)
+    data.produce(2)
+    second = plan(data.topic)
+    created_anew(admin, other, 60)
+    plan(both, from_load=second.load_id, to="again")
+    data.produce(2)
+    with pytest.raises(DataLoss, match=f"{other.topic}-0 was loaded up to offset 10 of a topic that has been deleted"):
+        plan(both)

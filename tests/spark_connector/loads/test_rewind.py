@@ -6,6 +6,7 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,9 @@ def test_a_rewind_is_read_back_as_it_was_written() -> None:
 def test_a_rerun_that_left_the_offsets_alone_does_not_move_them() -> None:
     loads = [a_load(1, 0, 9, None), a_load(2, 0, 9, 9, "g-000001-00000001")]
     assert plan_rewind(loads, {TopicPartition("t", 0): 9}, loads[0].load_id, number=3, delete=False).ranges == ()
+    ids = [replace(load, topic_ids={"t": id_}) for load, id_ in zip([*loads, a_load(3, 0, 5, 9)], "aab", strict=True)]
+    plan = plan_rewind(ids, {TopicPartition("t", 0): 5}, loads[0].load_id, number=4, delete=False)
+    assert (plan.committed, plan.topic_ids) == ({TopicPartition("t", 0): 0}, {"t": "b"})
 
 
 @pytest.mark.parametrize(
