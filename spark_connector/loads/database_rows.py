@@ -157,9 +157,12 @@ def _missing(engine: Engine, table: TableName) -> str | None:
     inspector = sqlalchemy.inspect(engine)
     if not inspector.has_table(table.name, schema=table.schema):
         return f"there is no table {table} any more"
-    there = {column["name"] for column in inspector.get_columns(table.name, schema=table.schema)}
-    missing = [name for name in _POSITION if name not in there]
-    return f"table {table} has no column {', '.join(missing)}: its rows cannot be told apart" if missing else None
+    there = {column["name"]: column["type"] for column in inspector.get_columns(table.name, schema=table.schema)}
+    if missing := [name for name in _POSITION if name not in there]:
+        return f"table {table} has no column {', '.join(missing)}: its rows cannot be told apart"
+    # SQLite would compare such numbers by their digits.
+    texts = [name for name in ("partition", "offset") if isinstance(there[name], sqlalchemy.String)]
+    return f"table {table} has {', '.join(texts)} as text: its rows cannot be told apart" if texts else None
 
 
 def _position_of(table: TableName) -> Table:

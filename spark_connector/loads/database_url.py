@@ -17,7 +17,7 @@ __all__ = ["DatabaseAddress", "is_database_url"]
 
 _DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})
 _SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9]*)(\+[a-z0-9_]+)?://")
-_NAME = re.compile(r"[^\x00-\x1f\"`\[\];]{1,128}")
+_NAME = re.compile(r"[^\x00-\x1f\"`\[\];#]{1,128}")  # a # would make of its end another name, in a load's `output`
 # As SQLAlchemy reads it: a user may hold an @, a password anything but that.
 _PASSWORD = re.compile(r"(?<=://)(?P<user>[^:/]*):(?:[^?]*|[^@]*)@")
 _SECRET = re.compile(

@@ -50,6 +50,11 @@ def test_what_is_no_table_is_refused(to: str) -> None:
         DatabaseAddress.parse(to, None if "#" in to or "sqlite" not in to else "t")
 
 
+def test_a_name_that_would_be_another_in_a_record_is_refused() -> None:
+    with pytest.raises(ConfigError, match="'old#rows' cannot be the name of a table"):
+        DatabaseAddress.parse("postgresql://h/db", "old#rows")
+
+
 @pytest.mark.parametrize(
     ("to", "expected"), [("sqlite:///x", True), ("mysql+pymysql://h/x", True), ("hdfs://h/x", False), ("/data", False)]
 )

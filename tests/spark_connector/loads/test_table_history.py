@@ -313,6 +313,15 @@ def test_a_table_without_the_columns_is_not_rewound(sqlite: DatabaseWorld) -> No
         take_back(sqlite, 1)
 
 
+def test_a_table_that_compares_offsets_as_text_is_not_rewound(sqlite: DatabaseWorld) -> None:
+    execute(sqlite, 'CREATE TABLE other (value BLOB, topic TEXT, partition INTEGER, "offset" TEXT)')
+    execute(sqlite, 'INSERT INTO other SELECT value, topic, partition, "offset" FROM rows')
+    execute(sqlite, "DROP TABLE rows")
+    execute(sqlite, "ALTER TABLE other RENAME TO rows")
+    with pytest.raises(ConfigError, match="cannot be deleted: table rows has offset as text"):
+        take_back(sqlite, 1)
+
+
 def test_a_database_is_pruned_and_loads_go_on(sqlite: DatabaseWorld) -> None:
     assert prune(sqlite.target, 1) == [1, 2]
     found = history(sqlite.target)
