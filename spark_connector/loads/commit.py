@@ -22,7 +22,7 @@ from collections.abc import Callable
 from spark_connector.loads.log import LoadLog
 from spark_connector.loads.owner import intent_of
 from spark_connector.loads.record import LoadError, LoadId, LoadRecord, published_directory
-from spark_connector.loads.rewind import undo_outputs
+from spark_connector.loads.rewind import standing, undo_outputs
 from spark_connector.loads.state import Act, Staged, Step, repair_steps
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
@@ -117,7 +117,7 @@ class LoadCommitter:
 
     def _take(self, step: Step) -> bool:
         """Carry out one step; True when it brought a load to its end."""
-        if step.act is Act.PUBLISH:
+        if step.act is Act.PUBLISH or self._is_unpublished(step):
             self._publish(step.load_id)
             return True
         if step.act is Act.COMMIT:
@@ -130,6 +130,13 @@ class LoadCommitter:
             return False
         self.discard(step.load_id)
         return False
+
+    def _is_unpublished(self, step: Step) -> bool:
+        """Whether this attempt, though its number is not the newest, is what the log has under it: its owner was killed
+        before the rename, and a stream of the same group has committed since."""
+        if step.act is not Act.DISCARD or not self._is_complete(step.load_id):
+            return False
+        return any(record.load_id == step.load_id for record in standing(self._log.records()))
 
     def _publish(self, load_id: str) -> None:
         record = self._log.record(_sequence(load_id))

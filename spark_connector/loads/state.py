@@ -3,6 +3,7 @@
 loads/commit.py gathers the facts (the newest commit, the staged attempts) and carries the steps out, again and again
 until none is left. The rules rest on one invariant: attempts at number N+1 start only after number N is committed
 and published, so only the newest commit can be unpublished, and only attempts at the next number can still succeed.
+(A stream that commits to the same group does not wait: before a discard loads/commit.py asks the log what it would be.)
 
     newest commit not yet published      → publish it: its data is complete, only the rename is missing
     attempt at a number already taken    → discard it: whoever runs it, it can never be committed

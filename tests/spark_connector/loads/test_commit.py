@@ -188,6 +188,21 @@ def test_a_stream_that_commits_to_the_same_files_group_is_respected(worlds: Worl
     assert world.visible() == world.committed() == world.produced()
 
 
+def test_a_load_killed_before_it_was_published_is_not_lost_to_a_stream_that_commits_then(
+    tmp_path: Path, shared_store: ZooKeeperOffsetStore
+) -> None:
+    worlds = Worlds("files", tmp_path, shared_store)
+    commit = next(i for i, step in enumerate(steps_of_a_load(worlds), 1) if step.startswith("append"))
+    world = worlds.fresh()
+    with pytest.raises(Crash):
+        world.load(CrashPoint(commit, before=False))
+    FilesOffsetStore(world.output.below("_offsets")).commit(world.group, {TopicPartition("other", 0): 5})
+    world.grow()
+    world.load()
+    assert world.visible() == world.committed() == world.produced()
+    assert world.leftovers() == []
+
+
 @pytest.mark.parametrize("damage", ["missing", "short"])
 def test_a_sealed_load_whose_files_are_not_all_there_is_not_committed(worlds: Worlds, damage: str) -> None:
     seal = next(i for i, step in enumerate(steps_of_a_load(worlds), 1) if step.endswith("_manifest.json"))
