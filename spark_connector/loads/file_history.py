@@ -59,12 +59,9 @@ def read_history(group: str, output: Storage, log: LoadLog, outputs: Outputs) ->
         entries = [_hidden(entry, log) if entry.record.load_id == newest.load_id else entry for entry in entries]
     oldest = min((record.id.sequence for record in logged if record.load_id in known), default=0)
     entries += [
-        HistoryEntry(
-            LoadRecord.unknown(load_id, output.url, log.kind),
-            _unlogged_state(load_id, oldest),
-            output.url_of(directory),
-        )
+        HistoryEntry(LoadRecord.unknown(load_id, output.url, log.kind), state, output.url_of(directory))
         for load_id, directory in _unlogged(group, known, outputs, output)
+        if (state := _unlogged_state(load_id, oldest, log)) is not None
     ]
     with ThreadPoolExecutor(_READERS) as pool:
         entries = list(pool.map(lambda entry: _with_files(entry, outputs), entries))
@@ -117,10 +114,15 @@ def _unlogged(group: str, known: set[str], outputs: Outputs, output: Storage) ->
     return [(id, place) for id, place in found if id not in known and is_of(group, id)]
 
 
-def _unlogged_state(load_id: str, oldest: int) -> LoadState:
+def _unlogged_state(load_id: str, oldest: int, log: LoadLog) -> LoadState | None:
+    """None for a load that was committed since the log was read: this list is of the moment before."""
     parsed = LoadId.parse(load_id)
-    pruned = parsed is not None and parsed.sequence < oldest
-    return LoadState.PUBLISHED if pruned else LoadState.UNKNOWN
+    if parsed is None:
+        return LoadState.UNKNOWN
+    if parsed.sequence < oldest:
+        return LoadState.PUBLISHED
+    record = log.record(parsed.sequence)
+    return None if record is not None and record.load_id == load_id else LoadState.UNKNOWN
 
 
 def _with_files(entry: HistoryEntry, outputs: Outputs) -> HistoryEntry:

@@ -76,9 +76,11 @@ def test_a_load_whose_rival_was_killed_before_it_showed_its_rows_loses_none(data
     assert loads.visible() == data.positions()
 
 
-@pytest.mark.parametrize("owner", [LoadSite, FilesLoadLog], ids=["history", "offsets"])
+@pytest.mark.parametrize(
+    ("owner", "look"), [(LoadSite, "history"), (FilesLoadLog, "offsets"), (FilesLoadLog, "records")]
+)
 def test_a_load_that_comes_while_a_rewind_is_planned_is_not_left_behind(
-    data: TopicData, tmp_path: Path, owner: type
+    data: TopicData, tmp_path: Path, owner: type, look: str
 ) -> None:
     loads, rival = loads_of(data, tmp_path), loads_of(data, tmp_path)
     first = loads.must_load()
@@ -86,7 +88,7 @@ def test_a_load_that_comes_while_a_rewind_is_planned_is_not_left_behind(
     loads.must_load()
     data.produce(20)
     with pytest.MonkeyPatch.context() as patch:
-        once_after(patch, owner, "history" if owner is LoadSite else "offsets", rival.must_load)
+        once_after(patch, owner, look, rival.must_load)
         with pytest.raises(OffsetConflict):
             rewind(loads.target, first)
     loads.load()
