@@ -61,8 +61,12 @@ def test_a_load_that_comes_while_another_plans_doubles_nothing(data: TopicData, 
     assert loads.visible() == data.positions()
 
 
-def test_a_load_whose_rival_was_killed_before_it_showed_its_rows_loses_none(data: TopicData, tmp_path: Path) -> None:
-    loads, rival = loads_of(data, tmp_path), loads_of(data, tmp_path)
+@pytest.mark.parametrize("kind", ["files", "zookeeper"])
+def test_a_load_whose_rival_was_killed_before_it_showed_its_rows_loses_none(
+    request: pytest.FixtureRequest, data: TopicData, tmp_path: Path, kind: str
+) -> None:
+    zookeeper = None if kind == "files" else request.getfixturevalue("zookeeper")
+    loads, rival = (PlainLoads(data.bootstrap, data.topic, tmp_path, zookeeper=zookeeper) for _ in range(2))
 
     def kill_rival(phase: str, _: LoadRecord | None) -> None:
         if phase == "plan":
