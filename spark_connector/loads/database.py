@@ -206,7 +206,7 @@ class DatabaseCommitter:
         if record.rewind is None:
             self._insert(connection, record)
         else:
-            take_back(connection, undone)
+            take_back(connection, undone, self._log)
 
     def _insert(self, connection: Connection, record: LoadRecord) -> None:
         """Move the rows in. Raises LoadInterrupted when they are not all there any more."""

@@ -107,16 +107,12 @@ def check_take_back(engine: Engine, log: DatabaseLoadLog, rewind: LoadRecord) ->
         reason = _missing(engine, table)
         if reason is not None:
             raise ConfigError(f"the rows of load {loads[0].load_id} cannot be deleted: {reason}")
-        for tp, claim in _claims_on(table, log, schema).outsiders(loads):
-            raise ConfigError(
-                f"the rows of {tp} cannot be deleted: {claim.name} may have rows of offsets {claim.start} to "
-                f"{claim.end - 1} in table {table} too, which look the same"
-            )
+        _refuse_others(_claims_on(table, log, schema), table, loads)
 
 
-def take_back(connection: Connection, loads: Sequence[LoadRecord]) -> None:
+def take_back(connection: Connection, loads: Sequence[LoadRecord], log: DatabaseLoadLog) -> None:
     """Delete the rows of the loads, within the caller's transaction. Raises LoadError when there are more rows at these
-    offsets than the loads have written, for then some are not theirs."""
+    offsets than the loads have written, for then some are not theirs, ConfigError when some may be another load's."""
     schema = sqlalchemy.inspect(connection).default_schema_name
     for name, group in _by_table(loads, schema).items():
         table, deleted = _position_of(name), 0
@@ -129,13 +125,23 @@ def take_back(connection: Connection, loads: Sequence[LoadRecord]) -> None:
                 f"the loads {group[0].load_id} to {group[-1].load_id} have written {written:,} rows, but table {name} "
                 f"has {deleted:,} of their offsets: some are not their own, or there twice; nothing is deleted"
             )
+        # Once more: rows that were there to be deleted were committed together with their load.
+        _refuse_others(_claims_on(name, log, schema, connection), name, group)
 
 
-def _claims_on(table: TableName, log: DatabaseLoadLog, schema: str | None) -> Claims:
+def _refuse_others(claims: Claims, table: TableName, loads: Sequence[LoadRecord]) -> None:
+    for tp, claim in claims.outsiders(loads):
+        raise ConfigError(
+            f"the rows of {tp} cannot be deleted: {claim.name} may have rows of offsets {claim.start} to "
+            f"{claim.end - 1} in table {table} too, which look the same"
+        )
+
+
+def _claims_on(table: TableName, log: DatabaseLoadLog, schema: str | None, within: Connection | None = None) -> Claims:
     """Which loads, of all groups of the database, have rows in the table."""
-    records = log.records_of_all()
+    records = log.records_of_all(within)
     here = [record for record in standing_loads(records) if TableName.of(record, schema) == table]
-    return Claims.of(here, records, log.offsets_of_all())
+    return Claims.of(here, records, log.offsets_of_all(within))
 
 
 def _as_list(spans: Spans) -> list[_Span]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 
 import sqlalchemy
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, String, Table, Text
@@ -87,20 +88,21 @@ class DatabaseLoadLog:
     def records(self) -> list[LoadRecord]:
         return [record for record in self.records_of_all() if record.id.group == self._group]
 
-    def records_of_all(self) -> list[LoadRecord]:
-        """Those of all groups of the database, each group's in order of number."""
+    def records_of_all(self, within: Connection | None = None) -> list[LoadRecord]:
+        """Those of all groups of the database, each group's in order of number; `within` a transaction, as it sees
+        them."""
         if not self._is_there():
             return []
         query = sqlalchemy.select(_LOADS.c.load_id, _LOADS.c.record).order_by(_LOADS.c.group_id, _LOADS.c.sequence)
-        with self._engine.connect() as connection:
+        with self._reading(within) as connection:
             rows = connection.execute(query).all()
         return [LoadRecord.from_bytes(found.encode(), f"load {name} in {self._shown}") for name, found in rows]
 
-    def offsets_of_all(self) -> dict[str, dict[TopicPartition, int]]:
+    def offsets_of_all(self, within: Connection | None = None) -> dict[str, dict[TopicPartition, int]]:
         """Those of all groups."""
         stored: dict[str, dict[TopicPartition, int]] = {}
         if self._is_there():
-            with self._engine.connect() as connection:
+            with self._reading(within) as connection:
                 for group, topic, partition, offset in connection.execute(sqlalchemy.select(_OFFSETS)):
                     stored.setdefault(group, {})[TopicPartition(topic, partition)] = offset
         return stored
@@ -145,6 +147,9 @@ class DatabaseLoadLog:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def _reading(self, within: Connection | None) -> AbstractContextManager[Connection]:
+        return self._engine.connect() if within is None else nullcontext(within)
 
     def _take_number(self, connection: Connection, record: LoadRecord) -> None:
         number = record.id.sequence

@@ -296,6 +296,16 @@ def test_rows_that_may_be_others_are_not_deleted(sqlite: DatabaseWorld) -> None:
         take_back(sqlite, 1)
 
 
+def test_rows_that_another_group_has_loaded_meanwhile_are_not_deleted(sqlite: DatabaseWorld) -> None:
+    execute(sqlite, 'DELETE FROM rows WHERE "offset" >= 3')  # theirs would not be too many
+    other = DatabaseWorld(sqlite.address, "other", {TopicPartition("t", 1): 5})
+    first = entries(sqlite)[0].record.load_id
+    with pytest.raises(ConfigError, match=r"other-000001-\w+ may have rows of offsets 0 to 4 in table rows too"):
+        rewind(sqlite.target, first, delete=True, confirm=lambda plan: other.load() is not None)
+    assert sqlite.visible().count(("t", 1, 4)) == 1
+    assert states(sqlite) == [LoadState.PUBLISHED] * 3
+
+
 def test_more_rows_than_the_loads_have_written_are_not_deleted(sqlite: DatabaseWorld) -> None:
     execute(sqlite, 'INSERT INTO rows SELECT * FROM rows WHERE partition = 0 AND "offset" = 4')
     with pytest.raises(LoadError, match="have written 12 rows, but table rows has 13 of their offsets"):
