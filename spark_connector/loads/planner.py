@@ -348,7 +348,9 @@ def finished_rerun(request: LoadRequest, site: Destination) -> LoadRecord | None
 
 def _refuse_foreign_loads(target: Target, site: Destination) -> None:
     """An output with loads that this commit log knows nothing of would be loaded a second time."""
-    if site.log.newest().sequence == 0 and site.published(target.group):
+    if site.log.newest().sequence or not site.published(target.group):
+        return
+    if site.log.newest().sequence == 0:  # still: they are not a rival's, who was quicker
         raise ConfigError(
             f"{site.url} holds loads of group '{target.group}' that its offsets in {target.offsets} know "
             "nothing of: use the offset store they were made with, another group, or another directory"

@@ -45,11 +45,15 @@ def once_after(patch: pytest.MonkeyPatch, owner: type, name: str, act: Callable[
     patch.setattr(owner, name, looked)
 
 
+@pytest.mark.parametrize("loaded", [True, False], ids=["later", "first"])
 @pytest.mark.parametrize("look", ["offsets", "newest", "sequences"])
-def test_a_load_that_comes_while_another_plans_doubles_nothing(data: TopicData, tmp_path: Path, look: str) -> None:
+def test_a_load_that_comes_while_another_plans_doubles_nothing(
+    data: TopicData, tmp_path: Path, look: str, loaded: bool
+) -> None:
     loads, rival = loads_of(data, tmp_path), loads_of(data, tmp_path)
-    loads.must_load()
-    data.produce(20)
+    if loaded:
+        loads.must_load()
+        data.produce(20)
     patch = pytest.MonkeyPatch()
 
     def begin(phase: str, _: LoadRecord | None) -> None:
