@@ -144,6 +144,12 @@ class DatabaseCommitter:
         missing = [name for name in types if name not in there]
         if missing:
             raise ConfigError(f"{self._address.shown} has no column {', '.join(missing)}: add it, or read without it")
+        for name in ("partition", "offset"):
+            if isinstance(there.get(name), String):
+                raise ConfigError(
+                    f"{self._address.shown}: column {name} is {there[name]} there, by which a load cannot count its "
+                    "rows: make it a column of numbers"
+                )
         for column in columns:
             wanted, found = isinstance(column.type, LargeBinary), there[column.name]
             if wanted != isinstance(found, LargeBinary):

@@ -130,6 +130,10 @@ def test_a_table_with_more_columns_takes_rows(tmp_path: Path) -> None:
     [
         ("value BLOB, topic TEXT", "has no column partition, offset, timestamp"),
         (
+            'value BLOB, topic TEXT, partition INTEGER, "offset" TEXT, timestamp DATETIME',
+            "column offset is TEXT there, by which a load cannot count its rows",
+        ),
+        (
             'value TEXT, topic TEXT, partition INTEGER, "offset" BIGINT, timestamp DATETIME',
             "column value is to be loaded as bytes, but is TEXT there",
         ),
