@@ -47,7 +47,7 @@ class Theirs:
 
     def _run(self) -> None:
         while not self._stopped.is_set():
-            self._consumer.poll(20)
+            self._consumer.poll(500)  # also its time for the commit before it joins: with 20 ms it may never join
             self.share = sorted(TopicPartition(*tp) for tp in self._consumer.assignment())
 
 
