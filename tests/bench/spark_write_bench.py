@@ -1,7 +1,7 @@
 """Spark writes to a topic, against an Arrow writer that throws the rows away.
 
-What the writer is given comes from memory (spark_read_bench.py's ceiling source), in both cases the same; the
-difference is encoding, sending, and with exactly-once delivery the transactions.
+What the writer is given is made by the JVM as it goes, in both cases the same; the difference is encoding, sending,
+and with exactly-once delivery the transactions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from pyspark.sql.types import StructType
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from tests.bench.measure import Row, broker_target
-from tests.bench.spark_common import CHUNK_ROWS, PARTITIONS, alternate, bench_session
-from tests.bench.spark_read_bench import MemorySource
+from tests.bench.spark_common import PARTITIONS, alternate, bench_session, values
 
 ROUNDS = 4
-COUNTS = {100: 1_000_000, 1024: 200_000}
+COUNTS = {100: 4_000_000, 1024: 800_000}
 
 
 class Nowhere(DataSource):
@@ -49,18 +48,21 @@ def run(scale: float = 1.0) -> Iterator[Row]:
     with (
         tempfile.TemporaryDirectory() as directory,
         broker_target(Path(directory) / "data", PARTITIONS) as target,
-        bench_session(MemorySource, Nowhere) as spark,
+        bench_session(Nowhere) as spark,
     ):
         for size, most in COUNTS.items():
-            count = max(int(most * scale) // (PARTITIONS * CHUNK_ROWS), 1) * PARTITIONS * CHUNK_ROWS
+            count = max(int(most * scale), PARTITIONS)
             deliveries = ("at-least-once", "exactly-once")
             for delivery in deliveries:
                 yield _case(spark, target.bootstrap, delivery, size, count)
 
 
 def _case(spark: SparkSession, bootstrap: str, delivery: str, size: int, count: int) -> Row:
-    source = spark.read.format("memory_ceiling").options(rows=count, size=size, keyed="true").load()
-    frame = source.select("key", "value")
+    number = "lpad(cast(id AS string), 13, '0')"
+    text = values(size)[0].as_py().decode()[13:].replace("'", " ")
+    frame = spark.range(count, numPartitions=PARTITIONS).selectExpr(
+        f"cast({number} AS binary) AS key", f"cast(concat({number}, '{text}') AS binary) AS value"
+    )
     topic = f"written-{size}-{delivery}"
     with Cluster(bootstrap) as cluster:
         Admin(cluster).create_topic(topic, PARTITIONS)
