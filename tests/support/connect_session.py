@@ -7,6 +7,7 @@ Arguments: bootstrap servers, a topic to read, one to write to, an empty directo
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import io
 import json
 import sys
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 
 SECRET = "registry-s3cret"
 
+_PATIENCE_S = 270
+
 
 def main(bootstrap: str, topic: str, target: str, directory: str) -> None:
+    faulthandler.dump_traceback_later(_PATIENCE_S, exit=True)  # say where it hangs, while somebody listens
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F  # noqa: N812
 
