@@ -29,7 +29,7 @@ def at(broker: BrokerProcess) -> tuple[str, str]:
 def filled(broker: BrokerProcess, topic: str, group: str) -> str:
     """A topic of two partitions with RECORDS each, of ms 1000, 2000, …; `group` has read 4 of the first."""
     with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
-        Admin(cluster).create_topic(topic, 2)
+        Admin(cluster).create_topic(topic, 2, configs={"retention.ms": "-1"})  # of 1970: a cleaner would take them
         for index in range(RECORDS):
             for partition in (0, 1):
                 producer.send(topic, b"%d" % index, partition=partition, timestamp=(index + 1) * 1000)
