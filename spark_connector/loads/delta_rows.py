@@ -8,7 +8,6 @@ that are no load's. Given to loads/delta.py and loads/log_delta.py. Needs `delta
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
@@ -18,14 +17,13 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.file_rows import Offsets, UnreadableFile, read_offsets
+from spark_connector.loads.file_rows import Offsets, gather_offsets, read_offsets
 from spark_connector.loads.record import LoadFile, LoadId, LoadRecord
 from spark_connector.loads.table_holdings import OwnRows, Parts, Spans
 from spark_connector.storage import Storage
 
 __all__ = ["DeltaFiles", "DeltaRows", "TableFile"]
 
-_READERS = 4  # files at once
 _DELETED_ROWS = "deletionVectors"
 
 
@@ -120,25 +118,12 @@ class DeltaRows:
             yield {tp: [array] for tp, array in offsets.items()}
 
     def _read(self, files: Collection[TableFile], *, strict: bool) -> tuple[dict[TopicPartition, Offsets], list[str]]:
-        held: dict[TopicPartition, list[Offsets]] = {}
-        problems = []
+        def read(file: TableFile) -> dict[TopicPartition, list[Offsets]]:
+            return read_offsets(
+                self._storage, "", file.name, "parquet", given=file.values, keep=file.keep, strict=strict
+            )
 
-        def read(file: TableFile) -> dict[TopicPartition, list[Offsets]] | UnreadableFile:
-            try:
-                return read_offsets(
-                    self._storage, "", file.name, "parquet", given=file.values, keep=file.keep, strict=strict
-                )
-            except UnreadableFile as error:
-                return error
-
-        with ThreadPoolExecutor(_READERS) as pool:
-            for found in pool.map(read, files):
-                if isinstance(found, UnreadableFile):
-                    problems.append(str(found))
-                    continue
-                for tp, arrays in found.items():
-                    held.setdefault(tp, []).extend(arrays)
-        return {tp: np.sort(np.concatenate(arrays)) for tp, arrays in held.items()}, problems
+        return gather_offsets(read, files)
 
 
 def _may_hold(file: TableFile, spans: Spans) -> bool:

@@ -5,23 +5,18 @@ Opened by loads/planner.py's `LoadSite.holdings` for loads/verify.py. Memory: th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-
-import numpy as np
+from collections.abc import Iterator, Mapping, Sequence
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import MANIFEST
 from spark_connector.loads.file_history import Outputs
-from spark_connector.loads.file_rows import Offsets, UnreadableFile, read_offsets
+from spark_connector.loads.file_rows import gather_offsets, read_offsets
 from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.holdings import Held
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
 from spark_connector.storage import Storage
 
 __all__ = ["FileHoldings"]
-
-_READERS = 4  # files at once
 
 
 class FileHoldings:
@@ -63,31 +58,10 @@ class FileHoldings:
         sizes = output.tree_sizes(directory).items()
         files = {name: size for name, size in sizes if not name.rpartition("/")[2].startswith(("_", "."))}
         problems = _check_manifest(record, output.url_of(f"{directory}/{MANIFEST}"), entry, files)
-        held, unreadable = _read(output, directory, record.format, files)
+        held, unreadable = gather_offsets(
+            lambda name: read_offsets(output, directory, name, record.format), sorted(files)
+        )
         return Held(held, (*problems, *unreadable), (hidden,) if entry.state is LoadState.HIDDEN else ())
-
-
-def _read(
-    output: Storage, directory: str, format: str, files: Iterable[str]
-) -> tuple[dict[TopicPartition, Offsets], list[str]]:
-    """The sorted offsets of every partition that the files hold, and what is wrong with files."""
-    held: dict[TopicPartition, list[Offsets]] = {}
-    problems = []
-
-    def read(name: str) -> dict[TopicPartition, list[Offsets]] | UnreadableFile:
-        try:
-            return read_offsets(output, directory, name, format)
-        except UnreadableFile as error:
-            return error
-
-    with ThreadPoolExecutor(_READERS) as pool:
-        for found in pool.map(read, sorted(files)):
-            if isinstance(found, UnreadableFile):
-                problems.append(str(found))
-                continue
-            for tp, arrays in found.items():
-                held.setdefault(tp, []).extend(arrays)
-    return {tp: np.sort(np.concatenate(arrays)) for tp, arrays in held.items()}, problems
 
 
 def _check_manifest(record: LoadRecord, where: str, entry: HistoryEntry, files: Mapping[str, int]) -> list[str]:

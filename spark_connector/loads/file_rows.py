@@ -13,8 +13,9 @@ from __future__ import annotations
 import itertools
 import posixpath
 import zlib
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import fastavro
@@ -30,11 +31,13 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.hadoop_codecs import decompressed
 from spark_connector.storage import Storage
 
-__all__ = ["Offsets", "UnreadableFile", "read_offsets", "sort_rows"]
+__all__ = ["Offsets", "UnreadableFile", "gather_offsets", "read_offsets", "sort_rows"]
 
 Offsets = npt.NDArray[np.int64]
 _Given = Mapping[str, str | None]
+_File = TypeVar("_File")
 
+_FILES_AT_ONCE = 4
 _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 _AVRO_TYPES = {"topic": "string", "partition": "int", "offset": "long"}
 _AVRO_ROWS = 10_000  # of one part
@@ -45,6 +48,29 @@ _CRC_READ = 4 << 20  # bytes
 
 class UnreadableFile(PykafkaError):
     """A file is not what its name says; the text names it."""
+
+
+def gather_offsets(
+    read: Callable[[_File], dict[TopicPartition, list[Offsets]]], files: Iterable[_File]
+) -> tuple[dict[TopicPartition, Offsets], list[str]]:
+    """The sorted offsets of every partition that the files hold, some read at once, and the texts of UnreadableFile."""
+    held: dict[TopicPartition, list[Offsets]] = {}
+    problems = []
+
+    def attempt(file: _File) -> dict[TopicPartition, list[Offsets]] | UnreadableFile:
+        try:
+            return read(file)
+        except UnreadableFile as error:
+            return error
+
+    with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+        for found in pool.map(attempt, files):
+            if isinstance(found, UnreadableFile):
+                problems.append(str(found))
+                continue
+            for tp, arrays in found.items():
+                held.setdefault(tp, []).extend(arrays)
+    return {tp: np.sort(np.concatenate(arrays)) for tp, arrays in held.items()}, problems
 
 
 def read_offsets(
