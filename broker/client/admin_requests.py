@@ -72,12 +72,8 @@ class AdminRequests:
         done: dict[TopicPartition, T] = {}
 
         def ask_the_missing() -> None:
-            by_leader: dict[Node, list[TopicPartition]] = defaultdict(list)
-            for tp in wanted:
-                if tp not in done:
-                    by_leader[self.cluster.leader(tp)].append(tp)
-            for node, tps in by_leader.items():
-                done.update(ask(node, tps))
+            for node, epochs in self.cluster.by_leader([tp for tp in wanted if tp not in done]).items():
+                done.update(ask(node, list(epochs)))
 
         self.cluster.retrying(ask_the_missing)
         return {tp: done[tp] for tp in wanted}

@@ -65,8 +65,10 @@ class TopicAdmin(AdminRequests):
         """Partitions, leaders and replicas of `names` (UnknownTopic if one is missing), or of all topics."""
         if names is None:
             return self.cluster.topics()
+        wanted = list(names)
+        self.cluster.include(wanted)
         self.cluster.invalidate()
-        return {name: self.cluster.topic(name) for name in names}
+        return {name: self.cluster.topic(name) for name in wanted}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Have each partition begin at an offset, `HIGH_WATERMARK` for its end; what it begins at now (KIP-107).

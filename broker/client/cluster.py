@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -117,6 +117,10 @@ class Cluster:
         """The broker that leads `tp`. Raises UnknownTopic; BrokerError `leader_not_available` after retries."""
         return self.retrying(lambda: self._node(self._find_partition(tp).leader, f"the leader of {tp}"))
 
+    def by_leader(self, partitions: Collection[TopicPartition]) -> dict[Node, dict[TopicPartition, int]]:
+        """For each leader what it leads of `partitions`, with the leader epochs. Raises as `leader` does."""
+        return self.retrying(lambda: self._by_leader(partitions))
+
     def leader_epoch(self, tp: TopicPartition) -> int:
         """The epoch under which the leader was chosen; -1 where the broker is too old to say."""
         return self.retrying(lambda: self._find_partition(tp).leader_epoch)
@@ -164,6 +168,14 @@ class Cluster:
     def invalidate(self) -> None:
         """Have the next question ask the cluster: something did not agree with the metadata."""
         self._expires = 0.0
+
+    def include(self, topics: Iterable[str]) -> None:
+        """Have the next question cover all of `topics`: asked for one by one, each asks anew about those before it."""
+        with self._lock:
+            unknown = set(topics) - self._asked - self._metadata.topics.keys()
+            if unknown:
+                self._asked |= unknown
+                self.invalidate()
 
     @property
     def stale(self) -> bool:
@@ -275,6 +287,18 @@ class Cluster:
             found = partitions.get(tp.partition)
             if found is None:
                 raise UnknownTopic(f"topic {tp.topic!r} has {len(partitions)} partitions, but no {tp.partition}")
+        return found
+
+    def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[Node, dict[TopicPartition, int]]:
+        self.include({tp.topic for tp in partitions})
+        topics = self._current().topics
+        found: dict[Node, dict[TopicPartition, int]] = {}
+        for tp in partitions:
+            topic = topics.get(tp.topic)
+            known = topic.partitions.get(tp.partition) if topic is not None else None
+            partition = self._find_partition(tp) if known is None else known
+            leader = self._metadata.brokers.get(partition.leader) or self._node(partition.leader, f"the leader of {tp}")
+            found.setdefault(leader, {})[tp] = partition.leader_epoch
         return found
 
     def _node(self, node_id: int, role: str) -> Node:

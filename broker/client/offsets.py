@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from broker.client.cluster import Cluster
-from broker.client.metadata import Node
+from broker.client.connection import Connection
 from broker.client.settings import isolation_id
 from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
@@ -55,12 +55,9 @@ def list_offsets(
     found: dict[TopicPartition, OffsetAndTimestamp] = {}
 
     def ask_the_missing() -> None:
-        by_leader: dict[Node, list[TopicPartition]] = defaultdict(list)
-        for tp in missing:
-            by_leader[cluster.leader(tp)].append(tp)
         failure: BrokerError | None = None
-        for node, tps in by_leader.items():
-            for tp, answer in _ask(cluster, node, {tp: missing[tp] for tp in tps}, isolation).items():
+        for node, epochs in cluster.by_leader(missing).items():
+            for tp, answer in _ask(cluster.connection(node), missing, epochs, isolation).items():
                 if isinstance(answer, BrokerError):
                     if not answer.retriable:
                         raise answer
@@ -76,24 +73,27 @@ def list_offsets(
 
 
 def _ask(
-    cluster: Cluster, node: Node, timestamps: Mapping[TopicPartition, int], isolation: int
+    connection: Connection,
+    timestamps: Mapping[TopicPartition, int],
+    epochs: Mapping[TopicPartition, int],
+    isolation: int,
 ) -> dict[TopicPartition, OffsetAndTimestamp | BrokerError]:
+    """Of the partitions that `epochs` names, which one broker leads."""
     topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for tp, timestamp in timestamps.items():
-        epoch = cluster.leader_epoch(tp)
-        row = {"partition_index": tp.partition, "timestamp": timestamp, "current_leader_epoch": epoch}
+    for tp, epoch in epochs.items():
+        row = {"partition_index": tp.partition, "timestamp": timestamps[tp], "current_leader_epoch": epoch}
         topics[tp.topic].append(row)
     body = {
         "replica_id": -1,
         "isolation_level": isolation,
         "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
     }
-    connection = cluster.connection(node)
-    if MAX_TIMESTAMP in timestamps.values() and connection.version(ApiKey.LIST_OFFSETS) < _MAX_TIMESTAMP_SINCE:
+    largest = any(row["timestamp"] == MAX_TIMESTAMP for rows in topics.values() for row in rows)
+    if largest and connection.version(ApiKey.LIST_OFFSETS) < _MAX_TIMESTAMP_SINCE:
         raise UnsupportedVersion(f"{connection.address} cannot look for the largest timestamp (Kafka 3.0 and later)")
     answer = connection.request(ApiKey.LIST_OFFSETS, body)
     rows = {TopicPartition(str(t.name), int(p.partition_index)): p for t in answer.topics for p in t.partitions}
-    return {tp: _read(tp, rows.get(tp)) for tp in timestamps}
+    return {tp: _read(tp, rows.get(tp)) for tp in epochs}
 
 
 def _read(tp: TopicPartition, row: Any) -> OffsetAndTimestamp | BrokerError:

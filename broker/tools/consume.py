@@ -212,6 +212,7 @@ def _assign(
 ) -> None:
     """Every partition of the topics, or the one, without a group."""
     topics = [topic] if topic is not None else _matching(consumer, include or "")
+    consumer.cluster.include(topics)
     found = [TopicPartition(name, index) for name in topics for index in consumer.cluster.partitions(name)]
     if partition is not None:
         found = [tp for tp in found if tp.partition == partition]

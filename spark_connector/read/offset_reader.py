@@ -237,6 +237,7 @@ class OffsetReader:
         names = (
             subscription.topics if isinstance(subscription, Subscribe) else {tp.topic for tp in subscription.partitions}
         )
+        self._cluster.include(names)
         self._cluster.invalidate()
         topics = {}
         for name in sorted(names):

@@ -6,14 +6,18 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
-from broker.client.admin import Admin
+from broker.client.admin import Admin, NewTopic
 from broker.client.cluster import Cluster
+from broker.client.connection import Connection
 from broker.client.metadata import UnknownTopic
+from broker.client.offsets import LATEST, list_offsets
 from broker.errors import BrokerError, ConfigError, ConnectionFailed, ErrorCode, PykafkaError
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
@@ -110,6 +114,61 @@ def test_the_error_of_a_failed_bootstrap_lists_every_address_and_why() -> None:
     assert time.monotonic() - started < 5, "a cluster never reached is given up soon"
     for part in (f"127.0.0.1:{first}", f"localhost:{second}", "refused"):
         assert part in str(raised.value)
+
+
+@pytest.fixture
+def metadata_requests(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The topics that each Metadata request asks about."""
+    asked: list[set[str]] = []
+    request = Connection.request
+
+    def spy(connection: Connection, api: ApiKey, body: Mapping[str, Any], **options: Any) -> Any:
+        if api is ApiKey.METADATA:
+            asked.append({topic["name"] for topic in body["topics"] or ()})
+        return request(connection, api, body, **options)
+
+    monkeypatch.setattr(Connection, "request", spy)
+    return asked
+
+
+@pytest.fixture
+def five_topics(broker: BrokerProcess, topic: str) -> list[str]:
+    """Of two partitions each."""
+    names = [f"{topic}-{number}" for number in range(5)]
+    with Cluster(broker.bootstrap) as other:
+        Admin(other).create_topics([NewTopic(name, 2, 1, {}) for name in names])
+    return names
+
+
+def test_many_topics_are_asked_about_in_one_request(
+    cluster: Cluster, five_topics: list[str], metadata_requests: list[set[str]]
+) -> None:
+    """One by one, each would ask anew about all those before it."""
+    cluster.include(five_topics)
+    assert [cluster.partitions(topic) for topic in five_topics] == [[0, 1]] * 5
+    assert metadata_requests == [set(five_topics)]
+    cluster.include(five_topics)
+    assert not cluster.stale, "what is known is not asked for again"
+
+
+def test_offsets_of_many_topics_cost_one_metadata_request(
+    cluster: Cluster, five_topics: list[str], metadata_requests: list[set[str]]
+) -> None:
+    partitions = [TopicPartition(topic, index) for topic in five_topics for index in range(2)]
+    assert list_offsets(cluster, dict.fromkeys(partitions, LATEST)) == dict.fromkeys(partitions, (0, -1))
+    assert metadata_requests == [set(five_topics)]
+
+
+def test_partitions_are_grouped_by_leader(cluster: Cluster, make_topic: TopicMaker) -> None:
+    topic = make_topic(2)
+    partitions = [TopicPartition(topic, index) for index in range(2)]
+    assert cluster.by_leader(partitions) == {cluster.brokers()[0]: {tp: cluster.leader_epoch(tp) for tp in partitions}}
+    with pytest.raises(UnknownTopic, match=f"topic '{topic}' has 2 partitions, but no 7"):
+        cluster.by_leader([*partitions, TopicPartition(topic, 7)])
+    with Cluster(cluster.settings) as other:
+        Admin(other).create_partitions(topic, 3)
+    added = TopicPartition(topic, 2)
+    assert added in cluster.by_leader([added])[cluster.leader(added)], "partitions added later are found"
 
 
 def test_one_connection_per_broker_is_shared(cluster: Cluster) -> None:
