@@ -42,7 +42,8 @@ def print_verified(verified: Verification, as_json: bool) -> None:
         console.print(text, soft_wrap=True, highlight=False, markup=False)
     if verified.ok:
         total = sum(count.file_rows for load in verified.loads for count in load.partitions)
-        console.print(f"{len(verified.loads):,} loads with {total:,} rows agree with what is left of the log.")
+        loads, agree = ("1 load", "agrees") if len(verified.loads) == 1 else (f"{len(verified.loads):,} loads", "agree")
+        console.print(f"{loads} with {total:,} rows {agree} with what is left of the log.")
 
 
 def _numbers(load: LoadCheck) -> tuple[int, int, int, int, int]:

@@ -102,7 +102,7 @@ def test_a_recount_that_fails_ends_with_status_1(loads: PlainLoads) -> None:
     assert [load["verdict"] for load in document["loads"]] == ["mismatch", "ok"]
     assert "part-0.parquet is missing" in document["loads"][0]["problems"]
     one = answer_of("loads", "verify", "--load", ids(loads)[1], *words, *loads.words)
-    assert "1 loads with 100 rows agree" in one
+    assert "1 load with 100 rows agrees" in one
 
 
 def test_a_rewind_asks_first_and_says_what_goes_where(loads: PlainLoads, data: TopicData) -> None:
@@ -181,7 +181,7 @@ def test_loads_into_a_table_have_the_same_history(kind: str, data: TopicData, tm
     said = answer_of(*rewind, stdin=b"y\n")
     assert listed[1]["load_id"] in said
     assert fate in said
-    assert "1 loads with 6 rows agree" in answer_of("loads", "verify", "-b", data.bootstrap, *words)
+    assert "1 load with 6 rows agrees" in answer_of("loads", "verify", "-b", data.bootstrap, *words)
     text = answer_of("loads", *words)
     assert f"rewind to {listed[0]['load_id']}" in text
     if kind == "delta":
