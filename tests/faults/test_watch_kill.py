@@ -13,6 +13,7 @@ import random
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
@@ -40,11 +41,14 @@ class Killed:
     def __init__(self, words: list[str], log: Path) -> None:
         self._words, self._log = words, log
 
-    def run(self, data: TopicData, seconds: float, records: int) -> None:
+    def run(self, data: TopicData, seconds: float, records: int, *, loading: Callable[[], bool] | None = None) -> None:
+        """Kill it so many seconds after its start, or after it was first seen `loading`."""
         with self._log.open("ab") as log, self.start(log) as process:
             producing = threading.Thread(target=data.produce, args=(records,))
             producing.start()
             try:
+                if loading is not None:
+                    eventually(lambda: loading() or process.poll() is not None, 180)
                 process.wait(seconds)
             except subprocess.TimeoutExpired:
                 pass
@@ -109,9 +113,14 @@ def test_the_real_service_under_kill_9(data: TopicData, tmp_path: Path) -> None:
     killed = Killed(words, tmp_path / "log")
     for number in range(12):
         data.produce(20_000)
-        killed.run(data, moments.uniform(3, 25), 3000)
+        before = len(loads.visible())
+
+        def loading(before: int = before) -> bool:
+            return len(loads.visible()) > before
+
+        killed.run(data, moments.uniform(0, 5), 3000, loading=loading if number % 4 else None)  # some while it starts
         check(loads, data)
-        print(f"round {number}: {len(loads.visible())} of {len(data.positions())} rows")
+        print(f"round {number}: {len(loads.visible())} of {len(data.positions())} rows, {before} before")
     with (tmp_path / "log").open("ab") as log, killed.start(log) as process:
         eventually(lambda: len(loads.visible()) == len(data.positions()), 600)
         process.terminate()
