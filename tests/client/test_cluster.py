@@ -6,21 +6,19 @@ import pickle
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
 from broker.client.admin import Admin, NewTopic
 from broker.client.cluster import Cluster
-from broker.client.connection import Connection
 from broker.client.metadata import UnknownTopic
 from broker.client.offsets import LATEST, list_offsets
 from broker.errors import BrokerError, ConfigError, ConnectionFailed, ErrorCode, PykafkaError
-from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
+from tests.support.metadata_requests import record_metadata_requests
 from tests.support.waiting import eventually
 
 QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
@@ -118,17 +116,7 @@ def test_the_error_of_a_failed_bootstrap_lists_every_address_and_why() -> None:
 
 @pytest.fixture
 def metadata_requests(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
-    """The topics that each Metadata request asks about."""
-    asked: list[set[str]] = []
-    request = Connection.request
-
-    def spy(connection: Connection, api: ApiKey, body: Mapping[str, Any], **options: Any) -> Any:
-        if api is ApiKey.METADATA:
-            asked.append({topic["name"] for topic in body["topics"] or ()})
-        return request(connection, api, body, **options)
-
-    monkeypatch.setattr(Connection, "request", spy)
-    return asked
+    return record_metadata_requests(monkeypatch)
 
 
 @pytest.fixture

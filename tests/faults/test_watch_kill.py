@@ -118,7 +118,10 @@ def test_the_real_service_under_kill_9(data: TopicData, tmp_path: Path) -> None:
         def loading(before: int = before) -> bool:
             return len(loads.visible()) > before
 
-        killed.run(data, moments.uniform(0, 5), 3000, loading=loading if number % 4 else None)  # some while it starts
+        if number % 4:
+            killed.run(data, moments.uniform(0, 5), 3000, loading=loading)
+        else:
+            killed.run(data, moments.uniform(3, 25), 3000)  # maybe while it starts
         check(loads, data)
         print(f"round {number}: {len(loads.visible())} of {len(data.positions())} rows, {before} before")
     with (tmp_path / "log").open("ab") as log, killed.start(log) as process:

@@ -19,6 +19,7 @@ from spark_connector.offset_store.base import open_store
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.batch_reader import KafkaBatchReader
 from tests.support.broker_process import BrokerProcess
+from tests.support.metadata_requests import record_metadata_requests
 from tests.support.topics import Topic
 
 MINUTE = 60_000
@@ -235,3 +236,15 @@ def test_keys_and_headers_are_filtered_and_need_not_be_asked_for(broker: BrokerP
     assert rows(made, "offset", filterHeader="type=cli") == [(0,)]
     assert rows(made, "key", filterHeader="type=cl", filterKeyPrefix="order") == [(b"order-3",)]
     assert rows(made, "key", filterHeader="x") == [(b"user-1",)]
+
+
+def test_all_topics_of_a_plan_are_asked_about_at_once(
+    broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = [Topic(broker.bootstrap, f"{topic}-{number}", 1) for number in range(4)]
+    for one in made:
+        one.number(3, 0)
+    names = [one.name for one in made]
+    asked = record_metadata_requests(monkeypatch)
+    assert len(KafkaBatchReader(options(made[0], subscribe=",".join(names))).partitions()) == 4
+    assert asked == [set(names)]
