@@ -28,6 +28,9 @@ PLAIN, TRANSACTIONAL, COPIES, COMPACTED = "plain", "transactional", "copies", "c
 COMMITTED_ONLY = {"isolation.level": "read_committed"}
 THREADS = 32
 JOIN_S = 90
+MOST_BEHIND = 38_000
+"""Records that writers may be ahead of who reads the plain topic: what retention leaves of one partition. A reader that
+gets no core would lose what is beyond, whatever the broker does; and a peak that nobody follows is none."""
 LEAST_RATE = 2_000.0
 """Records per second of a writer that the others leave little at the peak: transactions wait for answers, 40 times a
 second at this rate."""
@@ -82,14 +85,13 @@ class _Load:
 
     def __init__(self, bootstrap: str) -> None:
         self.draining, self.ending = threading.Event(), threading.Event()
-        settings = {"enable.idempotence": True}
+        settings: dict[str, Any] = {"enable.idempotence": True}
+        transactional: dict[str, Any] = {"transactional.id": "t"}
         self.writers: list[Writer] = [
-            Writer("plain", bootstrap, PLAIN, self.draining, acks=1),
-            Writer("idempotent", bootstrap, PLAIN, self.draining, **settings),
+            Writer("plain", bootstrap, PLAIN, self.draining, self._is_far_ahead, acks=1),
+            Writer("idempotent", bootstrap, PLAIN, self.draining, self._is_far_ahead, **settings),
             KeyedWriter("keyed", bootstrap, COMPACTED, self.draining, **settings),
-            TransactionalWriter(
-                "in-transactions", bootstrap, TRANSACTIONAL, self.draining, **{"transactional.id": "t"}
-            ),
+            TransactionalWriter("in-transactions", bootstrap, TRANSACTIONAL, self.draining, **transactional),
         ]
         self.readers: list[GroupReader | Copier] = [
             GroupReader("reader-1", bootstrap, PLAIN, "readers", self.ending),
@@ -104,8 +106,15 @@ class _Load:
         self._leaving: list[Future[None]] = []
         self._staying: list[Future[None]] = []
 
+    def _is_far_ahead(self) -> bool:
+        written, read = self.writers[:2], self.readers[:2]
+        return sum(writer.sent for writer in written) - sum(reader.read for reader in read) > MOST_BEHIND
+
     def start(self) -> None:
+        """The readers first: what is written before they have joined would count as the peak's."""
         self._staying = [self._pool.submit(reader.run) for reader in self.readers]
+        for reader in self.readers:
+            assert reader.joined.wait(JOIN_S), f"{reader.name} has not joined its group"
         self._leaving = [self._pool.submit(writer.run) for writer in self.writers]
 
     def hold(self, peak_s: float, share: float) -> None:

@@ -11,9 +11,9 @@ import itertools
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
+from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from broker.protocol.api_keys import ApiKey
 from tests.support.raw_requests import LATEST, Requests, ask_for, fetch_body
@@ -22,6 +22,7 @@ __all__ = ["VISITORS", "Copier", "GroupReader", "Visitors"]
 
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER of 0 s: close() resets the connection
 ABANDONED_TIMEOUT_MS = 2_000
+SHARE = 2  # partitions of each reader, once all have joined
 BEHIND = 20_000  # records a slow reader is behind the end, some 20 MB
 VISITORS = "visitors-"
 """Groups of this prefix are gone once they have been here; nobody waits for their lag."""
@@ -43,6 +44,11 @@ def _consumer(bootstrap: str, group: str, **settings: object) -> Consumer:
     )
 
 
+def _sets(joined: threading.Event) -> Callable[[Consumer, Sequence[TopicPartition]], None]:
+    """Set it when the reader's share is assigned: the first to join a group has all at first, and loses half."""
+    return lambda _, assigned: joined.set() if len(assigned) == SHARE else None
+
+
 class GroupReader:
     """A member of a group that only counts; commits by itself."""
 
@@ -52,9 +58,10 @@ class GroupReader:
         self.name = name
         self.read = 0
         self.failures: list[str] = []
+        self.joined = threading.Event()
         self._ending = ending
         self._consumer = _consumer(bootstrap, group, **settings)
-        self._consumer.subscribe([topic])
+        self._consumer.subscribe([topic], on_assign=_sets(self.joined))
 
     def run(self) -> None:
         while not self._ending.is_set():
@@ -74,13 +81,15 @@ class Copier:
         self.name = name
         self.read = 0
         self.failures: list[str] = []
+        self.joined = threading.Event()
         self._target = target
         self._ending = ending
         self._consumer = _consumer(
             bootstrap, name, **{"isolation.level": "read_committed", "enable.auto.commit": False}
         )
-        self._consumer.subscribe([source])
+        self._consumer.subscribe([source], on_assign=_sets(self.joined))
         self._producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "transactional.id": name})
+        self._committed: list[int] = []
 
     def run(self) -> None:
         self._producer.init_transactions(30)
@@ -90,16 +99,18 @@ class Copier:
 
     def _copy(self) -> None:
         messages = [m for m in self._consumer.consume(2000, timeout=0.2) if m.error() is None]
-        if not messages:
-            return
+        offsets = self._consumer.position(self._consumer.assignment())
+        positions = [each.offset for each in offsets]
+        if positions == self._committed or max(positions, default=OFFSET_INVALID) == OFFSET_INVALID:
+            return  # an aborted transaction is nothing to copy, but moves the position all the same
         try:
             self._producer.begin_transaction()
             for message in messages:
                 self._producer.produce(self._target, message.value(), message.key())
-            offsets = self._consumer.position(self._consumer.assignment())
             group = self._consumer.consumer_group_metadata()
             self._producer.send_offsets_to_transaction(offsets, group, 30)
             self._producer.commit_transaction(30)
+            self._committed = positions
             self.read += len(messages)
         except KafkaException as failure:
             self.failures.append(str(failure))

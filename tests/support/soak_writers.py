@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -40,12 +41,21 @@ class TokenBucket:
 
 
 class Writer:
-    """Writes to one topic until `ending` is set, then waits for what is under way."""
+    """Writes to one topic until `ending` is set, then waits for what is under way. Pauses while `is_far_ahead()`."""
 
     value_bytes = VALUE_BYTES
 
-    def __init__(self, name: str, bootstrap: str, topic: str, ending: threading.Event, **settings: object) -> None:
+    def __init__(
+        self,
+        name: str,
+        bootstrap: str,
+        topic: str,
+        ending: threading.Event,
+        is_far_ahead: Callable[[], bool] = lambda: False,
+        **settings: object,
+    ) -> None:
         self.name = name
+        self._is_far_ahead = is_far_ahead
         self.bucket = TokenBucket()
         self.sent = 0
         self.failures: list[str] = []
@@ -73,6 +83,9 @@ class Writer:
     def run(self) -> None:
         self.prepare()
         while not self._ending.is_set():
+            if self._is_far_ahead():
+                self._ending.wait(0.01)
+                continue
             self.bucket.take(AT_ONCE)
             self.write()
             self._producer.poll(0)
