@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from broker.client.cluster import Cluster
 from broker.client.fetcher import Fetched
 from broker.client.offsets import EARLIEST, list_offsets
+from broker.client.partition_writer import produce_batches
 from broker.errors import CorruptBatch, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records import native
@@ -161,8 +163,11 @@ class Disk:
     def __init__(self, broker: BrokerProcess, name: str) -> None:
         self.broker = broker
         self.topic = Topic(broker.bootstrap, name)
-        for first in (0, 10, 20):
-            self.topic.number(10, first=first)
+        tens = (numbers(range(first, first + 10)) for first in (0, 10, 20))
+        now = int(time.time() * 1000)
+        batches = [build([Row(now, None, value) for value in values]) for values in tens]
+        with Cluster(broker.bootstrap) as cluster:  # other clients cut batches as their threads get time
+            produce_batches(cluster, TopicPartition(name, 0), batches)
         (self.log,) = broker.data_dir.glob(f"**/{name}-0/*.log")
 
     def batches(self) -> list[bytes]:
