@@ -84,10 +84,12 @@ class Plan:
     every_s: float
     rss_growth_mb: float
     """By the straight line through the second half, for the length of the whole run."""
+    held_share: float
+    """The most of the steady time that a writer may have paused for readers that did not follow."""
 
 
-FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=15)
-FULL = Plan(peak_s=10, steady_s=MINUTES * 60 - 10, every_s=5, rss_growth_mb=10)
+FAST = Plan(peak_s=2, steady_s=14, every_s=1, rss_growth_mb=15, held_share=0.8)
+FULL = Plan(peak_s=10, steady_s=MINUTES * 60 - 10, every_s=5, rss_growth_mb=10, held_share=0.1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +185,7 @@ def _judge(plan: Plan, run: Run) -> None:
     assert late[-1].uncollected == 0
     records_s = sum(run.load["sent"].values()) / (plan.peak_s + plan.steady_s)
     assert max(s.lag for s in late) < SECONDS_BEHIND * records_s
+    assert max(run.load["held_s"].values()) < plan.held_share * plan.steady_s
     sent, read = run.load["sent"], run.load["read"]
     assert read["reader-1"] + read["reader-2"] >= sent["plain"] + sent["idempotent"]
     assert read["committed-1"] >= sent["in-transactions"] * 0.3  # visitors join its group, and take their part

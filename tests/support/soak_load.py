@@ -1,6 +1,7 @@
 """The load of the soak test, in a process of its own: `python -m tests.support.soak_load BOOTSTRAP PEAK_S SHARE`.
 
 All producers first write as fast as they can for PEAK_S seconds; from then on each keeps to SHARE of what it reached.
+Those of the plain topic pause while its readers are too far behind, and say for how long.
 A line of JSON per second tells the state: phase (`peak`, `steady`, `ended`), MB/s asked for, records by client,
 failures. On its standard input the word `drain` ends the writers and those who come and go, `end` (or the end of the
 input) the readers too. tests/faults/test_soak.py starts it through `SoakLoad`.
@@ -150,6 +151,7 @@ class _Load:
             "target_mb_s": round(target / 1e6, 2),
             "sent": {writer.name: writer.sent for writer in self.writers},
             "read": {reader.name: reader.read for reader in self.readers},
+            "held_s": {writer.name: round(writer.held_s, 1) for writer in self.writers},
             "visits": dict(self.visitors.visits),
             "failures": failures,
         }

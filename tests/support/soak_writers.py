@@ -58,6 +58,8 @@ class Writer:
         self._is_far_ahead = is_far_ahead
         self.bucket = TokenBucket()
         self.sent = 0
+        self.held_s = 0.0
+        """Seconds it paused for its readers since it was given a rate: what they would have been behind otherwise."""
         self.failures: list[str] = []
         self._topic = topic
         self._ending = ending
@@ -84,13 +86,19 @@ class Writer:
         self.prepare()
         while not self._ending.is_set():
             if self._is_far_ahead():
-                self._ending.wait(0.01)
+                self._hold()
                 continue
             self.bucket.take(AT_ONCE)
             self.write()
             self._producer.poll(0)
         left = self._producer.flush(60)
         assert left == 0, f"{self.name}: {left} records were not acknowledged within 60 s"
+
+    def _hold(self) -> None:
+        began = time.monotonic()
+        self._ending.wait(0.01)
+        if self.bucket.rate is not None:
+            self.held_s += time.monotonic() - began
 
     def prepare(self) -> None:
         pass
