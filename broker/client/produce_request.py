@@ -18,7 +18,11 @@ __all__ = ["Produced", "produce_request", "produced"]
 
 _HINTS: Final = {
     ErrorCode.message_too_large: "lower batch.size, or raise the topic's max.message.bytes",
+    ErrorCode.invalid_record: "the broker refused the batch and gave no reason; its log may",
 }
+"""For what brokers leave unsaid."""
+
+_SHOWN_RECORD_ERRORS: Final = 3
 
 
 class Produced(NamedTuple):
@@ -57,9 +61,21 @@ def produced(answer: Any) -> dict[TopicPartition, Produced]:
     results = {}
     for topic in answer.responses:
         for row in topic.partition_responses:
-            message = field(row, "error_message") or "; ".join(
-                error.batch_index_error_message or "" for error in field(row, "record_errors", ())
-            )
             tp = TopicPartition(str(topic.name), int(row.index))
-            results[tp] = Produced(row.error_code, int(row.base_offset), to_ms(row.log_append_time), message)
+            results[tp] = Produced(row.error_code, int(row.base_offset), to_ms(row.log_append_time), _said(row))
     return results
+
+
+def _said(row: Any) -> str:
+    """What the broker says of the batch, then of its first bad records (KIP-467). A record is told by its place in the
+    batch, for it has no offset. The text for all may hold those of the records already."""
+    whole = field(row, "error_message") or ""
+    records = field(row, "record_errors") or ()
+    said = [whole] if whole else []
+    for record in records[:_SHOWN_RECORD_ERRORS]:
+        text = record.batch_index_error_message
+        if not text or text not in whole:
+            said.append(f"record {record.batch_index} of the batch: {text or 'refused'}")
+    if len(records) > _SHOWN_RECORD_ERRORS:
+        said.append(f"{len(records)} records in all")
+    return "; ".join(said)

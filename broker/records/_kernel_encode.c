@@ -179,7 +179,7 @@ static uint8_t *write_record(uint8_t *p, const uint8_t *end, const input_t *in, 
 enum { HEADER_SIZE = 61, LENGTH_END = 12, CRC_POSITION = 17, CHECKED = 21 };
 
 typedef struct {
-    long long base_offset, producer_id, base_sequence;
+    long long producer_id, base_sequence;
     int attributes, producer_epoch;
 } header_t;
 
@@ -190,7 +190,7 @@ static void write_header(uint8_t *p, const input_t *in, int64_t batch, const hea
     for (int64_t row = start + 1; row < end; row++)
         newest = in->time[row] > newest ? in->time[row] : newest;
     int64_t sequence = h->base_sequence < 0 ? h->base_sequence : (h->base_sequence + start) & INT32_MAX;
-    p = write_big(p, (uint64_t)(h->base_offset + start), 8);
+    p = write_big(p, 0, 8); /* base offset: the log assigns it */
     p = write_big(p, (uint64_t)(HEADER_SIZE - LENGTH_END + in->sizes[batch]), 4);
     p = write_big(p, UINT32_MAX, 4); /* leader epoch: none */
     *p++ = 2;
@@ -291,7 +291,7 @@ static int open_input(PyObject *key, PyObject *value, PyObject *time, PyObject *
 /* encode(rows, key | None, value, times, headers | None, deltas, room, largest, framed)
  *   -> (list of bytes, first row of each and the number of rows)
  * key, value: (edges, validity | None, data | None, first row). headers: (first header of each row, key, value).
- * framed: (base offset, attributes, producer id, producer epoch, base sequence) for whole batches, not compressed,
+ * framed: (attributes, producer id, producer epoch, base sequence) for whole batches, not compressed,
  * or None for their records alone. Raises OverflowError with the size of a record larger than `largest`. */
 PyObject *encode(PyObject *module, PyObject *args)
 {
@@ -311,8 +311,8 @@ PyObject *encode(PyObject *module, PyObject *args)
             misused("framed is a tuple");
             return NULL;
         }
-        if (!PyArg_ParseTuple(framed, "LiLiL", &header.base_offset, &header.attributes, &header.producer_id,
-                              &header.producer_epoch, &header.base_sequence))
+        if (!PyArg_ParseTuple(framed, "iLiL", &header.attributes, &header.producer_id, &header.producer_epoch,
+                              &header.base_sequence))
             return NULL;
     }
     in.rows = rows;

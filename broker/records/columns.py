@@ -81,7 +81,6 @@ def encode_columns(
     *,
     codec: int = Codec.NONE,
     max_bytes: int = DEFAULT_BATCH_BYTES,
-    base_offset: int = 0,
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
@@ -93,9 +92,11 @@ def encode_columns(
     timestamp: int64 in ms without nulls, or one number for all rows.
     headers: HEADERS_TYPE; null and empty lists both mean none.
     codec: a `Codec`.
-    base_offset: of the first batch; brokers assign their own.
     producer_id, producer_epoch, base_sequence, transactional: of an idempotent or transactional
         producer; the sequence goes on from batch to batch.
+
+    The base offset of every batch is 0, which is all that Kafka takes from a producer (`UnifiedLog`): the log assigns
+    the offsets.
 
     Raises ConfigError for columns of other types or lengths, BrokerError (message_too_large) for a
     row of more than 1 GiB.
@@ -117,5 +118,5 @@ def encode_columns(
             raise ConfigError(f"column {name} has {len(column)} rows, column value {len(value)}")
     if timestamp.null_count:
         raise ConfigError("column timestamp has nulls: fill them, with the time of now for example")
-    options = EncodeOptions(codec, max_bytes, base_offset, producer_id, producer_epoch, base_sequence, transactional)
+    options = EncodeOptions(codec, max_bytes, producer_id, producer_epoch, base_sequence, transactional)
     return encode(key, value, timestamp, headers, options)

@@ -38,7 +38,6 @@ class EncodeOptions:
 
     codec: int
     max_bytes: int
-    base_offset: int
     producer_id: int
     producer_epoch: int
     base_sequence: int
@@ -50,7 +49,7 @@ class EncodeOptions:
 
     def behind(self, rows: int) -> EncodeOptions:
         """The options of what follows after `rows` records."""
-        return replace(self, base_offset=self.base_offset + rows, base_sequence=self.sequence_of(rows))
+        return replace(self, base_sequence=self.sequence_of(rows))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +103,7 @@ def _encode_natively(
     framed = None
     if options.codec == Codec.NONE and native.crc_in_kernel():
         attributes = TRANSACTIONAL_BIT if options.transactional else 0
-        framed = (options.base_offset, attributes, options.producer_id, options.producer_epoch, options.base_sequence)
+        framed = (attributes, options.producer_id, options.producer_epoch, options.base_sequence)
     pairs = None
     if headers is not None:
         edges = np.concatenate(([0], np.cumsum(headers.count)))
@@ -198,7 +197,6 @@ def _frame(
             build_batch(
                 compress(options.codec, sections[index]),
                 count,
-                base_offset=options.base_offset + rows[index],
                 codec=options.codec,
                 base_timestamp=base_timestamps[index],
                 max_timestamp=max_timestamps[index],

@@ -50,7 +50,7 @@ class Kernel(Protocol):
         deltas: int,
         room: int,
         largest: int,
-        framed: tuple[int, int, int, int, int] | None,
+        framed: tuple[int, int, int, int] | None,
         /,
     ) -> tuple[list[bytes], bytes]: ...
 

@@ -24,6 +24,7 @@ from broker.records.key_hash import partitions_of_keys
 from broker.records.record import decode_records
 from tests.bench.measure import Row
 from tests.support.codec_choice import in_turn
+from tests.support.record_batches import follow
 
 CHUNK_BYTES = 4 << 20
 ENCODE_ROWS = 10_000
@@ -86,7 +87,7 @@ def best_rate(count: int, rounds: int, work: Callable[[], object]) -> float:
 
 def _columns_case(case: str, size: int, keyed: bool, codec: Codec, rounds: int) -> list[Row]:
     columns = columns_of(size, keyed, CHUNK_BYTES // size)
-    chunk = b"".join(encode_columns(*columns, codec=codec))
+    chunk = follow(encode_columns(*columns, codec=codec))
     count = decode_columns(chunk).num_rows
     part = Columns(*(None if column is None else column.slice(0, ENCODE_ROWS) for column in columns))
     sections = [bytes(section) for batch in encode_columns(*part) for section in plain_sections(batch_spans(batch))]

@@ -19,6 +19,7 @@ from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, Req
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
+from tests.support.produced_frames import ProducedFrames
 from tests.support.sample_records import CODECS, samples
 
 
@@ -50,6 +51,25 @@ def test_records_arrive_as_they_were_sent(broker: BrokerProcess, make_topic: Top
     received = read_all(broker.bootstrap, topic)
     assert [(r.key, r.value, r.headers) for r in received] == [(s.key, s.value, tuple(s.headers)) for s in sent]
     assert [r.timestamp for r in received] == [1000 + n for n in range(200)]
+
+
+@pytest.mark.parametrize("id_", [None, "id"], ids=["plain", "transactional"])
+def test_kafka_would_take_every_batch_that_is_sent(
+    broker: BrokerProcess, make_topic: TopicMaker, monkeypatch: pytest.MonkeyPatch, id_: str | None
+) -> None:
+    topic = make_topic(2, max_message_bytes="1000")  # so that some go again in halves
+    wire = ProducedFrames(monkeypatch)
+    settings = {"batch.size": 1500, "linger.ms": 20, **({"transactional.id": f"{topic}-id"} if id_ else {})}
+    with Producer(broker.bootstrap, settings) as producer:
+        if id_:
+            producer.init_transactions()
+            producer.begin_transaction()
+        for n in range(200):
+            producer.send(topic, b"v" * 100, partition=n % 2)
+        producer.commit_transaction() if id_ else producer.flush(30)
+    sent = wire.taken_by_kafka()
+    assert len(sent) == 2
+    assert min(len(batches) for batches in sent.values()) > 5
 
 
 def test_a_key_goes_to_the_partition_java_would_choose(

@@ -14,7 +14,7 @@ from broker.records import columns_encode
 from broker.records.batch import HEADER_SIZE, parse_header, verify_batch
 from broker.records.columns import HEADERS_TYPE, decode_columns, encode_columns
 from broker.records.compression import Codec
-from tests.support.record_batches import NOW
+from tests.support.record_batches import NOW, follow
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
@@ -33,33 +33,35 @@ def test_batches_keep_the_limit_and_use_most_of_it(limit: int) -> None:
         assert min(map(len, batches[:-1])) > 0.95 * limit
 
 
-def test_offsets_and_sequences_go_on_from_batch_to_batch() -> None:
-    batches = encode_columns(
-        None, VALUES, NOW, base_offset=50, producer_id=3, producer_epoch=0, base_sequence=2**31 - 100
-    )
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
+@pytest.mark.parametrize("most_bytes", [50_000, 1 << 30])
+def test_every_batch_begins_at_offset_0_and_sequences_go_on(
+    codec: Codec, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(columns_encode, "_MOST_BYTES", most_bytes)
+    batches = encode_columns(None, VALUES, NOW, codec=codec, producer_id=3, producer_epoch=0, base_sequence=2**31 - 100)
     headers = [parse_header(batch) for batch in batches]
-    assert headers[0].base_offset == 50
+    assert len(headers) > 5
+    assert {header.base_offset for header in headers} == {0}
     assert headers[0].base_sequence == 2**31 - 100
     for header, following in itertools.pairwise(headers):
-        assert following.base_offset == header.next_offset
         assert following.base_sequence == (header.last_sequence + 1) % 2**31
 
 
 def test_much_is_written_in_parts_that_go_on_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = decode_columns(b"".join(encode_columns(KEYS, VALUES, NOW, base_sequence=5)))
+    whole = decode_columns(follow(encode_columns(KEYS, VALUES, NOW, base_sequence=5)))
     monkeypatch.setattr(columns_encode, "_MOST_BYTES", 50_000)
     batches = encode_columns(KEYS, VALUES, NOW, base_sequence=5)
-    parts = decode_columns(b"".join(batches))
+    parts = decode_columns(follow(batches))
     assert (parts.key, parts.value, parts.offset) == (whole.key, whole.value, whole.offset)
-    last = parse_header(batches[-1])
-    assert (last.last_sequence, last.last_offset) == (3004, 2999)
+    assert parse_header(batches[-1]).last_sequence == 3004
 
 
 def test_slices_of_larger_arrays_are_read_at_their_offset() -> None:
     headers = pa.array([[{"key": f"h{number}", "value": None}] for number in range(3000)], HEADERS_TYPE)
     timestamps = pa.array(np.arange(3000) + NOW)
     part = [column.slice(1000, 500) for column in (KEYS, VALUES, timestamps, headers)]
-    columns = decode_columns(b"".join(encode_columns(*part)), headers=True)
+    columns = decode_columns(follow(encode_columns(*part)), headers=True)
     assert [columns.key, columns.value, columns.timestamp, columns.headers] == part
 
 

@@ -96,6 +96,13 @@ def committed(at: tuple[str, str], topic: str) -> list[str]:
     return answer_of("consume", "--topic", topic, *arguments, *at).split()
 
 
+def test_the_brokers_reason_is_told(at: tuple[str, str], topic: str) -> None:
+    answer_of("topics", "create", "--topic", topic, "--config", "cleanup.policy=compact", *at)
+    error = error_of("produce", "--topic", topic, *at, stdin=b"a value without a key\n")
+    assert "INVALID_RECORD (87)" in error
+    assert "key" in error.partition("INVALID_RECORD (87)")[2]
+
+
 def test_lines_are_sent_in_transactions(at: tuple[str, str], topic: str, group: str) -> None:
     given = ("--transactional-id", group)
     answer_of("produce", "--topic", topic, *given, "--transaction-size", "2", *at, stdin=b"a\nb\nc\n")

@@ -9,23 +9,26 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.metadata import UnknownTopic
 from broker.client.partitioner import partition_of_key
-from broker.errors import BrokerError, ConfigError
+from broker.client.transactions import end_transaction, init_transactional_id
+from broker.errors import BrokerError, ConfigError, ErrorCode
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.write import rows_writer
 from spark_connector.write.routing import StickyRuns, partitions_of_rows
 from spark_connector.write.rows_writer import RowsWriter, Written
 from tests.support.broker_process import BrokerProcess
 from tests.support.committed_records import committed_records
+from tests.support.produced_frames import ProducedFrames
 from tests.support.topics import Topic
 
 
+@settings(deadline=None)
 @given(st.integers(1, 5), st.lists(st.none() | st.binary(max_size=5), min_size=1, max_size=30), st.data())
 def test_a_row_goes_by_its_partition_then_its_key_then_in_turn(
     partitions: int, keys: list[bytes | None], data: st.DataObject
@@ -68,16 +71,19 @@ class Sink:
     def __init__(self, cluster: Cluster, bootstrap: str) -> None:
         self._cluster, self._bootstrap = cluster, bootstrap
 
-    def write(self, *batches: pa.RecordBatch, **given: str) -> Written:
+    def write(self, *batches: pa.RecordBatch, transactional: bool = False, **given: str) -> Written:
         named = {name.replace("_", "."): value for name, value in given.items()}
         options = parse_write_options({"kafka.bootstrap.servers": self._bootstrap, **named}, stream=False)
-        writer = RowsWriter(self._cluster, options)
+        transaction = init_transactional_id(self._cluster, named["topic"]) if transactional else None
+        writer = RowsWriter(self._cluster, options, transaction=transaction)
         try:
             for batch in batches:
                 writer.write(batch)
             return writer.finish()
         finally:
             writer.close()
+            if transaction is not None:
+                end_transaction(self._cluster, transaction, commit=True)
 
     def read(self, topic: str) -> list[tuple[int, bytes | None, bytes | None]]:
         return [(record.partition, record.key, record.value) for record in committed_records(self._bootstrap, topic)]
@@ -145,6 +151,27 @@ def test_batches_obey_the_topics_limit(sink: Sink, broker: BrokerProcess, topic:
     values = pa.array([f"{number:0500}" for number in range(200)])
     sink.write(pa.record_batch({"value": values}), topic=topic)
     assert [value for _, _, value in sink.read(topic)] == [value.encode() for value in values.to_pylist()]
+
+
+@pytest.mark.parametrize("once", [False, True], ids=["at least once", "exactly once"])
+@pytest.mark.parametrize("codec", ["none", "lz4"])
+def test_kafka_would_take_every_batch_that_is_sent(
+    sink: Sink, broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch, once: bool, codec: str
+) -> None:
+    Topic(broker.bootstrap, topic, 2, max_message_bytes="3000")  # so that some go again in halves
+    wire = ProducedFrames(monkeypatch)
+    values = pa.record_batch({"value": pa.array([f"{number:0100}" for number in range(600)])})
+    sink.write(values, transactional=once, topic=topic, kafka_batch_size="4000", kafka_compression_type=codec)
+    sent = wire.taken_by_kafka()
+    assert len(sent) == 2
+    assert min(len(batches) for batches in sent.values()) > 5
+
+
+def test_what_the_broker_says_of_a_row_reaches_the_user(sink: Sink, broker: BrokerProcess, topic: str) -> None:
+    Topic(broker.bootstrap, topic, 1, cleanup_policy="compact")
+    with pytest.raises(BrokerError, match=f"producing to {topic}-0: .*record 0 of the batch.*key") as raised:
+        sink.write(batch(range(3)), topic=topic)
+    assert raised.value.code is ErrorCode.invalid_record
 
 
 def test_a_row_beyond_the_largest_request_is_said_before_it_is_sent(
