@@ -40,7 +40,13 @@ OPTIONS: tuple[Option, ...] = (
         "Python regular expression that a topic's **whole** name must match (Spark's own source searches inside the "
         "name: there `topic1` also takes `mytopic12`); internal topics are left out",
     ),
-    Option("assign", None, "both", 'partitions as JSON: `{"topicA":[0,1],"topicB":[2]}`'),
+    Option(
+        "assign",
+        None,
+        "both",
+        'partitions as JSON: `{"topicA":[0,1],"topicB":[2]}`. One that does not exist is an error when a query starts '
+        "(Spark's own source leaves it out and says nothing)",
+    ),
     Option(
         "startingOffsets",
         "earliest (batch), latest (stream)",
@@ -62,7 +68,14 @@ OPTIONS: tuple[Option, ...] = (
         "both",
         "where no record is that young: error, or latest to start at the end",
     ),
-    Option("endingOffsets", "latest", "batch", "latest or JSON that names all partitions, -1 latest; exclusive"),
+    Option(
+        "endingOffsets",
+        "latest",
+        "batch",
+        "latest or JSON that names all partitions, -1 latest; exclusive. Beyond the end of a partition: a task waits "
+        "for the records and fails after `kafkaConsumer.pollTimeoutMs`; with `failOnDataLoss` false what is there is "
+        "read at once, with a warning",
+    ),
     Option("endingTimestamp", None, "batch", "milliseconds, for all partitions; no record that young means latest"),
     Option(
         "endingOffsetsByTimestamp",

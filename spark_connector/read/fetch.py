@@ -34,8 +34,6 @@ __all__ = ["decode_fetched", "read_range"]
 _PLAIN_BYTES = 32 << 20
 """Decompressed bytes of one decode: bounds memory where a fetch holds batches that compress very well."""
 
-_ANY_BYTES = 1 << 30
-
 
 def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
     """The records of `planned`, in order. Raises DataLoss, CorruptBatch, BrokerError, RequestTimedOut.
@@ -66,9 +64,11 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
 def decode_fetched(
     maker: BatchMaker, planned: OffsetRange, fetched: Fetched, position: int, *, check_crcs: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one fetch that lie in the range, a bounded number of bytes at a time."""
-    # Which batches are aborted is known only from the start of a fetch on, so such a fetch is decoded in one go.
-    max_bytes = _ANY_BYTES if fetched.aborted else _PLAIN_BYTES
+    """The records of one fetch that lie in the range, a bounded number of bytes at a time.
+
+    The decoder looks at every marker of the fetch, also at those before `low`, so it knows in the middle of a fetch
+    which transactions are aborted.
+    """
     low, end = position, min(fetched.next_offset, planned.until_offset)
     while low < end:
         try:
@@ -79,7 +79,7 @@ def decode_fetched(
                 high=planned.until_offset,
                 check_crcs=check_crcs,
                 aborted=fetched.aborted,
-                max_bytes=max_bytes,
+                max_bytes=_PLAIN_BYTES,
             )
         except CorruptBatch as error:
             raise CorruptBatch(f"{planned.tp} at or after offset {low}, reading {planned}: {error.message}") from error

@@ -21,7 +21,7 @@ from broker.client.metadata import TopicMetadata, UnknownTopic
 from broker.client.offsets import list_offsets
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.errors import ConnectorError
+from spark_connector.errors import ConnectorError, report_data_loss
 from spark_connector.options.range_limit import (
     EARLIEST,
     LATEST,
@@ -98,7 +98,7 @@ class OffsetReader:
         """Where a batch query reads. Raises ConnectorError, ConfigError, PykafkaError."""
         assigned = self.assigned()
         start = self.resolve(self._options.starting, assigned, which="start")
-        end = self.resolve(self._options.ending, assigned, which="end")
+        end = self._there(start, self.resolve(self._options.ending, assigned, which="end"))
         return Bounds(self._filtered(start, end), end, assigned.topic_ids)
 
     def initial(self) -> StreamOffset:
@@ -195,6 +195,24 @@ class OffsetReader:
         named = {tp: offset for tp, offset in wanted.items() if offset < 0}
         return {**wanted, **self._list(named)}
 
+    def _there(self, start: Offsets, end: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """`end`, or with failOnDataLoss=false what there is of it, so that no task waits for what may never come.
+
+        Brokers give no end that is too low: a new leader refuses to until it knows (KIP-207).
+        """
+        if self._options.fail_on_data_loss or not isinstance(self._options.ending, SpecificOffsets):
+            return end
+        latest = self._list(dict.fromkeys(end, LATEST))
+        found = {tp: min(offset, max(latest[tp], start[tp])) for tp, offset in end.items()}
+        for tp in sorted(end):
+            if found[tp] < end[tp]:
+                reason = (
+                    f"Could not read records in offset [{found[tp]}, {end[tp]}) for topic partition {tp}, which option "
+                    f"'endingOffsets' asks for: the partition ends at {latest[tp]}."
+                )
+                report_data_loss("COULD_NOT_READ_OFFSET_RANGE", reason, fail=False)
+        return found
+
     def _filtered(self, start: dict[TopicPartition, int], end: Offsets) -> dict[TopicPartition, int]:
         """`start`, or the first record that is young enough for `filterTimestampFrom`; the end where there is none.
 
@@ -281,6 +299,7 @@ def _exists(tp: TopicPartition, topics: Mapping[str, TopicMetadata], optional: C
     if tp.topic in optional:
         return False
     count = 0 if topic is None else len(topic.partitions)
+    # Spark's own source leaves such a partition out and says nothing.
     raise UnknownTopic(f"topic {tp.topic!r} has {count} partitions, option 'assign' names partition {tp.partition}")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import pickle
 import socket
 import time
@@ -114,6 +115,19 @@ def test_a_start_from_committed_offsets(timed: Topic, kind: str, group: str, tmp
     opened.close()
     ranges = plan(timed, startingOffsets="committed", group=group, **store)
     assert ranges == [(0, 6, 10), (1, 0, 5)], "a partition that was never committed starts at earliest"
+
+
+def test_an_end_beyond_the_end_reads_what_there_is_when_losses_are_allowed(
+    timed: Topic, caplog: pytest.LogCaptureFixture
+) -> None:
+    beyond = {"startingOffsets": per_partition(timed, 3, 7), "endingOffsets": per_partition(timed, 1000, 9)}
+    with caplog.at_level(logging.WARNING, "pykafka.spark"):
+        assert plan(timed, failOnDataLoss="false", **beyond) == [(0, 3, 10)]
+    first, second = (record.getMessage() for record in caplog.records)
+    assert f"[10, 1000) for topic partition {timed.name}-0" in first
+    assert "ends at 10." in first
+    assert f"[7, 9) for topic partition {timed.name}-1" in second
+    assert plan(timed, **beyond) == [(0, 3, 1000), (1, 7, 9)], "else the tasks wait, and fail"
 
 
 def test_tasks_by_min_partitions_and_max_records(timed: Topic) -> None:

@@ -19,6 +19,7 @@ from broker.errors import CorruptBatch, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records import native
 from broker.records.batch import HEADER_SIZE, build_batch, patch_base_offset, walk_batches
+from broker.records.compression import Codec, compress
 from broker.records.control import ControlType, end_transaction_marker
 from spark_connector.errors import DataLoss
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
@@ -26,7 +27,7 @@ from spark_connector.read.arrow import MAX_ROWS, BatchMaker
 from spark_connector.read.fetch import decode_fetched, read_range
 from spark_connector.read.planning import OffsetRange
 from tests.support.broker_process import BrokerProcess
-from tests.support.record_batches import Row, build
+from tests.support.record_batches import Row, build, follow
 from tests.support.sample_records import AWKWARD, CODECS
 from tests.support.source_tree import ROOT
 from tests.support.topics import Topic
@@ -242,6 +243,26 @@ def test_aborted_records_and_markers_are_left_out_and_counted_as_read() -> None:
     ]
 
 
-def transactional(producer_id: int, *values: bytes) -> bytes:
+def test_a_fetch_with_aborted_records_is_decoded_in_parts_of_bounded_memory() -> None:
+    mebibyte, committed, aborted = 1 << 20, 7, 8
+    batches: list[bytes] = []
+    for number in range(100):  # the aborted transaction ends in the middle of the second part
+        producer = aborted if number % 4 == 0 else committed
+        batches.append(transactional(producer, b"%03d" % number + bytes(mebibyte), codec=Codec.LZ4))
+        if number == 50:
+            batches.append(end_transaction_marker(aborted, 0, ControlType.ABORT, 0, 0))
+    log = memoryview(follow(batches))
+    fetched = Fetched(log, len(batches), len(batches), 0, [(aborted, 0)], len(batches))
+    planned = OffsetRange(TopicPartition("t", 0), 0, len(batches))
+    rows, largest = [], 0
+    for batch in decode_fetched(BatchMaker(("value",)), planned, fetched, 0, check_crcs=True):
+        rows += [value.as_py()[:3] for value in batch["value"]]
+        largest = max(largest, batch["value"].buffers()[2].size)
+    assert rows == [b"%03d" % number for number in range(100) if number > 50 or number % 4]
+    assert largest <= 32 * mebibyte
+
+
+def transactional(producer_id: int, *values: bytes, codec: int = Codec.NONE) -> bytes:
     plain = build([Row(0, None, value) for value in values])
-    return build_batch(plain[HEADER_SIZE:], len(values), producer_id=producer_id, producer_epoch=0, transactional=True)
+    records = compress(codec, plain[HEADER_SIZE:])
+    return build_batch(records, len(values), codec=codec, producer_id=producer_id, producer_epoch=0, transactional=True)
