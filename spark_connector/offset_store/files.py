@@ -3,15 +3,17 @@
     <path>/<group>/00000000000000000042.json
     {"version": 1, "group": "flights", "sequence": 42, "offsets": {"flights": {"0": 1200, "1": 977}}}
 
-An entry holds ALL offsets of the group, so only the newest is read; the others are history. A commit creates the next
-number without overwriting, so of two commits at once exactly one wins. Works on every file system of
-`spark_connector.storage`: local, `hdfs://`, object stores with conditional put. `load` writes its commits as such
-entries too (`details`), so a reader can start where a load stopped.
+An entry holds ALL offsets of the group, so only the newest is read; the others are history, of which `commit` keeps a
+hundred entries. A commit creates the next number without overwriting, so of two commits at once exactly one wins. Works
+on every file system of `spark_connector.storage`: local, `hdfs://`, object stores with conditional put. `load` writes
+its commits as such entries too (`details`), so a reader can start where a load stopped; `loads prune` removes those.
 """
 
 from __future__ import annotations
 
 import json
+import logging
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,7 +30,15 @@ from spark_connector.storage import Storage, open_storage
 
 __all__ = ["FilesEntry", "FilesOffsetStore", "open_from_options"]
 
+logger = logging.getLogger("pykafka.spark")
+
 _VERSION = 1
+_KEPT = 100
+"""Entries that `commit` leaves, its own included."""
+
+_MOST_PRUNED = 100
+"""Entries that one commit removes: an older version kept all of them, and a stream does not stall over that."""
+
 _MAX_RETRIES = 100  # lost races in a row before a commit without `expected` gives up
 
 
@@ -71,11 +81,21 @@ class FilesEntry:
             raise OffsetStoreError(f"{where} is not an offset entry: {error!r}") from error
 
 
+@dataclass
+class _Trail:
+    """What one look at the directory told, kept up with by our own commits: the next one need not look again."""
+
+    newest: FilesEntry
+    older: deque[int]
+    """Numbers of the entries before it, the oldest first."""
+
+
 class FilesOffsetStore:
     """Offsets in numbered files under one directory (see the module for the format)."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._trails: dict[str, _Trail] = {}
 
     def read(self, group: str) -> dict[TopicPartition, int]:
         newest = self.newest(group)
@@ -88,18 +108,19 @@ class FilesOffsetStore:
         *,
         expected: Mapping[TopicPartition, int] | None = None,
     ) -> None:
+        trail = None if expected is not None else self._trails.pop(group, None)
         for _ in range(_MAX_RETRIES):
-            newest = self.newest(group) or FilesEntry(group, 0, {})
+            remembered, trail = trail is not None, trail or self._look(group)
+            before = trail.newest
+            merged = {**before.offsets, **offsets}
             if expected is not None:
-                check_expected(group, newest.offsets, expected, offsets)
-            merged = {**newest.offsets, **offsets}
-            if merged == newest.offsets:
+                check_expected(group, before.offsets, expected, offsets)
+            if merged == before.offsets and not remembered:
                 return
-            try:
-                self.append(FilesEntry(group, newest.sequence + 1, merged))
-            except OffsetConflict:
-                continue  # another commit took the number: look again at what is stored now
-            return
+            if merged != before.offsets and self._follow(trail, FilesEntry(group, before.sequence + 1, merged)):
+                self._trails[group] = trail
+                return
+            trail = None  # another commit took the number, or may have: look at what is stored now
         raise OffsetConflict(f"group '{group}': lost {_MAX_RETRIES} races for the next entry in {self._storage.url}")
 
     def close(self) -> None:
@@ -145,6 +166,39 @@ class FilesOffsetStore:
             raise OffsetConflict(
                 f"group '{entry.group}': commit {entry.sequence} in {self._storage.url} was made by another"
             ) from error
+
+    def _look(self, group: str) -> _Trail:
+        older = deque(self.sequences(group))
+        return _Trail(self.entry(group, older.pop()) if older else FilesEntry(group, 0, {}), older)
+
+    def _follow(self, trail: _Trail, entry: FilesEntry) -> bool:
+        """Commit `entry` after the trail's newest; False when that is not the newest any more."""
+        before = trail.newest.sequence
+        try:
+            self.append(entry)
+        except OffsetConflict:
+            return False
+        if before and not self._storage.exists(_path(entry.group, before)):
+            self.remove(entry.group, entry.sequence)  # others are so far ahead that they have pruned it
+            return False
+        if before:
+            trail.older.append(before)
+        trail.newest = entry
+        self._prune(trail)
+        return True
+
+    def _prune(self, trail: _Trail) -> None:
+        """Remove the oldest entries beyond those to keep, up to the first that a stream did not write."""
+        group = trail.newest.group
+        try:
+            for _ in range(min(len(trail.older) + 1 - _KEPT, _MOST_PRUNED)):
+                entry = self.find(group, trail.older[0])
+                if entry is not None and entry.details:
+                    return
+                self.remove(group, trail.older[0])
+                trail.older.popleft()
+        except (OffsetStoreError, OSError) as error:
+            logger.warning("Old offsets of group '%s' in %s could not be removed: %s", group, self._storage.url, error)
 
 
 def _path(group: str, sequence: int) -> str:

@@ -190,7 +190,12 @@ OPTIONS: tuple[Option, ...] = (
         "where `startingOffsets=committed` is read from and a stream reports its progress: zookeeper, files or group "
         "(ours)",
     ),
-    Option("offsetStore.path", None, "both", "directory of the store `files`, any fsspec URL (ours)"),
+    Option(
+        "offsetStore.path",
+        None,
+        "both",
+        "directory of the store `files`, any fsspec URL; it keeps a group's newest 100 commits (ours)",
+    ),
     Option(
         "offsetStore.zookeeper.connect", None, "both", "ensemble of the store `zookeeper`, `host:port,…/chroot` (ours)"
     ),

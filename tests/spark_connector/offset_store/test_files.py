@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
-from spark_connector.storage import open_storage
+from spark_connector.storage import LocalStorage, open_storage
 from tests.support.offset_store_contract import A0, A1, ComparingStoreContract
 
 
@@ -97,3 +98,84 @@ def test_hidden_and_foreign_files_are_not_entries(store: FilesOffsetStore, tmp_p
     for name in (f".{9:020}.json.ab.tmp", "notes.txt", f"{9:020}.json.bak"):
         (tmp_path / "g" / name).write_text("x")
     assert store.read("g") == {A0: 1}
+
+
+def test_the_newest_hundred_entries_are_kept(store: FilesOffsetStore) -> None:
+    for offset in range(1, 131):
+        store.commit("g", {A0: offset})
+    assert store.sequences("g") == list(range(31, 131))
+    assert store.read("g") == {A0: 130}
+
+
+def inherit(path: Path, count: int) -> None:
+    """What an older version left: an entry per micro-batch."""
+    (path / "g").mkdir()
+    for number in range(1, count + 1):
+        (path / "g" / f"{number:020}.json").write_bytes(FilesEntry("g", number, {A0: number}).to_bytes())
+
+
+def test_a_full_directory_is_listed_once_and_emptied_little_by_little(
+    store: FilesOffsetStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inherit(tmp_path, 1000)
+    listed, listing = [], LocalStorage.names
+
+    def names(storage: LocalStorage, path: str) -> list[str]:
+        listed.append(path)
+        return listing(storage, path)
+
+    monkeypatch.setattr(LocalStorage, "names", names)
+    store.commit("g", {A1: 1})
+    left = [len(list((tmp_path / "g").iterdir()))]
+    for offset in range(2, 20):
+        store.commit("g", {A1: offset})
+        left.append(len(list((tmp_path / "g").iterdir())))
+    assert listed == ["g"]
+    assert left[:2] == [901, 802]
+    assert left[-1] == 100
+    assert store.read("g") == {A0: 1000, A1: 19}
+
+
+def test_the_commits_of_loads_are_left_to_them(store: FilesOffsetStore) -> None:
+    store.commit("g", {A0: 1})
+    store.append(FilesEntry("g", 2, {A0: 2}, {"load": {}}))
+    for offset in range(3, 150):
+        store.commit("g", {A0: offset})
+    assert store.sequences("g") == list(range(2, 150))
+
+
+def test_a_commit_that_slept_while_others_pruned_its_place_comes_last(tmp_path: Path) -> None:
+    slow, fast = (FilesOffsetStore(open_storage(str(tmp_path))) for _ in range(2))
+    slow.commit("g", {A0: 1})
+    for offset in range(1, 151):
+        fast.commit("g", {A1: offset})
+    slow.commit("g", {A0: 2})
+    assert FilesOffsetStore(open_storage(str(tmp_path))).read("g") == {A0: 2, A1: 150}
+    slow.commit("g", {A0: 3})
+    assert fast.read("g") == {A0: 3, A1: 150}
+    assert len(fast.sequences("g")) == 100
+
+
+def test_the_same_offsets_again_win_over_those_another_stored_in_between(tmp_path: Path) -> None:
+    one, other = (FilesOffsetStore(open_storage(str(tmp_path))) for _ in range(2))
+    one.commit("g", {A0: 1})
+    other.commit("g", {A0: 2})
+    one.commit("g", {A0: 1})
+    assert other.read("g") == {A0: 1}
+
+
+def test_what_cannot_be_removed_is_told_and_stops_no_commit(
+    store: FilesOffsetStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for offset in range(1, 101):
+        store.commit("g", {A0: offset})
+
+    def refuse(storage: LocalStorage, path: str) -> None:
+        if path.endswith(".json"):
+            raise PermissionError(path)
+
+    monkeypatch.setattr(LocalStorage, "remove", refuse)
+    with caplog.at_level(logging.WARNING, "pykafka.spark"):
+        store.commit("g", {A0: 101})
+    assert store.read("g") == {A0: 101}
+    assert "Old offsets of group 'g'" in caplog.text
