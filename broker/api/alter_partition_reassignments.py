@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from broker.api.context import ApiContext
+from broker.cluster.assignment import check_replication_factor
 from broker.cluster.metadata import ClusterMetadata
 from broker.errors import BrokerError, ErrorCode
 from broker.net.router import Client
@@ -60,6 +61,7 @@ def _assign(
             ErrorCode.invalid_replication_factor, f"{tp} has {len(info.replicas)} replicas, asked for {len(replicas)}"
         )
     if set(replicas) != set(info.replicas):
+        check_replication_factor(len(replicas), f"{tp} on brokers {list(replicas)}")
         raise _refused(f"{tp} stays on brokers {list(info.replicas)}: moving replicas is not supported")
 
 

@@ -2,9 +2,9 @@
 
 Behaviour: acks 0 gets no answer, and its connection is closed when it fails; 1 and all are answered once
 the records are in the log (and, where the topic's flush settings ask for it, on disk). Every partition has
-its own error. With one replica acks=all equals acks=1, unless min.insync.replicas asks for more, which is
-then refused. Clients do not write to internal topics. Records of a transaction are refused when their partition
-is not in it.
+its own error. With one replica acks=all equals acks=1: min.insync.replicas asks for no more replicas than a
+partition has (Kafka's `Partition.effectiveMinIsr`). Clients do not write to internal topics. Records of a
+transaction are refused when their partition is not in it.
 Version notes: 3 is the first with record batches; topic ids (13) are not served.
 """
 
@@ -81,7 +81,7 @@ def _append(
         if tp.topic in INTERNAL_TOPICS:
             raise BrokerError(ErrorCode.invalid_topic_exception, f"{tp.topic} is written by brokers only")
         partition = context.topics.partition(tp)
-        checked = _check(request.body, partition, records)
+        checked = _check(context, request.body, partition, records)
         if is_transactional(checked):
             check_transaction(context, request.version, request.body.transactional_id, tp, checked)
         result = partition.append(checked)
@@ -111,13 +111,25 @@ def _failed(context: ApiContext, index: int, error: BrokerError) -> dict[str, An
     }
 
 
-def _check(body: Any, partition: Partition, records: bytes | None) -> bytes:
+def _check(context: ApiContext, body: Any, partition: Partition, records: bytes | None) -> bytes:
     """The records, if the request may have them appended."""
     if body.acks not in (-1, 0, 1):
         raise BrokerError(ErrorCode.invalid_required_acks, f"acks={body.acks} is not 0, 1 or all")
     needed = partition.log.config.min_insync_replicas
     if body.acks == -1 and needed > 1:
-        raise BrokerError(ErrorCode.not_enough_replicas, f"min.insync.replicas={needed} and one replica is in sync")
+        _check_in_sync(context, partition.tp, needed)
     if not records:
         raise BrokerError(ErrorCode.invalid_record, "the request holds no record batch for this partition")
     return records
+
+
+def _check_in_sync(context: ApiContext, tp: TopicPartition, needed: int) -> None:
+    """Refuse acks=all for a partition that an older broker has made with several replicas: none but ours is in sync."""
+    info = context.topics.metadata.partition(tp)
+    replicas = len(info.replicas) if info is not None else 1
+    if min(needed, replicas) > 1:
+        raise BrokerError(
+            ErrorCode.not_enough_replicas,
+            f"min.insync.replicas={needed}, and of {replicas} replicas the leader alone is in sync: pykafka does not "
+            "replicate records; set min.insync.replicas=1",
+        )

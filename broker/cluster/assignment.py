@@ -11,7 +11,19 @@ from collections.abc import Collection, Mapping, Sequence
 
 from broker.errors import BrokerError, ErrorCode
 
-__all__ = ["assign_replicas", "check_assignment"]
+__all__ = ["assign_replicas", "check_assignment", "check_replication_factor"]
+
+
+def check_replication_factor(factor: int, asked: str) -> None:
+    """Raise BrokerError `invalid_replication_factor` for more than one replica: nobody would copy the records.
+
+    `asked` is what asked for the factor, such as "default.replication.factor=3".
+    """
+    if factor > 1:
+        raise BrokerError(
+            ErrorCode.invalid_replication_factor,
+            f"{asked}: pykafka does not replicate records, so a partition has one replica; use replication factor 1",
+        )
 
 
 def assign_replicas(

@@ -1,6 +1,8 @@
 """The shape of the topics that the broker makes for itself: __consumer_offsets and __transaction_state. Pure.
 
 Used by topics.py when one of them is first needed. Both keep the last record of each key, so they are compacted.
+Each of their partitions has one replica, whatever `offsets.topic.replication.factor` and
+`transaction.state.log.replication.factor` say: the files of most Kafka clusters say 3 (BrokerConfig.load warns).
 """
 
 from __future__ import annotations
@@ -18,7 +20,6 @@ class InternalTopic(NamedTuple):
     """What one is created with."""
 
     partitions: int
-    replication_factor: int
     config: Mapping[str, str]
 
 
@@ -27,13 +28,11 @@ def internal_topic(name: str, config: BrokerConfig) -> InternalTopic | None:
     if name == GROUP_OFFSETS_TOPIC:
         return InternalTopic(
             config.offsets_topic_num_partitions,
-            config.offsets_topic_replication_factor,
             _compacted(config.offsets_topic_segment_bytes),
         )
     if name == TRANSACTION_STATE_TOPIC:
         return InternalTopic(
             config.transaction_state_log_num_partitions,
-            config.transaction_state_log_replication_factor,
             _compacted(config.transaction_state_log_segment_bytes),
         )
     return None

@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from broker.cluster.assignment import assign_replicas, check_assignment
+from broker.cluster.assignment import assign_replicas, check_assignment, check_replication_factor
 from broker.cluster.internal_topics import internal_topic
 from broker.cluster.led_partitions import LedPartitions
 from broker.cluster.metadata import ClusterMetadata, PartitionInfo, Topic
@@ -155,7 +155,7 @@ class Topics:
         if ours is None:
             await self.create(NewTopic(name))
         else:
-            new = NewTopic(name, ours.partitions, ours.replication_factor, {}, ours.config)
+            new = NewTopic(name, ours.partitions, 1, {}, ours.config)
             async with self._changing:
                 await self._create(new, validate_only=False)
 
@@ -193,9 +193,8 @@ class Topics:
         _check_count(count - have)
         brokers = sorted(self.metadata.brokers)
         if assignments is None:
-            factor = len(topic.partitions[0].replicas)
             start = brokers.index(topic.partitions[0].replicas[0]) if topic.partitions[0].replicas[0] in brokers else 0
-            added = assign_replicas(brokers, count - have, factor, start=start, first_partition=have)
+            added = assign_replicas(brokers, count - have, 1, start=start, first_partition=have)
         else:
             if len(assignments) != count - have:
                 raise BrokerError(
@@ -203,6 +202,7 @@ class Topics:
                 )
             named = {have + i: replicas for i, replicas in enumerate(assignments)}
             added = check_assignment(named, brokers, first_partition=have)
+            check_replication_factor(len(added[have]), f"partitions on brokers {list(added[have])}")
         if not validate_only:
             await self._call(self._registry.add_partitions, name, added)
             await self._changed(name)
@@ -357,12 +357,18 @@ class Topics:
                     ErrorCode.invalid_request,
                     "an assignment says how many partitions and replicas there are: leave both counts at -1",
                 )
-            return check_assignment(new.assignment, brokers)
+            checked = check_assignment(new.assignment, brokers)
+            check_replication_factor(len(checked[0]), f"partitions on brokers {list(checked[0])}")
+            return checked
         partitions = self._config.num_partitions if new.partitions == -1 else new.partitions
-        factor = self._config.default_replication_factor if new.replication_factor == -1 else new.replication_factor
         if partitions < 1:
             raise BrokerError(ErrorCode.invalid_partitions, f"a topic needs at least 1 partition, not {partitions}")
         _check_count(partitions)
+        factor, asked = new.replication_factor, f"replication factor {new.replication_factor}"
+        if factor == -1:
+            factor = self._config.default_replication_factor
+            asked = f"default.replication.factor={factor}"
+        check_replication_factor(factor, asked)
         return assign_replicas(brokers, partitions, factor, start=zlib.crc32(new.name.encode()))
 
 

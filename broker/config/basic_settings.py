@@ -33,7 +33,7 @@ class BasicSettings:
     default_replication_factor: int = setting(
         "default.replication.factor",
         1,
-        "Replicas of a topic created without a factor.",
+        "Replicas of a topic created without a factor; above 1 such a topic is refused.",
         group=BASICS,
         check=at_least(1),
     )

@@ -59,6 +59,12 @@ IGNORED_KEYS = frozenset(
 )
 """Keys of an Apache Kafka `server.properties` that mean nothing here: noted in the log, not refused."""
 
+_REPLICATION_FACTORS = {
+    "default.replication.factor": "a topic is refused that is created without a replication factor of its own",
+    "offsets.topic.replication.factor": "__consumer_offsets has one replica",
+    "transaction.state.log.replication.factor": "__transaction_state has one replica",
+}
+_NOT_REPLICATED = "%s=%s: pykafka does not replicate records, and so %s"
 
 TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
     "cleanup.policy": {"log.cleanup.policy": 1},
@@ -117,6 +123,9 @@ class BrokerConfig(
         for name in [n for n in properties if n in IGNORED_KEYS]:
             logger.info("%s has no meaning in pykafka and is ignored", name)
             del properties[name]
+        for name in _REPLICATION_FACTORS & properties.keys():
+            if properties[name].strip() != "1":
+                logger.warning(_NOT_REPLICATED, name, properties[name], _REPLICATION_FACTORS[name])
         own = {key: properties.pop(key) for key in tuple(properties) if key.startswith(LISTENER_PREFIX)}
         config = dataclasses.replace(
             parse_properties(cls, properties), named=frozenset(properties), listener_overrides=own

@@ -67,7 +67,7 @@ class GroupSettings:
     offsets_topic_replication_factor: int = setting(
         "offsets.topic.replication.factor",
         1,
-        "Replicas of __consumer_offsets.",
+        "Taken and not used: __consumer_offsets has one replica.",
         group=GROUPS,
         check=at_least(1),
         type="short",

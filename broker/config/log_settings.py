@@ -119,7 +119,7 @@ class LogSettings:
     min_insync_replicas: int = setting(
         "min.insync.replicas",
         1,
-        "In-sync replicas that acks=all needs.",
+        "In-sync replicas that acks=all needs, at most as many as there are.",
         group=LOG,
         check=at_least(1),
         update=CLUSTER_WIDE,

@@ -59,7 +59,7 @@ class TransactionSettings:
     transaction_state_log_replication_factor: int = setting(
         "transaction.state.log.replication.factor",
         1,
-        "Replicas of __transaction_state.",
+        "Taken and not used: __transaction_state has one replica.",
         group=TRANSACTIONS,
         check=at_least(1),
     )

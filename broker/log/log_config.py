@@ -165,7 +165,11 @@ class LogConfig:
         type="long",
     )
     min_insync_replicas: int = setting(
-        "min.insync.replicas", 1, "In-sync replicas that acks=all needs.", group=REPLICATION, check=at_least(1)
+        "min.insync.replicas",
+        1,
+        "In-sync replicas that acks=all needs, at most as many as there are.",
+        group=REPLICATION,
+        check=at_least(1),
     )
     unclean_leader_election_enable: bool = setting(
         "unclean.leader.election.enable",
