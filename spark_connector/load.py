@@ -79,6 +79,7 @@ def load(
     storage_options: Mapping[str, str] | None = None,
     from_load: str | None = None,
     from_directory: str | None = None,
+    allow_changed_options: bool = False,
     on_phase: Phase | None = None,
 ) -> LoadResult:
     """Load what is new and commit it; see the module.
@@ -91,7 +92,10 @@ def load(
     `<to>/_offsets`), `zookeeper` (`zookeeper_connect`), or `table`, for delta and sql the only one.
     `starting_offsets`: where a partition begins that the group has not loaded yet, earliest or JSON. `max_records`: at
     most so many offsets in this load.
-    `options`: any of the reader's (`kafka.*`, `includeHeaders`, `minPartitions`, `endingTimestamp`, …);
+    `options`: any of the reader's (`kafka.*`, `includeHeaders`, `minPartitions`, `endingTimestamp`, …), of which
+    `kafka.isolation.level` is read_committed by default. Those that decide which records are loaded, and what they
+    become, are kept with each load, and a load of the same group with others is refused unless
+    `allow_changed_options`.
     `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8);
     `storage_options`: fsspec's, for `hdfs://` Hadoop client settings, by default those that the session has under
     `spark.hadoop.`.
@@ -112,6 +116,7 @@ def load(
         from_load=from_load,
         from_directory=from_directory,
         partition_by=partition_by,
+        allow_changed_options=allow_changed_options,
     )
     return run_load(request, lambda: spark, on_phase or _ignore)
 

@@ -76,6 +76,12 @@ def load(
     write_option: Annotated[
         list[str] | None, typer.Option(help="Option of the output format; may be repeated.", metavar="NAME=VALUE")
     ] = None,
+    allow_changed_options: Annotated[
+        bool,
+        typer.Option(
+            "--allow-changed-options", help="Go on although --option reads otherwise than the group's loads so far."
+        ),
+    ] = False,
     conf: Annotated[
         list[str] | None, typer.Option(help="Spark setting; may be repeated.", metavar="NAME=VALUE")
     ] = None,
@@ -122,6 +128,7 @@ def load(
         from_load=from_load,
         from_directory=from_directory,
         partition_by=partition_by,
+        allow_changed_options=allow_changed_options,
     )
     if history_keep is not None and request.format == "delta":
         raise ConfigError(

@@ -84,7 +84,10 @@ def verify_command(
     ] = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(help="Option of the reader, as the loads had it; may be repeated.", metavar="NAME=VALUE"),
+        typer.Option(
+            help="Option of the reader, such as a login; wins over what the loads have kept. May be repeated.",
+            metavar="NAME=VALUE",
+        ),
     ] = None,
 ) -> None:
     """Recount every committed load: its rows against Kafka's log."""
@@ -185,6 +188,7 @@ def _print_entry(entry: HistoryEntry) -> None:
         "directory": entry.directory,
         "rows": f"{record.rows:,}",
         "files": None if entry.files is None else f"{len(entry.files):,} with {entry.bytes or 0:,} bytes",
+        "read with": ", ".join(f"{name}={value}" for name, value in (record.reading or {}).items()) or None,
         "again since": record.rerun_of,
         "process": f"{entry.owner.pid} on {entry.owner.host}" if entry.owner else None,
     }

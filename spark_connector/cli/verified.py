@@ -12,10 +12,6 @@ from spark_connector.loads.verify import LoadCheck, Verification
 
 __all__ = ["print_verified"]
 
-_LEFT_OUT = (
-    "Records that loads were told to leave out (filter…, mode=DROPMALFORMED with its format, kafka.isolation.level) "
-    "are not missing: repeat such options of theirs by --option."
-)
 _STYLES = {"ok": "green", "mismatch": "red", "unverifiable": "yellow"}
 
 
@@ -36,8 +32,6 @@ def print_verified(verified: Verification, as_json: bool) -> None:
     for load in verified.loads:
         for text in (*load.problems, *load.notes):
             console.print(f"{load.load_id}: {text}", soft_wrap=True, highlight=False, markup=False)
-    if any(count.missing for load in verified.loads for count in load.partitions):
-        console.print(_LEFT_OUT, soft_wrap=True, highlight=False, markup=False)
     for text in (*verified.problems, *verified.notes):
         console.print(text, soft_wrap=True, highlight=False, markup=False)
     if verified.ok:

@@ -19,6 +19,7 @@ from broker.errors import BrokerError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.formats.decoders import loaded
 from spark_connector.loads.file_rows import Offsets
+from spark_connector.loads.reading import DEFAULTS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange, keep_offsets
@@ -28,7 +29,8 @@ __all__ = ["Extent", "LogRows"]
 
 _POLICY = "cleanup.policy"
 _FORMATS = ("keyformat", "valueformat", "keyschema", "valueschema", "mode", "sep", "schema.registry.")
-_HEEDED = ("kafka.", "filter", "fetchoffset.", "kafkaconsumer.", "failondataloss")
+_FILTERS = ("filteroffsets", "filtertimestamp", "filterkeyprefix", "filterheader")
+_HEEDED = ("kafka.", *_FILTERS, "fetchoffset.", "kafkaconsumer.", "failondataloss")
 
 
 @dataclass(frozen=True)
@@ -48,12 +50,13 @@ class LogRows:
     """Asks one cluster. A context manager; not for several threads."""
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, str]) -> None:
-        """`options` are the reader's, those that the loads had: `kafka.*`, above all `kafka.isolation.level`,
+        """`options` are the reader's, and win over what a load has kept of its own (`offsets`): `kafka.*`,
         `filter…`, and the formats of a read that drops malformed records. What else a reader can be told says nothing
         about which offsets have a row, and is not looked at."""
-        self._options: SourceOptions = parse_options(_heeded(options, bootstrap_servers), Mode.BATCH)
-        self._decoding: dict[str, SourceOptions] = {}
-        self._cluster = Cluster(self._options.client, create_topics=False)
+        self._given = {name.lower(): value for name, value in options.items()}
+        self._bootstrap = bootstrap_servers
+        self._options: dict[tuple[str, frozenset[tuple[str, str]]], SourceOptions] = {}
+        self._cluster = Cluster(self._parse({}).client, create_topics=False)
         self._extents: dict[TopicPartition, Extent] = {}
         self._compacted: dict[str, bool] = {}
         self._ids: dict[str, str | None] = {}
@@ -73,10 +76,13 @@ class LogRows:
             self._extents[tp] = self._ask_extent(tp)
         return self._extents[tp]
 
-    def offsets(self, tp: TopicPartition, start: int, end: int) -> Iterator[Offsets]:
-        """The offsets of the rows in a range that lies within the extent, ascending, array by array."""
+    def offsets(
+        self, tp: TopicPartition, start: int, end: int, reading: Mapping[str, str] | None = None
+    ) -> Iterator[Offsets]:
+        """The offsets of the rows in a range that lies within the extent, ascending, array by array. `reading`: what
+        the load has kept of its options (loads/reading.py)."""
         if start < end:
-            options = self._options_for(tp.topic)
+            options = self._options_for(tp.topic, reading or {})
             for part in keep_offsets([OffsetRange(tp, start, end)], options.filters):
                 for batch in read_range(options, part):
                     if batch.num_rows:
@@ -92,11 +98,17 @@ class LogRows:
                 self._compacted[topic] = True
         return self._compacted[topic]
 
-    def _options_for(self, topic: str) -> SourceOptions:
+    def _parse(self, reading: Mapping[str, str]) -> SourceOptions:
+        kept = {name.lower(): value for name, value in {**DEFAULTS, **reading}.items()}
+        return parse_options(_heeded({**kept, **self._given}, self._bootstrap), Mode.BATCH)
+
+    def _options_for(self, topic: str, reading: Mapping[str, str]) -> SourceOptions:
         """With the schemas themselves, where values are decoded to see which are dropped."""
-        if topic not in self._decoding:
-            self._decoding[topic] = replace(self._options, formats=loaded(self._options.formats, (topic,)))
-        return self._decoding[topic]
+        key = topic, frozenset(reading.items())
+        if key not in self._options:
+            options = self._parse(reading)
+            self._options[key] = replace(options, formats=loaded(options.formats, (topic,)))
+        return self._options[key]
 
     def _id(self, topic: str) -> str | None:
         if topic not in self._ids:
@@ -116,8 +128,8 @@ class LogRows:
 
 
 def _heeded(options: Mapping[str, str], bootstrap_servers: str) -> dict[str, str]:
-    """What of `options` says which offsets have a row."""
-    given = {name.lower(): value for name, value in options.items()}
+    """What of `options`, names in lower case, says which offsets have a row."""
+    given = options
     drops = given.get("mode", "").strip().upper() == "DROPMALFORMED"
     names = _HEEDED + _FORMATS if drops else _HEEDED
     decoded = [name for name in ("key", "value") if drops and f"{name}format" in given]

@@ -12,7 +12,7 @@ import itertools
 import secrets
 import socket
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ from spark_connector.loads.history import History
 from spark_connector.loads.holdings import Holdings
 from spark_connector.loads.log import FilesLoadLog, LoadLog
 from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun, refuse_other_topics
+from spark_connector.loads.reading import describe_changes
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.rewind import standing
@@ -77,6 +78,11 @@ class LoadSite:
         before = self.log.record(number) if number else None
         if before is None or before.output != self.url or before.rewind is not None or before.rows == 0:
             return
+        if before.format != record.format:
+            raise ConfigError(
+                f"{self.url} holds loads in {before.format} so far, not in {record.format}, and nobody could read both "
+                "as one: keep the format, or use another directory"
+            )
         if before.partition_by != record.partition_by:
             raise ConfigError(
                 f"{self.url} is partitioned by {', '.join(before.partition_by) or 'nothing'} so far, not by "
@@ -213,7 +219,9 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
     _refuse_foreign_loads(request.target, site)
     number = next_number(site)
     stored = site.log.offsets()
-    known = _topic_ids(site.log)
+    newest = _newest_record(site.log)
+    known = newest.topic_ids if newest else {}
+    _refuse_changed_reading(request, [newest] if newest else [])
     if request.from_load is None:
         bounds, ids = _look_up(request.source, stored, known)
         ranges = plan_ranges(
@@ -221,6 +229,7 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
         )
     else:
         loads = _loads_since(request, site)
+        _refuse_changed_reading(request, loads)
         ids = _current_ids(request.source)
         refuse_other_topics(loads, ids)
         ranges = plan_rerun(loads, stored)
@@ -237,6 +246,7 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
         partition_by=request.partition_by,
         # A re-run leaves the group's offsets alone, and with them the topics that they belong to.
         topic_ids={**known, **ids} if request.from_load is None else {**ids, **known},
+        reading=request.reading,
     )
 
 
@@ -260,12 +270,26 @@ def confirm_topics(request: LoadRequest, record: LoadRecord) -> None:
         raise LoadInterrupted(f"load {record.load_id}: {error.message}") from error
 
 
-def _topic_ids(log: LoadLog) -> Mapping[str, str]:
-    """The ids of the topics as the group has loaded them; a log that has forgotten its newest load knows none."""
+def _newest_record(log: LoadLog) -> LoadRecord | None:
+    """The newest that the log still holds; an entry of a stream in it is none."""
     newest = log.newest().sequence
     numbers = itertools.chain([newest], (number for number in reversed(log.sequences()) if number != newest))
     records = (log.record(number) for number in numbers if number)
-    return next((record.topic_ids for record in records if record is not None), {})
+    return next((record for record in records if record is not None), None)
+
+
+def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -> None:
+    """A group whose loads choose or decode records differently holds what nobody can tell by looking at it."""
+    if request.allow_changed_options:
+        return
+    for load in loads:
+        changes = "" if load.reading is None else describe_changes(load.reading, request.reading)
+        if changes:
+            raise ConfigError(
+                f"load {load.load_id} of group '{load.id.group}' was read with other options; this one has {changes}. "
+                "Keep the options, use a new group with a directory or table of its own, or say that the group goes on "
+                "with these: allow_changed_options (--allow-changed-options)"
+            )
 
 
 def _current_ids(options: SourceOptions, optional: Collection[str] = ()) -> Mapping[str, str]:
@@ -277,7 +301,7 @@ def _current_ids(options: SourceOptions, optional: Collection[str] = ()) -> Mapp
 
 
 def _look_up(
-    options: SourceOptions, known: Collection[TopicPartition], known_ids: Mapping[str, str]
+    options: SourceOptions, known: Mapping[TopicPartition, int], known_ids: Mapping[str, str]
 ) -> tuple[Bounds, Mapping[str, str]]:
     """Ask the brokers for the bounds and the ids of the topics; the start the user gave is looked up only when there is
     a partition that needs it."""
@@ -286,6 +310,7 @@ def _look_up(
         assigned = reader.assigned()
         earliest = reader.earliest(assigned.partitions)
         latest = reader.resolve(Position.LATEST, assigned, which="end")
+        latest |= _unstable(options, {tp: known[tp] for tp in known.keys() & latest.keys() if known[tp] > latest[tp]})
         starts = earliest
         new = replace(assigned, partitions=tuple(tp for tp in assigned.partitions if tp not in known))
         if new.partitions and options.starting is not Position.EARLIEST:
@@ -297,6 +322,20 @@ def _look_up(
         return Bounds(earliest, latest, starts, ends, recreated), ids
     finally:
         reader.close()
+
+
+def _unstable(options: SourceOptions, beyond: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Of stored offsets `beyond` the last stable one those that the log reaches all the same: loads that read
+    uncommitted records have got there, and an open transaction lies behind them."""
+    if not beyond or options.client.isolation_level == "read_uncommitted":
+        return {}
+    client = replace(options.client, isolation_level="read_uncommitted")
+    reader = OffsetReader(replace(options, client=client), CommittedOffsets(options))
+    try:
+        ends = reader.resolve(Position.LATEST, reader.assigned(), which="end")
+    finally:
+        reader.close()
+    return {tp: offset for tp, offset in beyond.items() if offset <= ends.get(tp, -1)}
 
 
 def _starting(given: OffsetRangeLimit, new: Assigned, is_first: bool) -> OffsetRangeLimit:

@@ -126,6 +126,8 @@ class LoadRecord:
 
     `topic_ids` holds the id of every topic that the group has loaded so far, this load included (KIP-516), where the
     brokers give ids: by them the next load sees that a topic was created anew, however long its log is by then.
+    `reading` are the reader's options that decide which records are loaded and what they become (loads/reading.py);
+    None in records that were made before loads kept them.
     """
 
     load_id: str
@@ -139,6 +141,7 @@ class LoadRecord:
     rewind: Rewind | None = None
     partition_by: tuple[str, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    reading: Mapping[str, str] | None = None
 
     @classmethod
     def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
@@ -198,7 +201,8 @@ class LoadRecord:
             files = tuple(LoadFile(**file) for file in document["files"])
             fields["rewind"] = _rewind(document.get("rewind"))
             fields["partition_by"] = tuple(map(str, document.get("partition_by", ())))
-            fields["topic_ids"] = {str(topic): str(id_) for topic, id_ in document.get("topic_ids", {}).items()}
+            fields["topic_ids"] = _texts(document.get("topic_ids", {}))
+            fields["reading"] = None if document.get("reading") is None else _texts(document["reading"])
             record = cls(**fields, ranges=ranges, rerun_of=document["rerun_of"], files=files)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LoadError(f"{where} is not the record of a load: {error!r}") from error
@@ -212,6 +216,10 @@ class LoadRecord:
             return cls.from_json(json.loads(data), where)
         except ValueError as error:
             raise LoadError(f"{where} is not JSON: {error}") from error
+
+
+def _texts(document: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): str(value) for name, value in document.items()}
 
 
 def _rewind(document: Mapping[str, Any] | None) -> Rewind | None:

@@ -7,7 +7,7 @@ missed, and only a log that is not compacted can say that a row is one too many.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -80,8 +80,15 @@ class PartitionCount:
         return f", such as offset {', '.join(map(str, self.examples))}" if self.examples else ""
 
 
-def recount(range: LoadRange, held: Offsets, log: LogRows, topic_id: str | None = None) -> PartitionCount:
-    """Compare the sorted offsets `held` of the rows with the log of the topic that has `topic_id`, when that is known.
+def recount(
+    range: LoadRange,
+    held: Offsets,
+    log: LogRows,
+    topic_id: str | None = None,
+    reading: Mapping[str, str] | None = None,
+) -> PartitionCount:
+    """Compare the sorted offsets `held` of the rows with the log of the topic that has `topic_id`, when that is known,
+    read as `reading` says (loads/reading.py).
 
     Raises what reading the log raises."""
     tp = range.tp
@@ -92,7 +99,7 @@ def recount(range: LoadRange, held: Offsets, log: LogRows, topic_id: str | None 
     low, high = log.extent(tp, topic_id).overlap(range.start, range.end)
     log_rows, missing, extra = 0, 0, 0
     examples = held[~is_first][:_EXAMPLES].tolist()
-    for lacking, surplus, count in _differences(inside, log, tp, low, high):
+    for lacking, surplus, count in _differences(inside, log.offsets(tp, low, high, reading), low, high):
         log_rows += count
         missing += len(lacking)
         extra += len(surplus)
@@ -119,11 +126,11 @@ def recount(range: LoadRange, held: Offsets, log: LogRows, topic_id: str | None 
 
 
 def _differences(
-    held: Offsets, log: LogRows, tp: TopicPartition, low: int, high: int
+    held: Offsets, logged: Iterable[Offsets], low: int, high: int
 ) -> Iterator[tuple[Offsets, Offsets, int]]:
     """(in the log only, held only, rows of the log), for one stretch of the log after the other."""
     position = low
-    for offsets in log.offsets(tp, low, high):
+    for offsets in logged:
         after = int(offsets[-1]) + 1
         here = held[np.searchsorted(held, position) : np.searchsorted(held, after)]
         lacking = np.setdiff1d(offsets, here, assume_unique=True)

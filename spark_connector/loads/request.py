@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from broker.errors import ConfigError
 from spark_connector.loads.database_url import DatabaseAddress, is_database_url
 from spark_connector.loads.layout import DERIVED, parse_partition_by
+from spark_connector.loads.reading import DEFAULTS, reading_of
 from spark_connector.offset_store.base import check_group
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 
@@ -108,6 +109,12 @@ class LoadRequest:
     max_records: int | None = None
     from_load: str | None = None
     from_directory: str | None = None
+    allow_changed_options: bool = False
+
+    @property
+    def reading(self) -> dict[str, str]:
+        """The options that decide what is loaded (loads/reading.py)."""
+        return reading_of(self.options)
 
     @classmethod
     def build(
@@ -124,6 +131,7 @@ class LoadRequest:
         from_directory: str | None,
         format: str | None = None,
         partition_by: str | Sequence[str] | None = None,
+        allow_changed_options: bool = False,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together."""
         target = replace(target, format=format or target.format).check()
@@ -133,7 +141,7 @@ class LoadRequest:
         if max_records is not None and max_records < 1:
             raise ConfigError(f"max_records must be at least 1, not {max_records}")
         _check_rerun(target, from_load, from_directory)
-        given = {name.lower(): str(value) for name, value in options.items()}
+        given = {name.lower(): str(value) for name, value in {**DEFAULTS, **options}.items()}
         for name in _STORES:
             if name in given:
                 raise ConfigError(f"option '{name}' has no place in a load: use its arguments 'group' and 'offsets'")
@@ -146,7 +154,16 @@ class LoadRequest:
         _check_columns(source.columns, layout)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
         return cls(
-            target, str(target.format), source, reader, write_options, layout, max_records, from_load, from_directory
+            target,
+            str(target.format),
+            source,
+            reader,
+            write_options,
+            layout,
+            max_records,
+            from_load,
+            from_directory,
+            allow_changed_options,
         )
 
 

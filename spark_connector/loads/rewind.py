@@ -84,6 +84,7 @@ def plan_rewind(
         created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
         ranges=_back_to(_starts(later), stored),
         topic_ids=_topic_ids(later),
+        reading=loads[ids.index(to_load)].reading,
         rewind=Rewind(to_load, tuple(Undone(load.load_id, load.output) for load in later), delete),
     )
 

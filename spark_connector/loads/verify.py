@@ -31,6 +31,11 @@ from spark_connector.loads.request import Target
 
 __all__ = ["LoadCheck", "Verification", "verify"]
 
+_NOT_KEPT = (
+    "it was made before loads kept with which options they read, so committed records are counted, all of them: give "
+    "those it had (kafka.isolation.level=read_uncommitted, filter…, mode=DROPMALFORMED with its format) by --option"
+)
+
 
 @dataclass(frozen=True)
 class LoadCheck:
@@ -83,7 +88,9 @@ def verify(
     only: Collection[str] = (),
     options: Mapping[str, str] | None = None,
 ) -> Verification:
-    """Recount all loads that stand, or those named by `only`. `options`: of the reader, as the loads had them."""
+    """Recount all loads that stand, or those named by `only`, each read as its record says that it was.
+
+    `options`: of the reader (`kafka.*`, logins); what they say of which records count wins over the records."""
     with open_destination(target.check()) as site, LogRows(bootstrap_servers, options or {}) as log:
         history = site.history()
         loads = history.committed
@@ -110,10 +117,12 @@ def _check_load(entry: HistoryEntry, held: Held, place: str, log: LogRows) -> Lo
     counts = []
     for range in record.ranges:
         rows = held.offsets.get(range.tp, np.empty(0, np.int64))
-        count = recount(range, rows, log, record.topic_ids.get(range.topic))
+        count = recount(range, rows, log, record.topic_ids.get(range.topic), record.reading)
         counts.append(count)
         problems += count.problems(place)
         notes += count.notes()
+    if record.reading is None and any(count.missing or count.extra for count in counts):
+        notes.append(_NOT_KEPT)
     return LoadCheck(record.load_id, tuple(counts), tuple(problems), tuple(notes))
 
 
@@ -132,7 +141,7 @@ def _joints(loads: Sequence[HistoryEntry], log: LogRows) -> list[str]:
                 both = f"{before} and {entry.record.load_id}"
                 problems.append(f"{range.tp}: offsets {range.start} to {end - 1} are in {both}")
             stretch = log.extent(range.tp, topic_id).overlap(end, range.start)
-            skipped = sum(len(part) for part in log.offsets(range.tp, *stretch))
+            skipped = sum(len(part) for part in log.offsets(range.tp, *stretch, entry.record.reading))
             if skipped and range.start > end:
                 problems.append(
                     f"{range.tp}: {skipped:,} records of offsets {end} to {range.start - 1}, between {before} and "

@@ -21,7 +21,7 @@ from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.broker_process import BrokerProcess
-from tests.support.topic_data import TopicData
+from tests.support.topic_data import TopicData, transact
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -145,6 +145,15 @@ def test_avro_without_sparks_jar(files: Loads, compression: str) -> None:
     assert all((r["key"], r["value"]) == files.data.record(r["partition"], r["offset"]) for r in records)
     assert records[0]["headers"] == [{"key": "h", "value": b"1"}]
     assert records[0]["timestamp"].year > 2020
+
+
+def test_records_of_aborted_transactions_are_not_loaded_unless_that_is_asked_for(files: Loads, tmp_path: Path) -> None:
+    transact(files.data.bootstrap, files.data.topic, "abort", "commit")
+    assert files().rows == 10
+    everything = {"options": {"kafka.isolation.level": "read_uncommitted"}}
+    with pytest.raises(ConfigError, match="--allow-changed-options"):
+        files(**everything)
+    assert files(to=str(tmp_path / "everything"), group="everything", **everything).rows == 20
 
 
 def test_headers_go_into_parquet(files: Loads) -> None:

@@ -47,12 +47,15 @@ class PlainLoads:
         zookeeper: str | None = None,
         max_records: int | None = None,
         options: Mapping[str, str] | None = None,
+        **more: Any,
     ) -> None:
+        """`more` are arguments of LoadRequest.build."""
         offsets = "files" if zookeeper is None else "zookeeper"
         self.bootstrap, self.topic, self.to = bootstrap, topic, to
         self.target = Target(str(to), f"g-{topic}", offsets, zookeeper)
         self._max_records = max_records
         self._options = options or {}
+        self._more = more
         self.words = ["--to", str(to), "--group", self.target.group]
         self.words += ["--zookeeper", zookeeper] if zookeeper else []
 
@@ -69,6 +72,7 @@ class PlainLoads:
             write_options={},
             from_load=None,
             from_directory=None,
+            **self._more,
         )
         with open_site(self.target) as site:
             tell("repair", None)

@@ -83,6 +83,7 @@ class TableWorld:
     group: str
     ends: dict[TopicPartition, int] = field(default_factory=dict)
     topic: str = "t"
+    reading: dict[str, str] | None = None
 
     @property
     def target(self) -> Target:
@@ -125,7 +126,9 @@ class TableWorld:
         if not ranges:
             return None
         load_id = LoadId(self.group, site.log.newest().sequence + 1, secrets.token_hex(4))
-        return LoadRecord(str(load_id), site.url, str(self.target.format), site.log.kind, 0, ranges)
+        return LoadRecord(
+            str(load_id), site.url, str(self.target.format), site.log.kind, 0, ranges, reading=self.reading
+        )
 
     def produced(self) -> list[Row]:
         return sorted((tp.topic, tp.partition, offset) for tp, end in self.ends.items() for offset in range(end))

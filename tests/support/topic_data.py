@@ -12,6 +12,21 @@ from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 
+def transact(bootstrap: str, topic: str, *ends: str, count: int = 10) -> Producer:
+    """A transaction of `count` records for each of `ends`: commit, abort, or open, which the caller may end by the
+    producer that is given back."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": f"{topic}-{ends}", "log_level": 0})
+    producer.init_transactions(30)
+    for end in ends:
+        producer.begin_transaction()
+        for number in range(count):
+            producer.produce(topic, str(number), partition=0)
+        assert producer.flush(30) == 0
+        if end != "open":
+            {"commit": producer.commit_transaction, "abort": producer.abort_transaction}[end](30)
+    return producer
+
+
 class TopicData:
     """Creates the topic; `produce` adds to it."""
 
