@@ -6,42 +6,61 @@ never served under a ZooKeeper that does not know them, or by a broker with anot
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from broker.durable_files import write_atomically
 from broker.errors import ConfigError
 from broker.settings import read_properties_file
 
 __all__ = ["check_meta_properties"]
 
+logger = logging.getLogger(__name__)
+
 FILE_NAME = "meta.properties"
+_OWNER_KEYS = {"broker.id", "node.id", "cluster.id"}
 
 
-def check_meta_properties(directories: Sequence[Path], broker_id: int, cluster_id: str) -> None:
-    """Claim new directories for this broker. Raises ConfigError when one belongs to another, or cannot be claimed."""
+def check_meta_properties(
+    directories: Sequence[Path], broker_id: int, cluster_id: str, *, holds_ours: Callable[[Path], bool]
+) -> dict[Path, str]:
+    """Claim new directories for this broker; returns those that cannot be used, with the reason.
+
+    A file that cannot be read, as a power loss may leave it, says nothing: it is written anew where `holds_ours`
+    knows the directory by its partitions. Raises ConfigError when a directory belongs to another broker or cluster.
+    """
+    unusable = {}
     for directory in directories:
         path = directory / FILE_NAME
-        if not path.exists():
-            try:
-                _write(path, broker_id, cluster_id)
-            except OSError as error:
-                raise ConfigError(f"log.dirs: cannot write {path}: {error.strerror}") from error
+        try:
+            stored = read_properties_file(path) if path.exists() else {}
+            complaint = f"{path} names no broker.id and cluster.id" if path.exists() else ""
+        except ConfigError as error:
+            stored, complaint = {}, str(error)
+        if stored.keys() & _OWNER_KEYS:
+            _check(directory, stored, broker_id, cluster_id)
             continue
-        stored = read_properties_file(path)
-        if stored.get("broker.id") != str(broker_id):
-            raise ConfigError(
-                f"log.dirs: {directory} belongs to broker {stored.get('broker.id')}, and broker.id={broker_id}; "
-                f"set broker.id to {stored.get('broker.id')} or log.dirs to another directory"
-            )
-        if stored.get("cluster.id") != cluster_id:
-            raise ConfigError(
-                f"log.dirs: {directory} belongs to cluster {stored.get('cluster.id')}, and the ZooKeeper of "
-                f"zookeeper.connect to cluster {cluster_id}; set either to the one that fits the other"
-            )
+        try:
+            if complaint and not holds_ours(directory):
+                unusable[directory] = f"{complaint}, and ZooKeeper knows none of the topics in {directory}"
+                continue
+            if complaint:
+                logger.warning("%s; its partitions are of this cluster, so it is written anew", complaint)
+            write_atomically(path, f"version=0\nbroker.id={broker_id}\ncluster.id={cluster_id}\n".encode())
+        except OSError as error:
+            unusable[directory] = f"cannot write {path}: {error.strerror}"
+    return unusable
 
 
-def _write(path: Path, broker_id: int, cluster_id: str) -> None:
-    draft = path.with_suffix(".tmp")
-    draft.write_text(f"version=0\nbroker.id={broker_id}\ncluster.id={cluster_id}\n", encoding="utf-8")
-    os.replace(draft, path)
+def _check(directory: Path, stored: dict[str, str], broker_id: int, cluster_id: str) -> None:
+    if stored.get("broker.id") != str(broker_id):
+        raise ConfigError(
+            f"log.dirs: {directory} belongs to broker {stored.get('broker.id')}, and broker.id={broker_id}; "
+            f"set broker.id to {stored.get('broker.id')} or log.dirs to another directory"
+        )
+    if stored.get("cluster.id") != cluster_id:
+        raise ConfigError(
+            f"log.dirs: {directory} belongs to cluster {stored.get('cluster.id')}, and the ZooKeeper of "
+            f"zookeeper.connect to cluster {cluster_id}; set either to the one that fits the other"
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from broker.cluster.topics import Topics
 from broker.cluster.users import Users
 from broker.cluster.zk import ZooKeeper
 from broker.cluster.zk_calls import ZooKeeperCalls
-from broker.cluster.znodes import BrokerInfo, Endpoint
+from broker.cluster.znodes import BrokerInfo, Endpoint, TopicRecord
 from broker.cluster.zookeeper_keeper import ZooKeeperKeeper
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
@@ -181,11 +181,10 @@ class BrokerServer:
         zookeeper.start()
         registry = Registry(zookeeper, self._clock)
         registry.ensure_paths()
-        check_meta_properties(self._directories, self.config.broker_id, registry.cluster_id())
-        self._load_logs(registry)
-        membership = Membership(
-            zookeeper, registry, self._info(bound), session_file=self._directories[0] / SESSION_FILE
-        )
+        topics = registry.topics()
+        self._claim_directories(registry.cluster_id(), topics)
+        self._load_logs(registry, topics)
+        membership = Membership(zookeeper, registry, self._info(bound), session_file=self._online()[0] / SESSION_FILE)
         membership.start()
         self._undo.append(membership.stop)
         registry.resume_deletions()
@@ -202,10 +201,24 @@ class BrokerServer:
         self.embedded_zookeeper = keeper.start()
         return self.embedded_zookeeper
 
-    def _load_logs(self, registry: Registry) -> None:
+    def _online(self) -> list[Path]:
+        return [directory for directory in self._directories if directory not in self._logs.failures]
+
+    def _claim_directories(self, cluster_id: str, topics: Mapping[str, TopicRecord]) -> None:
+        ids = {record.topic_id for record in topics.values()}
+        unusable = check_meta_properties(
+            self._online(),
+            self.config.broker_id,
+            cluster_id,
+            holds_ours=lambda directory: self._logs.holds_any(directory, ids),
+        )
+        for directory, reason in unusable.items():
+            self._logs.take_offline(directory, reason)
+
+    def _load_logs(self, registry: Registry, topics: Mapping[str, TopicRecord]) -> None:
         self._dynamic.apply(*registry.broker_configs(self.config.broker_id))
         defaults = LogConfig.from_properties(self._dynamic.current.topic_defaults())
-        settings = {name: record.config for name, record in registry.topics().items()}
+        settings = {name: record.config for name, record in topics.items()}
         self._logs.load(lambda topic: stored_log_config(topic, settings.get(topic, {}), defaults))
         for tp in self._logs.logs():
             if tp.topic not in settings:

@@ -30,7 +30,7 @@ ROWS: list[set[str]] = [
     {"net", "client"},
     {"records"},
     {"protocol"},
-    {"errors", "clock", "config", "settings", "security", "meta_properties", "metrics"},
+    {"errors", "clock", "config", "settings", "security", "meta_properties", "metrics", "durable_files"},
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
 BASE = ROWS[-1]

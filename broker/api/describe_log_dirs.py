@@ -30,7 +30,10 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
         if wanted is None or tp in wanted:
             described = {"partition_index": tp.partition, "partition_size": log.size, "offset_lag": 0}
             sizes[log.directory.parent][tp.topic].append(described)
-    results = [_directory(path, sizes[path]) for path in context.logs.directories]
+    failures = context.logs.failures
+    results = [
+        _directory(path, sizes[path]) if path not in failures else _offline(path) for path in context.logs.directories
+    ]
     return {"error_code": ErrorCode.none, "results": results}
 
 
@@ -46,4 +49,14 @@ def _directory(path: Path, topics: Mapping[str, list[Mapping[str, Any]]]) -> Map
         "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
         "total_bytes": total,
         "usable_bytes": usable,
+    }
+
+
+def _offline(path: Path) -> Mapping[str, Any]:
+    return {
+        "error_code": ErrorCode.kafka_storage_error,
+        "log_dir": str(path.absolute()),
+        "topics": [],
+        "total_bytes": UNKNOWN,
+        "usable_bytes": UNKNOWN,
     }

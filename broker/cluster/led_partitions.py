@@ -43,6 +43,14 @@ class LedPartitions:
         """The partitions of one topic that are led here."""
         return [partition for tp, partition in self._partitions.items() if tp.topic == topic]
 
+    def offline(self, tp: TopicPartition) -> str:
+        """Why a partition that we ought to lead cannot be served; empty where the log of the broker has to say it."""
+        return self._logs.offline.get(tp, "")
+
+    def expect(self, metadata: ClusterMetadata) -> None:
+        """At start: what we lead already has its log somewhere."""
+        self._logs.expect(tp for tp, _ in self._ours(metadata, metadata.topics))
+
     def all(self) -> Mapping[TopicPartition, Partition]:
         """A live view of every partition led here."""
         return self._partitions
@@ -61,9 +69,12 @@ class LedPartitions:
 
     async def open_new(self, metadata: ClusterMetadata, names: Collection[str]) -> None:
         """Make the logs of partitions of topics `names` that come to be ours; requests are served in between."""
-        await _in_slices(
-            self._open_log, [(tp, topic) for tp, topic in self._ours(metadata, names) if tp not in self._partitions]
-        )
+        new = [(tp, topic) for tp, topic in self._ours(metadata, names) if tp not in self._partitions]
+        for start in range(0, len(new), FILES_AT_ONCE):
+            opened = [(self._open_log(*item), item[1]) for item in new[start : start + FILES_AT_ONCE]]
+            await asyncio.gather(
+                *(asyncio.to_thread(self._assign_id, log, topic) for log, topic in opened if log is not None)
+            )
 
     def apply(
         self, before: ClusterMetadata, after: ClusterMetadata, names: Collection[str]
@@ -81,7 +92,7 @@ class LedPartitions:
             epoch = topic.partitions[tp.partition].leader_epoch
             if tp in self._partitions:
                 self._partitions[tp].leader_epoch = epoch
-            elif (log := self._open_log(tp, topic)) is not None:
+            elif (log := self._open_log(tp, topic)) is not None and self._assign_id(log, topic):
                 self._partitions[tp] = Partition(tp, log, epoch)
                 led.append(tp)
         gone = [
@@ -128,11 +139,19 @@ class LedPartitions:
         try:
             if log is None:
                 log = self._logs.create(tp, stored_log_config(tp.topic, topic.config, self.defaults))
-            log.assign_topic_id(topic.topic_id)
         except BrokerError as error:
             logger.error("%s is not served: %s", tp, error)
             return None
         return log
+
+    def _assign_id(self, log: Log, topic: Topic) -> bool:
+        """Write the topic's id beside a log, which blocks on the disk. False when that fails: it is not served then."""
+        try:
+            log.assign_topic_id(topic.topic_id)
+        except BrokerError as error:
+            logger.error("%s is not served: %s", log.directory.name, error)
+            return False
+        return True
 
     def _delete_log(self, tp: TopicPartition) -> None:
         try:

@@ -84,6 +84,7 @@ class Topics:
         self._cluster_id = metadata.cluster_id
         self._controller_id = metadata.controller_id
         self.metadata = metadata
+        self._led.expect(metadata)
         self._led.apply(ClusterMetadata(metadata.cluster_id), metadata, metadata.topics)
 
     # --- what handlers read
@@ -98,7 +99,8 @@ class Topics:
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
         leader = topic.partitions[tp.partition].leader
         if leader == self._config.broker_id:
-            raise BrokerError(ErrorCode.kafka_storage_error, f"{tp} cannot be opened; the broker's log says why")
+            reason = self._led.offline(tp) or f"{tp} cannot be opened; the broker's log says why"
+            raise BrokerError(ErrorCode.kafka_storage_error, reason)
         raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} is led by {leader}")
 
     def log_config(self, overrides: Mapping[str, str]) -> LogConfig:

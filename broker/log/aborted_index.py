@@ -61,7 +61,9 @@ def encode_aborted(entries: Iterable[AbortedEntry]) -> bytes:
 
 
 def decode_aborted(data: bytes) -> list[AbortedEntry]:
-    """The entries of a `.txnindex` file. Raises ValueError."""
+    """The entries of a `.txnindex` file; there is none without an entry. Raises ValueError."""
+    if not data:
+        raise ValueError("it is empty")
     if len(data) % ENTRY_SIZE:
         raise ValueError(f"{len(data)} bytes are no whole number of entries")
     entries: list[AbortedEntry] = []
@@ -69,7 +71,7 @@ def decode_aborted(data: bytes) -> list[AbortedEntry]:
         if version != _VERSION:
             raise ValueError(f"version {version} is not {_VERSION}")
         entry = AbortedEntry(*fields)
-        if not 0 <= entry.first_offset <= entry.last_offset or (entries and entry.last_offset <= entries[-1][2]):
+        if not 0 <= entry.first_offset < entry.last_offset or (entries and entry.last_offset <= entries[-1][2]):
             raise ValueError(f"an entry from offset {entry.first_offset} to {entry.last_offset} does not fit there")
         entries.append(entry)
     return entries

@@ -16,11 +16,11 @@ A file that cannot be parsed raises ConfigError naming it; a missing one is empt
 from __future__ import annotations
 
 import base64
-import os
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from broker.durable_files import write_atomically
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 
@@ -31,12 +31,9 @@ __all__ = [
     "PARTITION_METADATA",
     "RECOVERY_POINTS",
     "REPLICATION_OFFSETS",
-    "TEMPORARY_SUFFIX",
     "read_epochs",
     "read_offsets",
     "read_topic_id",
-    "sync_directory",
-    "write_atomically",
     "write_epochs",
     "write_offsets",
     "write_topic_id",
@@ -49,40 +46,11 @@ REPLICATION_OFFSETS = "replication-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
-TEMPORARY_SUFFIX = ".tmp"
-"""Ends the name of a file that is being written; a start removes what a crash left of them."""
-
 _VERSION = 0
 
 
-def write_atomically(path: Path, data: bytes, *, sync: bool = True) -> None:
-    """Replace a file: readers, and a start after a crash, see the old or the new one whole. Raises OSError."""
-    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(fd, view) :]
-        if sync:
-            os.fsync(fd)
-    finally:
-        os.close(fd)
-    temporary.replace(path)
-    if sync:
-        sync_directory(path.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make creations, renames and deletions in it durable. Raises OSError."""
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
-    _write_lines(path, (f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())), sync=True)
+    _write_lines(path, (f"{tp.topic} {tp.partition} {offset}" for tp, offset in sorted(offsets.items())))
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
@@ -96,8 +64,8 @@ def read_offsets(path: Path) -> dict[TopicPartition, int]:
 
 
 def write_epochs(path: Path, epochs: Iterable[tuple[int, int]]) -> None:
-    """(epoch, start offset) pairs. Not synced: recovery finds the epochs in the batches, too."""
-    _write_lines(path, (f"{epoch} {start}" for epoch, start in epochs), sync=False)
+    """(epoch, start offset) pairs."""
+    _write_lines(path, (f"{epoch} {start}" for epoch, start in epochs))
 
 
 def read_epochs(path: Path) -> list[tuple[int, int]]:
@@ -107,14 +75,13 @@ def read_epochs(path: Path) -> list[tuple[int, int]]:
 
 def write_topic_id(path: Path, topic_id: uuid.UUID) -> None:
     encoded = base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
-    write_atomically(path, f"version: {_VERSION}\ntopic_id: {encoded}\n".encode(), sync=False)
+    write_atomically(path, f"version: {_VERSION}\ntopic_id: {encoded}\n".encode())
 
 
 def read_topic_id(path: Path) -> uuid.UUID | None:
     """None without a file. Raises ConfigError."""
-    try:
-        lines = path.read_text().splitlines()
-    except FileNotFoundError:
+    lines = _text_lines(path)
+    if lines is None:
         return None
     values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     try:
@@ -123,19 +90,28 @@ def read_topic_id(path: Path) -> uuid.UUID | None:
         raise ConfigError(f"{path} names no topic_id") from None
 
 
-def _write_lines(path: Path, lines: Iterable[str], *, sync: bool) -> None:
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
     body = list(lines)
-    write_atomically(path, "\n".join([str(_VERSION), str(len(body)), *body, ""]).encode(), sync=sync)
+    write_atomically(path, "\n".join([str(_VERSION), str(len(body)), *body, ""]).encode())
 
 
 def _read_lines(path: Path) -> list[str]:
-    try:
-        lines = path.read_text().splitlines()
-    except FileNotFoundError:
+    lines = _text_lines(path)
+    if lines is None:
         return []
     if len(lines) < 2 or lines[0] != str(_VERSION) or lines[1] != str(len(lines) - 2):
         raise ConfigError(f"{path} is not a checkpoint of version {_VERSION}, or it is cut; delete it to start without")
     return lines[2:]
+
+
+def _text_lines(path: Path) -> list[str] | None:
+    """None without a file."""
+    try:
+        return path.read_bytes().decode("utf-8").splitlines()
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is no text file") from None
 
 
 def _two_integers(path: Path, text: str) -> tuple[int, int]:

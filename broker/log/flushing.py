@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.clock import Clock
-from broker.log.checkpoints import sync_directory
+from broker.durable_files import sync_directory
 from broker.log.log_config import LogConfig
 from broker.log.segment import Segment
 

@@ -1,29 +1,44 @@
-"""Which leader epoch begins at which offset: what a follower asks before it cuts its log (KIP-101).
+"""Which leader epoch begins at which offset: what a follower or a consumer asks to find a cut log (KIP-101, KIP-320).
 
-Used by log.py, which owns one per partition, and by recovery.py. Entries grow in both columns; the file
-is replaced at every change, which is once per leader election. Idea: Kafka's `LeaderEpochFileCache`.
+Used by log.py, which owns one per partition, and by recovery.py. Entries grow in both columns. The file is written when
+the first record of an epoch is about to be appended, once per leader start. What retention or a truncation takes away
+is only noted: a start leaves it out again, and the next tick writes it, in a worker thread.
+Idea: Kafka's `LeaderEpochFileCache`.
 """
 
 from __future__ import annotations
 
+import logging
+import threading
 from bisect import bisect_right
 from pathlib import Path
 
+from broker.errors import ConfigError
 from broker.log.checkpoints import read_epochs, write_epochs
 
 __all__ = ["NO_EPOCH", "LeaderEpochs"]
+
+logger = logging.getLogger(__name__)
 
 NO_EPOCH = -1
 NO_OFFSET = -1
 
 
 class LeaderEpochs:
-    """(epoch, start offset) pairs of one partition. Not thread-safe."""
+    """(epoch, start offset) pairs of one partition. Not thread-safe, except `save`."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the checkpoint at `path` if there is one. Raises ConfigError."""
+        """Reads the checkpoint at `path`; when there is none, or none that can be read, `is_lost`."""
         self._path = path
-        self._entries = read_epochs(path)
+        self._saving = threading.Lock()
+        self.is_lost = not path.exists()
+        """The batches have to be asked; of a new log there are none."""
+        try:
+            entries = read_epochs(path)
+        except ConfigError as error:
+            logger.warning("%s; finding the leader epochs in the batches", error)
+            entries, self.is_lost = [], True
+        self._entries = self._saved = entries
 
     @property
     def entries(self) -> list[tuple[int, int]]:
@@ -34,14 +49,21 @@ class LeaderEpochs:
         """The newest epoch anything was appended in; -1 for none."""
         return self._entries[-1][0] if self._entries else NO_EPOCH
 
+    @property
+    def is_saved(self) -> bool:
+        return self._entries is self._saved
+
     def assign(self, epoch: int, start_offset: int, *, save: bool = True) -> None:
         """Note that records from `start_offset` on are of `epoch`, unless it is known already. Raises OSError."""
-        if epoch <= self.latest:
-            return
-        entries = [*self._entries, (epoch, start_offset)]
-        if save:
-            write_epochs(self._path, entries)
-        self._entries = entries
+        if epoch > self.latest:
+            before = self._entries
+            self._entries = [*before, (epoch, start_offset)]
+            if save:
+                try:
+                    self.save()
+                except OSError:
+                    self._entries = before
+                    raise
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(epoch, offset after its last record) for the largest epoch up to `epoch`; (-1, -1) if unknown."""
@@ -65,10 +87,13 @@ class LeaderEpochs:
             self._replace([(epoch, offset), *self._entries[following:]])
 
     def save(self) -> None:
-        """Raises OSError."""
-        write_epochs(self._path, self._entries)
+        """Bring the file up to date; from any thread. Raises OSError."""
+        with self._saving:
+            entries = self._entries
+            if entries is not self._saved:
+                write_epochs(self._path, entries)
+                self._saved = entries
 
     def _replace(self, entries: list[tuple[int, int]]) -> None:
         if entries != self._entries:
-            write_epochs(self._path, entries)
             self._entries = entries

@@ -60,7 +60,7 @@ class Log(StoredLog):
     ) -> Log:
         """Open a partition directory, or create it. Unless `clean`, what lies past `recovery_point` is verified.
 
-        `opened` bounds descriptors over many logs. Raises BrokerError `kafka_storage_error`, ConfigError.
+        `opened` bounds descriptors over many logs. Raises BrokerError `kafka_storage_error`, CorruptBatch.
         """
         opened = OpenSegments() if opened is None else opened
         with storage_errors("open", directory):

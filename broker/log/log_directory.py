@@ -14,13 +14,13 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from broker.durable_files import write_atomically
 from broker.errors import ConfigError
 from broker.log.checkpoints import (
     CLEAN_OFFSETS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     read_offsets,
-    write_atomically,
     write_offsets,
 )
 from broker.log.stored_log import DELETED_DIRECTORY_SUFFIX
@@ -40,19 +40,19 @@ class LogDirectory:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.failure = ""
+        """Why it is offline; empty while it is not."""
         self._lock_fd = -1
+        self._kept: dict[str, dict[TopicPartition, int]] = {RECOVERY_POINTS: {}, LOG_START_OFFSETS: {}}
         self._written: dict[str, dict[TopicPartition, int]] = {}
         self._writing = threading.Lock()
 
     def lock(self) -> None:
-        """Create the directory if need be and take it; idempotent. Raises ConfigError, also when another has it."""
-        if self._lock_fd >= 0:
+        """Create the directory if need be and take it; idempotent. Raises OSError, ConfigError when another has it."""
+        if self._lock_fd >= 0 or self.failure:
             return
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            self._lock_fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as error:
-            raise ConfigError(f"log.dirs: cannot use {self.path}: {error.strerror}") from error
+        self.path.mkdir(parents=True, exist_ok=True)
+        self._lock_fd = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -98,12 +98,34 @@ class LogDirectory:
         return found, deleted
 
     def read_checkpoints(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """(recovery points, log start offsets). Raises ConfigError."""
-        return read_offsets(self.path / RECOVERY_POINTS), read_offsets(self.path / LOG_START_OFFSETS)
+        """(recovery points, log start offsets). Of a file that cannot be read nothing is known. Raises OSError."""
+        return (
+            self._read(RECOVERY_POINTS, "after an unclean stop all of its logs are verified"),
+            self._read(LOG_START_OFFSETS, "its logs begin with their first segments"),
+        )
 
     def read_clean_offsets(self) -> dict[TopicPartition, int]:
-        """Up to where each compacted log is clean. Raises ConfigError."""
-        return read_offsets(self.path / CLEAN_OFFSETS)
+        """Up to where each compacted log is clean. Raises OSError."""
+        return self._read(CLEAN_OFFSETS, "its compacted logs are compacted anew")
+
+    def _read(self, name: str, otherwise: str) -> dict[TopicPartition, int]:
+        """Idea: Kafka's `LogManager.loadLogs`, which goes on without, too."""
+        try:
+            return read_offsets(self.path / name)
+        except ConfigError as error:
+            logger.warning("%s; going on without: %s", error, otherwise)
+            return {}
+
+    def keep(self, tp: TopicPartition, recovery_point: int, log_start: int | None) -> None:
+        """What the checkpoints say of a partition that cannot be opened stays in them."""
+        self._kept[RECOVERY_POINTS][tp] = recovery_point
+        if log_start is not None:
+            self._kept[LOG_START_OFFSETS][tp] = log_start
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every partition in it could be opened, so that a clean mark would be true of all."""
+        return not self._kept[RECOVERY_POINTS]
 
     def write_clean_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Raises OSError."""
@@ -126,7 +148,7 @@ class LogDirectory:
 
     def _write_changed(self, name: str, offsets_of: Callable[[], Mapping[TopicPartition, int]]) -> None:
         with self._writing:
-            offsets = offsets_of()
+            offsets = {**self._kept[name], **offsets_of()}
             if self._written.get(name) != offsets:
                 write_offsets(self.path / name, offsets)
-                self._written[name] = dict(offsets)
+                self._written[name] = offsets

@@ -80,16 +80,17 @@ class Maintenance:
 
     def _give_out(self, run: Run) -> None:
         logs = [log for log in self._logs.values() if log.flush_wanted()]
+        unsaved = [log for log in self._logs.values() if not log.epochs.is_saved]
         paths = self._deleted.take(self._clock.now_ms())
         for log in self._logs.values():
             paths += log.take_deleted()
         checkpoint = self._checkpoint.is_over()
-        if not (logs or paths or checkpoint):
+        if not (logs or unsaved or paths or checkpoint):
             return
 
         def job() -> None:
             try:
-                self._work(logs, paths, checkpoint)
+                self._work(logs, unsaved, paths, checkpoint)
             finally:
                 self._job_runs = False
 
@@ -100,16 +101,16 @@ class Maintenance:
             self._job_runs = False
             raise
 
-    def _work(self, logs: list[Log], paths: list[Path], checkpoint: bool) -> None:
-        for log in logs:
+    def _work(self, logs: list[Log], unsaved: list[Log], paths: list[Path], checkpoint: bool) -> None:
+        for act in (*(log.flush for log in logs), *(log.save_epochs for log in unsaved)):
             try:
-                log.flush()
+                act()
             except BrokerError as error:
                 logger.error("%s", error)
         for path in paths:
             _remove(path)
         if checkpoint:
-            for directory in self._directories:
+            for directory in self._online():
                 try:
                     self.write_checkpoints(directory)
                 except OSError as error:
@@ -122,8 +123,11 @@ class Maintenance:
 
     def write_log_starts(self) -> None:
         """The log start offsets of all logs, from any thread. Raises OSError."""
-        for directory in self._directories:
+        for directory in self._online():
             directory.write_log_starts(functools.partial(self._log_starts, directory))
+
+    def _online(self) -> list[LogDirectory]:
+        return [directory for directory in self._directories if not directory.failure]
 
     def _log_starts(self, directory: LogDirectory) -> dict[TopicPartition, int]:
         """The start is in the name of the first segment, unless DeleteRecords moved it on."""

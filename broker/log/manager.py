@@ -11,7 +11,7 @@ import resource
 import shutil
 import uuid
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
@@ -19,7 +19,8 @@ from types import MappingProxyType
 from broker.clock import Clock
 from broker.config.broker_config import BrokerConfig
 from broker.config.cleaner_settings import CleanerSettings
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
+from broker.log.checkpoints import PARTITION_METADATA, read_topic_id
 from broker.log.compaction_process import Compactor
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
@@ -58,6 +59,8 @@ class LogManager:
         self._clock = clock
         self._opened = OpenSegments(max_open_segments or _half_of_the_descriptors())
         self._logs: dict[TopicPartition, Log] = {}
+        self.offline: dict[TopicPartition, str] = {}
+        """Partitions that cannot be served, with the reason."""
         self._loaded = False
         self._maintenance = Maintenance(
             self._directories,
@@ -71,10 +74,16 @@ class LogManager:
         )
 
     def lock(self) -> None:
-        """Take the directories, before anything else is done in them. Raises ConfigError; none is taken then."""
+        """Take the directories, before anything else is done in them; one that cannot be used goes offline.
+
+        Raises ConfigError when another broker has one, or none can be used; none is taken then.
+        """
         try:
             for directory in self._directories:
-                directory.lock()
+                try:
+                    directory.lock()
+                except OSError as error:
+                    self.take_offline(directory.path, f"cannot use {directory.path}: {error.strerror}")
         except BaseException:
             self._unlock()
             raise
@@ -82,13 +91,18 @@ class LogManager:
     def load(self, config_of: Callable[[str], LogConfig]) -> None:
         """Lock the directories and open every log in them, recovering those that were not closed cleanly.
 
-        `config_of(topic)` gives a topic's settings. Raises ConfigError (a directory in use, or no directory;
-        a broken checkpoint) and BrokerError `kafka_storage_error`; the locks are free again then.
+        `config_of(topic)` gives a topic's settings. A partition or a directory that cannot be read goes offline alone
+        (`offline`). Raises ConfigError (a directory in use, or none that can be used); the locks are free again then.
         """
         self.lock()
         try:
             for directory in self._directories:
-                self._load_directory(directory, config_of)
+                if directory.failure:
+                    continue
+                try:
+                    self._load_directory(directory, config_of)
+                except OSError as error:
+                    self.take_offline(directory.path, f"cannot read {error.filename}: {error.strerror}")
         except BaseException:
             self._unlock()
             raise
@@ -107,20 +121,69 @@ class LogManager:
             if tp in self._logs:
                 logger.error("%s is left alone: %s holds the same partition", path, self._logs[tp].directory)
                 continue
-            log = self._logs[tp] = Log.open(
-                path,
-                config_of(tp.topic),
-                self._clock,
-                clean=clean,
-                recovery_point=points.get(tp, 0),
-                log_start_offset=starts.get(tp, 0),
-                opened=self._opened,
-            )
-            log.release()  # who is never asked for anything needs no descriptor
+            try:
+                log = Log.open(
+                    path,
+                    config_of(tp.topic),
+                    self._clock,
+                    clean=clean,
+                    recovery_point=points.get(tp, 0),
+                    log_start_offset=starts.get(tp, 0),
+                    opened=self._opened,
+                )
+                log.release()  # who is never asked for anything needs no descriptor
+            except Exception as error:
+                # Whatever is wrong with its files concerns this partition alone (Kafka takes its directory offline).
+                unknown = not isinstance(error, PykafkaError)
+                logger.error("%s is offline, its files in %s stay as they are: %s", tp, path, error, exc_info=unknown)
+                self.offline[tp] = f"{tp} is offline: {getattr(error, 'message', '') or error}"
+                directory.keep(tp, points.get(tp, 0), starts.get(tp))
+                continue
+            self._logs[tp] = log
+
+    def take_offline(self, path: Path, reason: str) -> None:
+        """Do without a directory until the next start (Kafka: `LogDirFailure`). Raises ConfigError for the last one."""
+        for directory in self._directories:
+            if directory.path == path:
+                directory.failure = reason
+                directory.unlock()
+        for tp in [tp for tp, log in self._logs.items() if log.directory.parent == path]:
+            del self._logs[tp]
+        logger.error(
+            "log.dirs: %s is offline, its partitions answer KAFKA_STORAGE_ERROR: %s; repair it and restart the broker",
+            path,
+            reason,
+        )
+        if all(directory.failure for directory in self._directories):
+            raise ConfigError(f"log.dirs: {self._directories[0].failure}")
+
+    def expect(self, partitions: Iterable[TopicPartition]) -> None:
+        """What was led here before this start and has no log now lies in a directory that is offline, if one is."""
+        failures = "; ".join(directory.failure for directory in self._directories if directory.failure)
+        if failures:
+            for tp in partitions:
+                if tp not in self._logs:
+                    self.offline.setdefault(tp, f"{tp} is offline: {failures}")
+
+    def holds_any(self, path: Path, topic_ids: Collection[uuid.UUID]) -> bool:
+        """Whether a directory has partitions of these topics, or none at all. Raises OSError."""
+        found = set()
+        for directory in LogDirectory(path).partitions()[0].values():
+            try:
+                found.add(read_topic_id(directory / PARTITION_METADATA))
+            except ConfigError:
+                continue
+        return not found or not found.isdisjoint(topic_ids)
 
     @property
     def directories(self) -> list[Path]:
+        """All of log.dirs."""
         return [directory.path for directory in self._directories]
+
+    @property
+    def failures(self) -> dict[Path, str]:
+        """The directories that are offline, and why."""
+        return {directory.path: directory.failure for directory in self._directories if directory.failure}
 
     @property
     def cleaner_metrics(self) -> CleanerMetrics:
@@ -140,6 +203,8 @@ class LogManager:
         """
         log = self._logs.get(tp)
         if log is None:
+            if tp in self.offline:
+                raise BrokerError(ErrorCode.kafka_storage_error, self.offline[tp])
             log = Log.open(self._emptiest_directory() / str(tp), config, self._clock, clean=True, opened=self._opened)
             self._logs[tp] = log
         if topic_id is not None:
@@ -147,16 +212,16 @@ class LogManager:
         return log
 
     def _emptiest_directory(self) -> Path:
-        if len(self._directories) == 1:
-            return self._directories[0].path
-        counts = Counter(log.directory.parent for log in self._logs.values())
-        return min(self.directories, key=counts.__getitem__)
+        online = [directory.path for directory in self._directories if not directory.failure]
+        counts = Counter(log.directory.parent for log in self._logs.values()) if len(online) > 1 else {}
+        return min(online, key=lambda path: counts.get(path, 0))
 
     def delete(self, tp: TopicPartition) -> None:
         """Take a partition away; its files are unlinked file.delete.delay.ms later. Nothing to do for an unknown one.
 
         Raises BrokerError `kafka_storage_error`.
         """
+        self.offline.pop(tp, None)
         log = self._logs.get(tp)
         if log is not None:
             path = log.delete()
@@ -210,9 +275,11 @@ class LogManager:
                 logger.error("%s is not closed cleanly: %s", tp, error)
                 unclean.add(log.directory.parent)
         for directory in self._directories:
+            if directory.failure:
+                continue
             try:
                 self._maintenance.write_checkpoints(directory)
-                if directory.path not in unclean:
+                if directory.path not in unclean and directory.is_whole:
                     directory.write_clean_mark()
             except OSError as error:
                 logger.error("%s is not marked as closed cleanly: %s", directory.path, error)

@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterable
 from pathlib import Path
 
-from broker.log.checkpoints import write_atomically
+from broker.durable_files import write_atomically
 from broker.log.producer_state import AppendedBatch, ProducerEntry, ProducerStates
 from broker.log.segment import segment_path
 from broker.records.crc32c import crc32c
@@ -90,7 +90,7 @@ def decode_snapshot(data: bytes, now_ms: int) -> ProducerStates:
 
 def save_snapshot(directory: Path, offset: int, states: ProducerStates) -> None:
     """Write the state of all records before `offset`. Raises OSError."""
-    write_atomically(segment_path(directory, offset, SNAPSHOT_SUFFIX), encode_snapshot(states), sync=False)
+    write_atomically(segment_path(directory, offset, SNAPSHOT_SUFFIX), encode_snapshot(states))
 
 
 def load_snapshot(directory: Path, offset: int, now_ms: int) -> ProducerStates | None:

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from broker.clock import Clock
+from broker.durable_files import TEMPORARY_SUFFIX
 from broker.errors import CorruptBatch
 from broker.log.aborted_index import AbortedIndex
-from broker.log.checkpoints import LEADER_EPOCHS, TEMPORARY_SUFFIX
+from broker.log.checkpoints import LEADER_EPOCHS
 from broker.log.compaction_plan import CLEANED_SUFFIX
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
@@ -65,7 +66,7 @@ def load_log(
     recovery_point: int,
     log_start_offset: int,
 ) -> LoadedLog:
-    """Read a partition directory; see the module. Raises OSError and ConfigError (a checkpoint that is no text)."""
+    """Read a partition directory; see the module. Raises OSError, and CorruptBatch of what was fsynced."""
     now = clock.now_ms()
     sizes, with_aborts = _list_segments(directory)
     aborted = AbortedIndex(directory, with_aborts)
@@ -74,6 +75,7 @@ def load_log(
         for base in sorted(sizes)
     ]
     epochs = LeaderEpochs(directory / LEADER_EPOCHS)
+    epochs_lost = epochs.is_lost and bool(segments)
     end: int | None = None
     producers: ProducerStates | None = None
     if segments and clean:
@@ -90,10 +92,13 @@ def load_log(
         end = log_start_offset
         segments = [new_segment(directory, end, config, clock, opened)]
         aborted, producers = AbortedIndex(directory), None
+    if epochs_lost:
+        _find_epochs(segments, epochs)
     drop_snapshots(directory, high=end)
     start = max(log_start_offset, segments[0].base_offset)
     epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
+    epochs.save()
     if producers is None:
         producers = rebuild_producers(directory, segments, end, now)
     sealed = clean and (end == segments[0].base_offset or segment_path(directory, end, SNAPSHOT_SUFFIX).exists())
@@ -134,6 +139,14 @@ def rebuild_aborted(
     states = rebuild_producers(directory, segments, base_offset, now_ms)
     segment = next(segment for segment in segments if segment.base_offset == base_offset)
     _replay_segment(Replay(states, now_ms, aborted), segment, base_offset)
+
+
+def _find_epochs(segments: Sequence[Segment], epochs: LeaderEpochs) -> None:
+    """The leader epochs as the batches of the whole log have them. Raises OSError, CorruptBatch."""
+    epochs.truncate_from_end(0)
+    for segment in segments:
+        for _, header in segment.batches():
+            epochs.assign(header.leader_epoch, header.base_offset, save=False)
 
 
 def _newest_snapshot(directory: Path, end: int, now_ms: int) -> tuple[ProducerStates, int] | None:
@@ -197,7 +210,6 @@ class _Recovery:
                 logger.warning("%s is cut at byte %d: %s", segment.path(), segment.size, complaint)
                 self._drop(number + 1, "follows a segment that was cut")
                 break
-        self._epochs.save()
         return end
 
     def _verify(self, segment: Segment, replay: Replay) -> tuple[int, str]:

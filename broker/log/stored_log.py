@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.clock import Clock
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log import retention
 from broker.log.aborted_index import AbortedEntry, BrokenIndex
 from broker.log.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
@@ -53,7 +53,7 @@ class StoredLog:
         self.epochs = loaded.epochs
         self._start = loaded.log_start_offset
         self._end = loaded.log_end_offset
-        self._topic_id = read_topic_id(directory / PARTITION_METADATA)
+        self._topic_id = _known_topic_id(directory)
         self._deleted = DeletedFiles()
         self._failure = ""
         self._is_sealed = loaded.is_sealed
@@ -148,6 +148,12 @@ class StoredLog:
     def flush_wanted(self) -> bool:
         """Whether one is due, or a segment was rolled and not yet synced, which nobody has to wait for."""
         return self.recovery_point < self._segments.active.base_offset or self.flush_due()
+
+    def save_epochs(self) -> None:
+        """Write the leader epochs down, if they changed; from any thread. Raises BrokerError `kafka_storage_error`."""
+        if not self.epochs.is_saved:
+            with storage_errors("write the leader epochs of", self.directory):
+                self.epochs.save()
 
     def flush(self) -> None:
         """fsync all that was appended so far. The only method another thread may call while the owner goes on.
@@ -300,6 +306,7 @@ class StoredLog:
                 if self.recovery_point < self._end:
                     self.flush()
                 self._is_sealed = True
+            self.save_epochs()
             self.release()
         self._failure = self._failure or f"{self.directory} is closed"
 
@@ -323,3 +330,12 @@ class StoredLog:
     def take_deleted(self) -> list[Path]:
         """Files of deleted segments whose file.delete.delay.ms is over, for the caller to unlink."""
         return self._deleted.take(self._clock.now_ms())
+
+
+def _known_topic_id(directory: Path) -> uuid.UUID | None:
+    """What partition.metadata says; one that cannot be read is written anew when the topic's id is assigned."""
+    try:
+        return read_topic_id(directory / PARTITION_METADATA)
+    except ConfigError as error:
+        logger.warning("%s; it is written anew with the id that ZooKeeper has for the topic", error)
+        return None

@@ -30,17 +30,24 @@ class Health:
         """Whether all is well, and the document that says so. Blocks for a look at the directories."""
         checks = {
             "zookeeper": OK if self.zookeeper_connected() else "no ZooKeeper server answers (zookeeper.connect)",
-            "log.dirs": "; ".join(self.directory_problems().values()) or OK,
+            "log.dirs": "; ".join([*self.directory_problems().values(), *self._offline_partitions()]) or OK,
         }
         well = all(said == OK for said in checks.values())
         return well, {"status": OK if well else "failing", "broker.id": self._broker_id, "checks": checks}
 
+    def _offline_partitions(self) -> list[str]:
+        offline = self._logs.offline
+        if len(offline) < 2:
+            return list(offline.values())
+        return [f"{len(offline)} partitions are offline, the first: {next(iter(offline.values()))}"]
+
     def directory_problems(self) -> dict[Path, str]:
         """Data directories that are not fit to be written, with the reason."""
-        problems = {
+        problems = self._logs.failures
+        problems |= {
             directory: f"{directory} cannot be written"
             for directory in self._logs.directories
-            if not os.access(directory, os.W_OK | os.X_OK)
+            if directory not in problems and not os.access(directory, os.W_OK | os.X_OK)
         }
         for log in tuple(self._logs.logs().values()):
             if log.failure:

@@ -81,6 +81,7 @@ def test_a_rolled_segment_is_synced_with_its_indexes(tmp_path: Path, monkeypatch
     synced: list[str] = []
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name))
     fill(log, 4)
+    synced.clear()
     log.flush()
     closed, active = "0" * 20, f"{3:020d}"
     assert synced[:4] == [f"{closed}.log", f"{closed}.index", f"{closed}.timeindex", f"{active}.log"]

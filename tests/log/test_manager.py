@@ -180,12 +180,6 @@ class TestDirectory:
         with pytest.raises(ConfigError, match=f"log.dirs: cannot use {tmp_path / 'data'}"):
             LogManager([tmp_path / "data"], clock).load(lambda topic: SMALL)
 
-    def test_a_broken_checkpoint_is_named(self, tmp_path: Path, clock: ManualClock) -> None:
-        (tmp_path / "data").mkdir()
-        (tmp_path / "data" / RECOVERY_POINTS).write_text("0\n5\n")
-        with pytest.raises(ConfigError, match=RECOVERY_POINTS):
-            LogManager([tmp_path / "data"], clock).load(lambda topic: SMALL)
-
 
 class TestDelete:
     def test_the_files_go_after_the_delay(self, start: Start, tmp_path: Path, clock: ManualClock) -> None:
