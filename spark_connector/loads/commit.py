@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from spark_connector.loads.log import LoadLog
 from spark_connector.loads.owner import intent_of
-from spark_connector.loads.record import LoadError, LoadId, LoadRecord, published_directory
+from spark_connector.loads.record import LoadError, LoadId, LoadRecord, LoadTooLarge, published_directory
 from spark_connector.loads.rewind import standing, undo_outputs
 from spark_connector.loads.state import Act, Staged, Step, repair_steps
 from spark_connector.offset_store.base import OffsetConflict
@@ -61,7 +61,10 @@ class LoadCommitter:
         raise LoadError(f"group '{self._group}': loads are committed faster than this one can look; try again")
 
     def stage(self, record: LoadRecord) -> str:
-        """Write the intent; gives the directory, relative to the output, that the data must be written to."""
+        """Write the intent; gives the directory, relative to the output, that the data must be written to.
+
+        Raises LoadTooLarge, with nothing written, when the load could not be committed."""
+        self._log.check(record)
         self._output.create(f"{self._staging}/{record.load_id}/intent.json", intent_of(record))
         return self._data(record.load_id)
 
@@ -79,10 +82,11 @@ class LoadCommitter:
             raise
 
     def commit(self, record: LoadRecord) -> None:
-        """Commit a sealed load and publish it. Raises OffsetConflict, with nothing left, when another was first."""
+        """Commit a sealed load and publish it. Raises OffsetConflict, with nothing left, when another was first, and
+        LoadTooLarge likewise."""
         try:
             self._log.append(record)
-        except OffsetConflict:
+        except (OffsetConflict, LoadTooLarge):
             self.discard(record.load_id)
             raise
         self.repair()
@@ -125,8 +129,8 @@ class LoadCommitter:
                 self._log.append(self._sealed(step.load_id))
             except FileNotFoundError:
                 return False  # its owner was quicker
-            except OffsetConflict:
-                self.discard(step.load_id)  # the offsets have moved on without it
+            except (OffsetConflict, LoadTooLarge):
+                self.discard(step.load_id)  # the offsets have moved on without it, or no commit can hold it
             return False
         self.discard(step.load_id)
         return False

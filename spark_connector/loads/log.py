@@ -51,6 +51,10 @@ class LoadLog(Protocol):
         """All loads and rewinds, in order of number."""
         ...
 
+    def check(self, record: LoadRecord) -> None:
+        """Raise LoadTooLarge for a load that could not be committed, before its rows are written."""
+        ...
+
     def append(self, record: LoadRecord) -> None:
         """Commit. Done already (by a repair elsewhere) is fine. Raises OffsetConflict when another came first."""
         ...
@@ -101,6 +105,9 @@ class FilesLoadLog:
 
     def records(self) -> list[LoadRecord]:
         return [record for record in map(self.record, self.sequences()) if record is not None]
+
+    def check(self, record: LoadRecord) -> None:
+        """A file takes records of any size."""
 
     def append(self, record: LoadRecord) -> None:
         """The number decides: whoever creates the file first has committed, and goes on from the entry before it."""

@@ -114,6 +114,9 @@ class DatabaseLoadLog:
         records = {record.load_id: record for record in self.records()}
         return undone_loads(rewind.rewind, records)
 
+    def check(self, record: LoadRecord) -> None:
+        """A column of text takes records of any size, or says so before the rows are inserted."""
+
     def append(self, record: LoadRecord, insert: Callable[[Connection], None] = lambda connection: None) -> None:
         """Commit the record, its offsets and what `insert` does in one transaction.
 

@@ -3,20 +3,30 @@
     /consumers/<group>/offsets/<topic>/<partition>   the offset store
     /consumers/<group>/loads/<number>                one node per load: its record, without the file list
     /consumers/<group>/loads/<number>/published      there once the data is in place
+    /consumers/<group>/loads/<number>/pending        there while the offsets of a large load are still to be stored
 
-A commit is one multi-op transaction: every offset is set under a version check and the load's node is created. Opened
-by load.py only when asked for, for it needs kazoo.
+A commit is one multi-op transaction: every offset is set under a version check and the load's node is created. Where
+the offsets are too many for that (some 6,000 partitions), the transaction creates the node alone, which says what the
+offsets are; they are stored, piece by piece, before the load counts as published. A large record is compressed; one
+that ZooKeeper could not take all the same is refused before anything is written. Opened by load.py only when asked for,
+for it needs kazoo.
 """
 
 from __future__ import annotations
 
+import json
+import zlib
+from collections.abc import Callable
+
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.record import LoadRecord, LoadTooLarge
 from spark_connector.loads.state import Newest
 from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError, check_group
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
 
 __all__ = ["ZooKeeperLoadLog"]
+
+_PLAIN = 25  # a record this many times smaller than a request may be is left as text, for people
 
 
 class ZooKeeperLoadLog:
@@ -39,11 +49,16 @@ class ZooKeeperLoadLog:
         return Newest(sequences[-1], record.load_id, self._store.get(self._mark(sequences[-1])) is not None)
 
     def offsets(self) -> dict[TopicPartition, int]:
-        return self._store.read(self._group)
+        pending = self._pending()
+        offsets = self._store.read(self._group)
+        return offsets if pending is None else {**offsets, **pending.committed}
 
     def record(self, sequence: int) -> LoadRecord | None:
         data = self._store.get(self._node(sequence))
-        return None if data is None else LoadRecord.from_bytes(data, self._node(sequence))
+        if data is None:
+            return None
+        plain = data if data.startswith(b"{") else zlib.decompress(data)
+        return LoadRecord.from_bytes(plain, self._node(sequence))
 
     def sequences(self) -> list[int]:
         return sorted(int(name) for name in self._store.children(self._root) if name.isdigit())
@@ -51,18 +66,30 @@ class ZooKeeperLoadLog:
     def records(self) -> list[LoadRecord]:
         return [record for record in map(self.record, self.sequences()) if record is not None]
 
+    def check(self, record: LoadRecord) -> None:
+        counted = record.completed({range.tp: range.size for range in record.ranges}, {})
+        size = len(self._packed(counted))
+        if size > self._store.max_request:
+            raise LoadTooLarge(
+                f"load {record.load_id}: {len(record.ranges):,} partitions make a record of {size:,} bytes, "
+                f"compressed, and ZooKeeper takes {self._store.max_request:,}: load fewer topics in one group, or keep "
+                "the offsets in files"
+            )
+
     def append(self, record: LoadRecord) -> None:
         """Also raises OffsetStoreError when the connection breaks and it cannot be found out what became of it."""
+        self.check(record)
         number = record.id.sequence
-        node = self._node(number)
-        data = record.without_files().to_bytes()
+        create = {self._node(number): self._packed(record)}
         # The offsets alone would not tell: a rewind may have brought them back to what a sleeper remembers, and
         # pruning may have freed its number. The number before it went first.
         before = [self._node(number - 1)] if number > 1 else []
+        fits = self._store.fits(self._group, record.committed, record.expected, create)
+        if not fits:
+            create[self._mark(number, "pending")] = b""
+        commit: Callable[..., None] = self._store.commit if fits else self._store.commit_ahead
         try:
-            self._store.commit(
-                self._group, record.committed, expected=record.expected, create={node: data}, must_exist=before
-            )
+            commit(self._group, record.committed, expected=record.expected, create=create, must_exist=before)
         except (OffsetConflict, OffsetStoreError):
             # Ours after all: a repair elsewhere has committed it, or the answer was lost on the way.
             winner = self.record(record.id.sequence)
@@ -70,7 +97,10 @@ class ZooKeeperLoadLog:
                 raise
 
     def mark_published(self, record: LoadRecord) -> None:
-        self._store.ensure(self._mark(record.id.sequence))
+        number = record.id.sequence
+        if self._store.get(self._mark(number, "pending")) is not None:
+            self._store.follow(self._group, record.committed, self._mark(number, "pending"))
+        self._store.ensure(self._mark(number))
 
     def prune(self, keep: int) -> list[int]:
         pruned = self.sequences()[: -max(keep, 1)]
@@ -84,5 +114,18 @@ class ZooKeeperLoadLog:
     def _node(self, sequence: int) -> str:
         return f"{self._root}/{sequence:010d}"
 
-    def _mark(self, sequence: int) -> str:
-        return f"{self._node(sequence)}/published"
+    def _mark(self, sequence: int, name: str = "published") -> str:
+        return f"{self._node(sequence)}/{name}"
+
+    def _pending(self) -> LoadRecord | None:
+        """The newest load, while its offsets are not all stored."""
+        numbers = self.sequences()
+        if not numbers or self._store.get(self._mark(numbers[-1], "pending")) is None:
+            return None
+        return self.record(numbers[-1])
+
+    def _packed(self, record: LoadRecord) -> bytes:
+        data = record.without_files().to_bytes()
+        if len(data) <= self._store.max_request // _PLAIN:
+            return data
+        return zlib.compress(json.dumps(record.without_files().to_json(), separators=(",", ":")).encode())

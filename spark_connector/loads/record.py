@@ -25,6 +25,7 @@ __all__ = [
     "LoadInterrupted",
     "LoadRange",
     "LoadRecord",
+    "LoadTooLarge",
     "Rewind",
     "Undone",
     "published_directory",
@@ -42,6 +43,10 @@ class LoadInterrupted(LoadError):
     """A load was stopped by what lies outside it, a file system or a task of Spark; the same load may work later."""
 
     retriable = True
+
+
+class LoadTooLarge(LoadError):
+    """The commit log cannot take a load of so many partitions; nothing of it is kept."""
 
 
 def published_directory(load_id: str) -> str:

@@ -3,14 +3,16 @@
     /consumers/<group>/offsets/<topic>/<partition>      the next offset, as decimal text
 
 Tools that watch those nodes see our groups. All partitions of a commit go into ONE multi-op transaction; with
-`expected` it carries a version check per node, so it is a compare-and-set over the whole group. The only kazoo import
-outside the broker; executors and drivers that use another store never load it.
+`expected` it carries a version check per node, so it is a compare-and-set over the whole group. ZooKeeper takes no
+request above 1 MiB (`jute.maxbuffer`), which is some 6,000 partitions: beyond that a load commits in two steps
+(`commit_ahead`, `follow`), and a stream, whose offsets only inform, piece by piece. The only kazoo import outside the
+broker; executors and drivers that use another store never load it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from kazoo.client import KazooClient
@@ -42,6 +44,7 @@ T = TypeVar("T")
 
 _ANY_VERSION = -1
 _ABSENT = -1  # version of a node that does not exist
+_OPERATION = 64  # bytes of an operation in a request beside path and data, at most
 _CONNECT_TIMEOUT = 15.0  # seconds
 _SESSION_TIMEOUT = 10.0  # seconds
 _RETRY = KazooRetry(max_tries=20, delay=0.1, max_delay=2.0)  # reads go on for about half a minute of broken connection
@@ -61,6 +64,9 @@ def open_from_options(options: Mapping[str, str]) -> ZooKeeperOffsetStore:
 
 class ZooKeeperOffsetStore:
     """Offsets under /consumers. Connects when made; raises OffsetStoreError when ZooKeeper cannot be reached."""
+
+    max_request = 900_000
+    """Bytes of one transaction; a server takes 1,048,575 unless its jute.maxbuffer says otherwise."""
 
     def __init__(self, connect: str) -> None:
         self.connect = connect
@@ -96,7 +102,14 @@ class ZooKeeperOffsetStore:
 
         Raises OffsetConflict also when one of the former exists, or one of the latter does not. When the connection
         breaks before the answer, raises OffsetStoreUnavailable: then it is not known whether the commit was made.
+        Offsets too many for one transaction are stored in pieces when nothing is expected, else OffsetStoreError.
         """
+        if not self.fits(group, offsets, expected, create):
+            if expected is not None or create:
+                raise OffsetStoreError(f"group '{group}': {len(offsets)} partitions are too many for one commit")
+            for piece in self._pieces(group, offsets):
+                self.commit(group, piece)
+            return
         wanted = {*offsets, *(expected or {})}
         stored = self._stored(group, wanted)
         if expected is not None:
@@ -112,15 +125,51 @@ class ZooKeeperOffsetStore:
                 transaction.create(path, str(offsets[tp]).encode())
             else:
                 transaction.set_data(path, str(offsets[tp]).encode(), version)
-        for path in must_exist:
-            transaction.check(self._full(path), _ANY_VERSION)
-        for path, data in (create or {}).items():
-            transaction.create(self._full(path), data)
-        try:
-            results = transaction.commit()
-        except (KazooException, KazooTimeoutError) as error:
-            raise self._failure(error) from error  # not tried again: the first try may have been carried out
-        _raise_if_rolled_back(group, results)
+        # For `commit_ahead`, which has no room for the versions of all nodes.
+        transaction.set_data(self._full(_offsets_path(group)), b"", _ANY_VERSION)
+        self._finish(group, transaction, create or {}, must_exist)
+
+    def fits(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        expected: Mapping[TopicPartition, int] | None = None,
+        create: Mapping[str, bytes] | None = None,
+    ) -> bool:
+        """Whether one transaction can hold this commit."""
+        size = sum(self._size(group, tp) for tp in {*offsets, *(expected or {})})
+        size += sum(len(self._full(path)) + len(data) + _OPERATION for path, data in (create or {}).items())
+        return size <= self.max_request
+
+    def commit_ahead(
+        self,
+        group: str,
+        offsets: Mapping[TopicPartition, int],
+        *,
+        expected: Mapping[TopicPartition, int],
+        create: Mapping[str, bytes],
+        must_exist: Sequence[str] = (),
+    ) -> None:
+        """The commit of more offsets than one transaction holds: compares them, but only makes the nodes `create`, out
+        of which the caller can tell what the offsets are, until `follow` has stored them. Raises as `commit` does."""
+        root = self._full(_offsets_path(group))
+        self._make_parents(group, offsets, create)
+        version = self._retrying(lambda: self._client.get(root))[1].version
+        there = self._retrying(lambda: self._partitions_of(group))
+        stored = self._stored(group, there & {*offsets, *expected})
+        check_expected(group, {tp: offset for tp, (offset, _) in stored.items()}, expected, offsets)
+        transaction = self._client.transaction()
+        transaction.set_data(root, b"", version)  # whoever has committed in between has set it, too
+        self._finish(group, transaction, create, must_exist)
+
+    def follow(self, group: str, offsets: Mapping[TopicPartition, int], pending: str) -> None:
+        """Store the offsets of a `commit_ahead`, in pieces, for as long as the node `pending` is there, and remove it
+        at the end. May be called again, and by two at once: one that has slept finds the node gone."""
+        for piece in self._pieces(group, offsets):
+            while not self._store_piece(group, piece, pending):
+                if self.get(pending) is None:
+                    return
+        self.delete(pending)
 
     def close(self) -> None:
         self._client.stop()
@@ -155,6 +204,47 @@ class ZooKeeperOffsetStore:
         except NoNodeError:
             return
 
+    def _finish(
+        self, group: str, transaction: Any, create: Mapping[str, bytes], must_exist: Sequence[str] = ()
+    ) -> None:
+        for path in must_exist:
+            transaction.check(self._full(path), _ANY_VERSION)
+        for path, data in create.items():
+            transaction.create(self._full(path), data)
+        try:
+            results = transaction.commit()
+        except (KazooException, KazooTimeoutError) as error:
+            raise self._failure(error) from error  # not tried again: the first try may have been carried out
+        _raise_if_rolled_back(group, results)
+
+    def _store_piece(self, group: str, piece: Mapping[TopicPartition, int], pending: str) -> bool:
+        """False when somebody else has stored of it meanwhile, or `pending` is gone."""
+        there = self._retrying(lambda: self._partitions_of(group))
+        transaction = self._client.transaction()
+        for tp, offset in piece.items():
+            change = transaction.set_data if tp in there else transaction.create
+            change(self._offset_path(group, tp), str(offset).encode())
+        try:
+            self._finish(group, transaction, {}, [pending])
+        except OffsetConflict:
+            return False
+        return True
+
+    def _pieces(self, group: str, offsets: Mapping[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:
+        piece: dict[TopicPartition, int] = {}
+        room = self.max_request
+        for tp in sorted(offsets):
+            size = self._size(group, tp)
+            if piece and size > room:
+                yield piece
+                piece, room = {}, self.max_request
+            piece[tp] = offsets[tp]
+            room -= size
+        yield piece
+
+    def _size(self, group: str, tp: TopicPartition) -> int:
+        return len(self._offset_path(group, tp)) + _OPERATION
+
     def _partitions_of(self, group: str) -> set[TopicPartition]:
         root = _offsets_path(group)
         listings = [
@@ -188,8 +278,8 @@ class ZooKeeperOffsetStore:
 
     def _make_parents(self, group: str, offsets: Mapping[TopicPartition, int], create: Mapping[str, bytes]) -> None:
         """Parents are made ahead, outside the transaction: an empty one that is left over does no harm."""
-        topics = {f"{_offsets_path(group)}/{tp.topic}" for tp in offsets}
-        for parent in sorted(topics | {path.rpartition("/")[0] for path in create}):
+        topics = {_offsets_path(group), *(f"{_offsets_path(group)}/{tp.topic}" for tp in offsets)}
+        for parent in sorted(topics | ({path.rpartition("/")[0] for path in create} - create.keys())):
             self.ensure(parent)
 
     def _retrying(self, ask: Callable[[], T]) -> T:

@@ -36,6 +36,19 @@ def shared_store(zookeeper: str) -> Iterator[ZooKeeperOffsetStore]:
     store.close()
 
 
+class Crowded(ZooKeeperOffsetStore):
+    """Two partitions are as many for one request as thousands are in truth."""
+
+    max_request = 900
+
+
+@pytest.fixture(scope="module")
+def crowded_store(zookeeper: str) -> Iterator[ZooKeeperOffsetStore]:
+    store = Crowded(f"{zookeeper}/crowded-commit-tests")
+    yield store
+    store.close()
+
+
 class KeptOpen(ZooKeeperLoadLog):
     """Hundreds of short loads share one session."""
 
@@ -65,9 +78,18 @@ class Worlds:
         return world
 
 
-@pytest.fixture(params=["files", "zookeeper"])
-def worlds(request: pytest.FixtureRequest, tmp_path: Path, shared_store: ZooKeeperOffsetStore) -> Worlds:
-    return Worlds(request.param, tmp_path, shared_store)
+KINDS = ["files", "zookeeper"]
+
+
+@pytest.fixture(params=KINDS)
+def worlds(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    shared_store: ZooKeeperOffsetStore,
+    crowded_store: ZooKeeperOffsetStore,
+) -> Worlds:
+    kind = request.param.split()[-1]
+    return Worlds(kind, tmp_path, crowded_store if request.param.startswith("crowded") else shared_store)
 
 
 def steps_of_a_load(worlds: Worlds) -> list[str]:
@@ -80,6 +102,7 @@ def load_without_result(world: World) -> None:
     world.load()
 
 
+@pytest.mark.parametrize("worlds", [*KINDS, "crowded zookeeper"], indirect=True)
 def test_loads_follow_each_other_without_gap(worlds: Worlds) -> None:
     world = worlds.fresh()
     for _ in range(3):
@@ -92,6 +115,7 @@ def test_loads_follow_each_other_without_gap(worlds: Worlds) -> None:
     check_manifests(world)
 
 
+@pytest.mark.parametrize("worlds", [*KINDS, "crowded zookeeper"], indirect=True)
 @pytest.mark.parametrize("before", [True, False], ids=["before", "after"])
 def test_a_crash_at_any_step_is_repaired_by_the_next_load(worlds: Worlds, before: bool) -> None:
     steps = steps_of_a_load(worlds)
