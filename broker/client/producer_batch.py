@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from broker.client.producer_id import MAX_SEQUENCE, ProducerIdentity
-from broker.errors import RequestTimedOut
+from broker.errors import PykafkaError, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader, parse_header, patch_producer
 from broker.records.builder import BatchBuilder
@@ -100,6 +100,8 @@ class ProducerBatch:
         self.reserved = reserved
         """Bytes of `buffer.memory` held."""
         self.attempts = 0
+        self.trouble: PykafkaError | None = None
+        """Why the last attempt was not the last."""
         self.identity: ProducerIdentity | None = None
         """Whose sequence numbers it bears; None until first sent, and without idempotence."""
         self.settled = threading.Event()

@@ -72,6 +72,8 @@ class Sender(threading.Thread):
         self._unreachable_until: dict[int, float] = {}
         self._metadata_at = 0.0
         self._metadata_failures = 0
+        self._trouble: PykafkaError | None = None
+        """Why no broker could be asked the last time one was."""
         self._identity: ProducerIdentity | None = None
         self._identity_at = 0.0
         self._sequences: dict[TopicPartition, int] = {}
@@ -249,6 +251,9 @@ class Sender(threading.Thread):
             self._accumulator.split(queue, batch)
         elif batch.attempts < self._settings.retries and now < batch.expires and self._may_retry(queue, batch, error):
             batch.attempts += 1
+            if str(batch.trouble) != str(error):
+                logger.warning("%s: sending %d records again: %s", batch.tp, batch.record_count, error)
+            batch.trouble = error
             self._statistics.retried(queue.tp.topic)
             self._accumulator.put_back(queue, batch, now + self._cluster.backoff_s(batch.attempts))
         else:
@@ -290,6 +295,7 @@ class Sender(threading.Thread):
     def _broken(self, node: Node, error: PykafkaError, now: float) -> None:
         """The connection to a broker is gone, or none could be made."""
         logger.debug("%s: %s", node, error)
+        self._trouble = error
         self._statistics.unreachable(node.id)
         self._cluster.invalidate()
         self._unreachable_until[node.id] = now + self._settings.reconnect_backoff_ms / 1000
@@ -314,6 +320,9 @@ class Sender(threading.Thread):
             reason = (
                 f"{batch.record_count} records for {batch.tp} were not delivered within delivery.timeout.ms={limit}"
             )
+            trouble = batch.trouble or self._trouble
+            if trouble is not None:
+                reason += f"; the last attempt: {trouble}"
             self._give_up(queue, batch, RequestTimedOut(reason))
 
     def _renew_metadata(self, now: float) -> None:
@@ -323,9 +332,11 @@ class Sender(threading.Thread):
             self._cluster.renew()
         except PykafkaError as error:
             logger.debug("metadata: %s", error)
+            self._trouble = error
             self._metadata_failures += 1
             self._metadata_at = now + self._cluster.backoff_s(self._metadata_failures)
             return
+        self._trouble = None
         self._metadata_failures = 0
         self._metadata_at = now + self._cluster.backoff_s(1)
         for name in list(self._accumulator.topics):

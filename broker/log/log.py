@@ -16,6 +16,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log import timestamps
 from broker.log.aborted_index import AbortedTransaction
 from broker.log.append_checks import Batches, assign_offsets, check_batches, recompress, stamp_append_time, writable
+from broker.log.disk import Disk
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
 from broker.log.recovery import load_log
@@ -57,10 +58,12 @@ class Log(StoredLog):
         recovery_point: int = 0,
         log_start_offset: int = 0,
         opened: OpenSegments | None = None,
+        disk: Disk | None = None,
     ) -> Log:
         """Open a partition directory, or create it. Unless `clean`, what lies past `recovery_point` is verified.
 
-        `opened` bounds descriptors over many logs. Raises BrokerError `kafka_storage_error`, CorruptBatch.
+        `opened` bounds descriptors over many logs; `disk` is that of the data directory, told of appends.
+        Raises BrokerError `kafka_storage_error`, CorruptBatch.
         """
         opened = OpenSegments() if opened is None else opened
         with storage_errors("open", directory):
@@ -74,7 +77,7 @@ class Log(StoredLog):
                 recovery_point=recovery_point,
                 log_start_offset=log_start_offset,
             )
-            return cls(directory, config, clock, opened, loaded)
+            return cls(directory, config, clock, opened, loaded, disk or Disk(directory.parent))
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest leader epoch up to `epoch`; (-1, -1) when unknown (KIP-101)."""
@@ -181,7 +184,9 @@ class Log(StoredLog):
                 active = self._segments.active
             active.append(buffer, batches, base_offset)
         except OSError as error:
-            raise storage_error("append to", self.directory, error) from error
+            raise self._disk.refused(self.directory, len(buffer), error) from error
+        if self._disk.failure:
+            self._disk.taken()
         self._end = end
         self._is_sealed = False
 

@@ -23,6 +23,7 @@ from broker.log.checkpoints import (
     read_offsets,
     write_offsets,
 )
+from broker.log.disk import Disk
 from broker.log.stored_log import DELETED_DIRECTORY_SUFFIX
 from broker.protocol.topic_partition import TopicPartition
 
@@ -42,6 +43,7 @@ class LogDirectory:
         self.path = path
         self.failure = ""
         """Why it is offline; empty while it is not."""
+        self.disk = Disk(path)
         self._lock_fd = -1
         self._kept: dict[str, dict[TopicPartition, int]] = {RECOVERY_POINTS: {}, LOG_START_OFFSETS: {}}
         self._written: dict[str, dict[TopicPartition, int]] = {}

@@ -130,6 +130,7 @@ class LogManager:
                     recovery_point=points.get(tp, 0),
                     log_start_offset=starts.get(tp, 0),
                     opened=self._opened,
+                    disk=directory.disk,
                 )
                 log.release()  # who is never asked for anything needs no descriptor
             except Exception as error:
@@ -180,6 +181,10 @@ class LogManager:
         """All of log.dirs."""
         return [directory.path for directory in self._directories]
 
+    def disk_failures(self) -> dict[Path, str]:
+        """The directories whose disk takes no appends now, and why. Blocks for a try to write."""
+        return {directory.path: directory.disk.failure for directory in self._directories if not directory.disk.works()}
+
     @property
     def failures(self) -> dict[Path, str]:
         """The directories that are offline, and why."""
@@ -205,16 +210,19 @@ class LogManager:
         if log is None:
             if tp in self.offline:
                 raise BrokerError(ErrorCode.kafka_storage_error, self.offline[tp])
-            log = Log.open(self._emptiest_directory() / str(tp), config, self._clock, clean=True, opened=self._opened)
+            directory = self._emptiest_directory()
+            log = Log.open(
+                directory.path / str(tp), config, self._clock, clean=True, opened=self._opened, disk=directory.disk
+            )
             self._logs[tp] = log
         if topic_id is not None:
             log.assign_topic_id(topic_id)
         return log
 
-    def _emptiest_directory(self) -> Path:
-        online = [directory.path for directory in self._directories if not directory.failure]
+    def _emptiest_directory(self) -> LogDirectory:
+        online = [directory for directory in self._directories if not directory.failure]
         counts = Counter(log.directory.parent for log in self._logs.values()) if len(online) > 1 else {}
-        return min(online, key=lambda path: counts.get(path, 0))
+        return min(online, key=lambda directory: counts.get(directory.path, 0))
 
     def delete(self, tp: TopicPartition) -> None:
         """Take a partition away; its files are unlinked file.delete.delay.ms later. Nothing to do for an unknown one.

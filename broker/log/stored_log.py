@@ -18,6 +18,7 @@ from broker.log import retention
 from broker.log.aborted_index import AbortedEntry, BrokenIndex
 from broker.log.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
 from broker.log.deleted_files import DeletedFiles
+from broker.log.disk import Disk
 from broker.log.flushing import Flusher
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
@@ -41,9 +42,10 @@ class StoredLog:
     """The segments of one partition, its producers and leader epochs, and where it starts and ends."""
 
     def __init__(
-        self, directory: Path, config: LogConfig, clock: Clock, opened: OpenSegments, loaded: LoadedLog
+        self, directory: Path, config: LogConfig, clock: Clock, opened: OpenSegments, loaded: LoadedLog, disk: Disk
     ) -> None:
         self.directory = directory
+        self._disk = disk
         self._config = config
         self._clock = clock
         self._opened = opened

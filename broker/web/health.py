@@ -49,6 +49,7 @@ class Health:
             for directory in self._logs.directories
             if directory not in problems and not os.access(directory, os.W_OK | os.X_OK)
         }
+        problems |= self._logs.disk_failures()
         for log in tuple(self._logs.logs().values()):
             if log.failure:
                 problems.setdefault(log.directory.parent, log.failure)
