@@ -80,6 +80,7 @@ def load(
     from_load: str | None = None,
     from_directory: str | None = None,
     allow_changed_options: bool = False,
+    new_group: bool = False,
     on_phase: Phase | None = None,
 ) -> LoadResult:
     """Load what is new and commit it; see the module.
@@ -90,6 +91,7 @@ def load(
     `partition_by`: columns that become directories, of topic, partition, date and hour (of the timestamp, in UTC).
     `group` names the sequence of loads; `offsets` says where its offsets are kept: `files` (default; in
     `<to>/_offsets`), `zookeeper` (`zookeeper_connect`), or `table`, for delta and sql the only one.
+    A group's first load is refused where other groups have loaded the same topics, unless `new_group`.
     `starting_offsets`: where a partition begins that the group has not loaded yet, earliest or JSON. `max_records`: at
     most so many offsets in this load.
     `options`: any of the reader's (`kafka.*`, `includeHeaders`, `minPartitions`, `endingTimestamp`, …), of which
@@ -117,6 +119,7 @@ def load(
         from_directory=from_directory,
         partition_by=partition_by,
         allow_changed_options=allow_changed_options,
+        new_group=new_group,
     )
     return run_load(request, lambda: spark, on_phase or _ignore)
 

@@ -76,6 +76,9 @@ def load(
     write_option: Annotated[
         list[str] | None, typer.Option(help="Option of the output format; may be repeated.", metavar="NAME=VALUE")
     ] = None,
+    new_group: Annotated[
+        bool, typer.Option("--new-group", help="Load what other groups have loaded there, once more beside it.")
+    ] = False,
     allow_changed_options: Annotated[
         bool,
         typer.Option(
@@ -129,6 +132,7 @@ def load(
         from_directory=from_directory,
         partition_by=partition_by,
         allow_changed_options=allow_changed_options,
+        new_group=new_group,
     )
     if history_keep is not None and request.format == "delta":
         raise ConfigError(

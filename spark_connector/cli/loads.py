@@ -24,10 +24,9 @@ from spark_connector.cli.place import Place, placed
 from spark_connector.cli.tables import print_table
 from spark_connector.cli.verified import print_verified
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
-from spark_connector.loads.planner import recover as recover_loads
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rewind import fates
-from spark_connector.loads.upkeep import history, prune, rewind
+from spark_connector.loads.upkeep import history, prune, recover, rewind
 from spark_connector.loads.verify import verify
 
 __all__ = ["app"]
@@ -145,7 +144,7 @@ def recover_command(
     place: Place,
 ) -> None:
     """Bring loads and rewinds that were killed to their end, as the next load would."""
-    finished = recover_loads(place.target)
+    finished = recover(place.target)
     lines = [f"Finished {load_id}, which had been killed." for load_id in finished] or ["Nothing to recover."]
     typer.echo(json.dumps({"recovered": finished}) if place.as_json else "\n".join(lines))
 
@@ -154,15 +153,11 @@ def _find(entries: Sequence[HistoryEntry], load_id: str) -> HistoryEntry:
     for entry in entries:
         if entry.record.load_id == load_id:
             return entry
-    newest = f"; the newest is {entries[-1].record.load_id}" if entries else "; there is none at all"
-    raise ConfigError(f"there is no load '{load_id}'{newest}")
+    raise ConfigError(f"there is no load '{load_id}'; the newest is {entries[-1].record.load_id}")
 
 
 def _print_list(entries: Sequence[HistoryEntry]) -> None:
     console = Console()
-    if not entries:
-        console.print("Nothing has been loaded.")
-        return
     rows = []
     for entry in entries:
         record = entry.record
@@ -188,6 +183,7 @@ def _print_entry(entry: HistoryEntry) -> None:
         "directory": entry.directory,
         "rows": f"{record.rows:,}",
         "files": None if entry.files is None else f"{len(entry.files):,} with {entry.bytes or 0:,} bytes",
+        "from": record.origin,
         "read with": ", ".join(f"{name}={value}" for name, value in (record.reading or {}).items()) or None,
         "again since": record.rerun_of,
         "process": f"{entry.owner.pid} on {entry.owner.host}" if entry.owner else None,

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,9 +27,11 @@ from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import DropTable
 
 from broker.errors import ConfigError
+from spark_connector.loads.covering import standing_loads
 from spark_connector.loads.database_rows import DatabaseHoldings, check_take_back, take_back
 from spark_connector.loads.database_url import DatabaseAddress
 from spark_connector.loads.footers import Count
+from spark_connector.loads.groups import topics_by_group
 from spark_connector.loads.history import History, HistoryEntry, staged_state
 from spark_connector.loads.holdings import Holdings
 from spark_connector.loads.log_database import DatabaseLoadLog, failure, make_table
@@ -92,6 +94,11 @@ class DatabaseSite:
 
     def published(self, group: str) -> list[str]:
         return []  # rows and commit log are one
+
+    def topics_by_group(self) -> Mapping[str, set[str]]:
+        """Of this table; the offsets are those of the whole database."""
+        loads = standing_loads(self.log.records_of_all())
+        return topics_by_group(load for load in loads if load.output == self.url)
 
     def path_of(self, load_id: str) -> str:
         return self.url

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +72,11 @@ class DeltaSite:
 
     def published(self, group: str) -> list[str]:
         return []  # rows and commit log are one
+
+    def topics_by_group(self) -> Mapping[str, set[str]]:
+        """By the table's transactions, which outlive the records of loads."""
+        offsets = self.log.offsets_of_all()
+        return {group: {tp.topic for tp in stored} for group, stored in offsets.items()}
 
     def path_of(self, load_id: str) -> str:
         return self.url

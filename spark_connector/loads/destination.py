@@ -1,11 +1,12 @@
 """What load.py asks of the place that a load goes to, whatever kind of place it is.
 
-Files in a directory are loads/planner.py's `LoadSite`, a Delta table is loads/delta.py, a database loads/database.py.
+Files in a directory are loads/file_site.py, a Delta table is loads/delta.py, a database loads/database.py.
 A destination is opened for one call and knows neither Spark nor the brokers.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from spark_connector.loads.history import History
@@ -76,6 +77,10 @@ class Destination(Protocol):
 
     def published(self, group: str) -> list[str]:
         """Ids of the group's loads that readers see, where that is known without the commit log."""
+        ...
+
+    def topics_by_group(self) -> Mapping[str, set[str]]:
+        """Every group that has loads here, whatever keeps its offsets, and the topics that it has loaded."""
         ...
 
     def path_of(self, load_id: str) -> str:

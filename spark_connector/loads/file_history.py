@@ -1,6 +1,6 @@
 """The loads of a group into files: the commit log, the published directories and the staging area as one list.
 
-Called by loads/planner.py's `LoadSite.history`. The commit log decides which loads count. What it has forgotten by
+Called by loads/file_site.py. The commit log decides which loads count. What it has forgotten by
 pruning is known from the manifests that lie with the data, so the list does not get shorter as long as the data is
 there. Raises LoadError for a log that cannot be read.
 """

@@ -1,6 +1,6 @@
 """What the directories of loads hold: the offsets in their files, and the files against the manifest beside them.
 
-Opened by loads/planner.py's `LoadSite.holdings` for loads/verify.py. Memory: the offsets of one load, 8 bytes a row.
+Opened by loads/file_site.py for loads/verify.py. Memory: the offsets of one load, 8 bytes a row.
 """
 
 from __future__ import annotations

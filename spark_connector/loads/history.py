@@ -96,6 +96,7 @@ class HistoryEntry:
             "rows": record.rows,
             "files": None if self.files is None else len(self.files),
             "bytes": self.bytes,
+            "origin": asdict(record.origin) if record.origin else None,
             "reading": record.reading,
             "rerun_of": record.rerun_of,
             "rewind": asdict(record.rewind) if record.rewind else None,

@@ -20,6 +20,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.formats.decoders import loaded
 from spark_connector.loads.file_rows import Offsets
 from spark_connector.loads.reading import DEFAULTS
+from spark_connector.loads.record import LoadRecord
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange, keep_offsets
@@ -50,7 +51,7 @@ class LogRows:
     """Asks one cluster. A context manager; not for several threads."""
 
     def __init__(self, bootstrap_servers: str, options: Mapping[str, str]) -> None:
-        """`options` are the reader's, and win over what a load has kept of its own (`offsets`): `kafka.*`,
+        """`options` are the reader's, and win over what a load has kept of its own (loads/reading.py): `kafka.*`,
         `filter…`, and the formats of a read that drops malformed records. What else a reader can be told says nothing
         about which offsets have a row, and is not looked at."""
         self._given = {name.lower(): value for name, value in options.items()}
@@ -68,21 +69,27 @@ class LogRows:
         self._cluster.close()
         worker_clients().close()
 
-    def extent(self, tp: TopicPartition, topic_id: str | None = None) -> Extent:
-        """Asked once. Of a topic with that id, when one is given: one that was created anew has nothing of it."""
+    @property
+    def cluster_id(self) -> str | None:
+        return self._cluster.cluster_id()
+
+    def extent(self, tp: TopicPartition, load: LoadRecord) -> Extent:
+        """Asked once. Of the topic and the cluster that the load was made from, as far as its record says: another
+        cluster, or a topic that was created anew, has nothing of it."""
+        topic_id = load.topic_ids.get(tp.topic)
+        if load.origin is not None and load.origin.differs_from(self.cluster_id):
+            return Extent(0, 0)
         if topic_id is not None and self._id(tp.topic) not in (None, topic_id):
             return Extent(0, 0)
         if tp not in self._extents:
             self._extents[tp] = self._ask_extent(tp)
         return self._extents[tp]
 
-    def offsets(
-        self, tp: TopicPartition, start: int, end: int, reading: Mapping[str, str] | None = None
-    ) -> Iterator[Offsets]:
-        """The offsets of the rows in a range that lies within the extent, ascending, array by array. `reading`: what
-        the load has kept of its options (loads/reading.py)."""
+    def offsets(self, tp: TopicPartition, start: int, end: int, load: LoadRecord) -> Iterator[Offsets]:
+        """The offsets of the rows that the load should have of a range that lies within the extent, ascending, array by
+        array."""
         if start < end:
-            options = self._options_for(tp.topic, reading or {})
+            options = self._options_for(tp.topic, load.reading or {})
             for part in keep_offsets([OffsetRange(tp, start, end)], options.filters):
                 for batch in read_range(options, part):
                     if batch.num_rows:

@@ -13,22 +13,21 @@ import secrets
 import socket
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.errors import DataLoss
-from spark_connector.loads.commit import LoadCommitter, published_directory
+from spark_connector.errors import DataLoss, report_data_loss
+from spark_connector.loads.commit import LoadCommitter
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.file_history import Outputs, read_history
-from spark_connector.loads.file_holdings import FileHoldings
-from spark_connector.loads.history import History
-from spark_connector.loads.holdings import Holdings
+from spark_connector.loads.file_history import Outputs
+from spark_connector.loads.file_site import LoadSite
+from spark_connector.loads.groups import refuse_doubling_group
 from spark_connector.loads.log import FilesLoadLog, LoadLog
 from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.reading import describe_changes
-from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord, Origin
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.rewind import standing
 from spark_connector.options.range_limit import (
@@ -45,7 +44,6 @@ from spark_connector.read.offset_reader import Assigned, OffsetReader
 from spark_connector.storage import Storage, heals_by_waiting, open_storage
 
 __all__ = [
-    "LoadSite",
     "confirm_topics",
     "finished_rerun",
     "next_number",
@@ -56,60 +54,6 @@ __all__ = [
 ]
 
 _KNOCK_TIMEOUT = 10.0  # seconds
-
-
-@dataclass(frozen=True)
-class LoadSite:
-    """Where the loads of a group go, what has been committed there, and who commits."""
-
-    output: Storage
-    log: LoadLog
-    committer: LoadCommitter
-    group: str
-    outputs: Outputs
-
-    @property
-    def url(self) -> str:
-        return self.output.url
-
-    def prepare(self, record: LoadRecord, schema: str) -> None:
-        """Any directory takes any rows; but all loads of a directory must be laid out alike to be read as one."""
-        number = self.log.newest().sequence
-        before = self.log.record(number) if number else None
-        if before is None or before.output != self.url or before.rewind is not None or before.rows == 0:
-            return
-        if before.format != record.format:
-            raise ConfigError(
-                f"{self.url} holds loads in {before.format} so far, not in {record.format}, and nobody could read both "
-                "as one: keep the format, or use another directory"
-            )
-        if before.partition_by != record.partition_by:
-            raise ConfigError(
-                f"{self.url} is partitioned by {', '.join(before.partition_by) or 'nothing'} so far, not by "
-                f"{', '.join(record.partition_by) or 'nothing'}: keep partition_by, or use another directory"
-            )
-
-    def published(self, group: str) -> list[str]:
-        """Load ids of the group that are visible in the output."""
-        prefix = published_directory("")
-        found = (name.removeprefix(prefix) for name in self.output.names("") if name.startswith(prefix))
-        ids = ((name, LoadId.parse(name)) for name in found)
-        return [name for name, load_id in ids if load_id is not None and load_id.group == group]
-
-    def plain_error(self, error: Exception) -> LoadError | None:
-        return None  # OSErrors are seen to by `open_site`
-
-    def path_of(self, load_id: str) -> str:
-        return self.output.url_of(published_directory(load_id))
-
-    def history(self) -> History:
-        return read_history(self.group, self.output, self.log, self.outputs)
-
-    def holdings(self, history: History) -> Holdings:
-        return FileHoldings(self.output, self.outputs, history)
-
-    def check_rewind(self, rewind: LoadRecord) -> None:
-        """Directories can always be moved aside; the history has told of those that should not be there."""
 
 
 @contextlib.contextmanager
@@ -223,18 +167,23 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
     if request.from_load is None:
-        bounds, ids = _look_up(request.source, stored, known)
+        bounds, assigned = _look_up(request.source, stored, newest)
         ranges = plan_ranges(
             stored, bounds, fail_on_data_loss=request.source.fail_on_data_loss, max_records=request.max_records
         )
     else:
         loads = _loads_since(request, site)
         _refuse_changed_reading(request, loads)
-        ids = _current_ids(request.source)
-        refuse_other_topics(loads, ids)
+        assigned = _current(request.source)
+        for load in loads:
+            _report_other_cluster(load, assigned, fail=True)
+        refuse_other_topics(loads, assigned.topic_ids)
         ranges = plan_rerun(loads, stored)
     if not ranges:
         return None
+    if number == 1 and not request.new_group:
+        refuse_doubling_group(site, request.target.group, {range.topic for range in ranges})
+    ids = assigned.topic_ids
     return LoadRecord(
         load_id=str(LoadId(request.target.group, number, secrets.token_hex(4))),
         output=site.url,
@@ -247,6 +196,7 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
         # A re-run leaves the group's offsets alone, and with them the topics that they belong to.
         topic_ids={**known, **ids} if request.from_load is None else {**ids, **known},
         reading=request.reading,
+        origin=Origin(assigned.cluster_id, ",".join(request.source.client.bootstrap_servers)),
     )
 
 
@@ -265,7 +215,7 @@ def confirm_topics(request: LoadRequest, record: LoadRecord) -> None:
 
     One that is gone by now, and was not when they were read, does no harm."""
     try:
-        refuse_other_topics([record], _current_ids(request.source, record.topic_ids))
+        refuse_other_topics([record], _current(request.source, record.topic_ids).topic_ids)
     except DataLoss as error:
         raise LoadInterrupted(f"load {record.load_id}: {error.message}") from error
 
@@ -292,19 +242,32 @@ def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -
             )
 
 
-def _current_ids(options: SourceOptions, optional: Collection[str] = ()) -> Mapping[str, str]:
+def _report_other_cluster(load: LoadRecord | None, assigned: Assigned, *, fail: bool) -> bool:
+    """Whether the load is of another cluster, whose offsets mean nothing in this one. Raises DataLoss if `fail`."""
+    if load is None or load.origin is None or not load.origin.differs_from(assigned.cluster_id):
+        return False
+    report_data_loss(
+        "PARTITION_OFFSET_CHANGED",
+        f"Load {load.load_id} was made from {load.origin}; the brokers asked now are of cluster {assigned.cluster_id}, "
+        "whose topics have not been loaded.",
+        fail=fail,
+    )
+    return True
+
+
+def _current(options: SourceOptions, optional: Collection[str] = ()) -> Assigned:
     reader = OffsetReader(options, CommittedOffsets(options))
     try:
-        return reader.assigned(optional=optional).topic_ids
+        return reader.assigned(optional=optional)
     finally:
         reader.close()
 
 
 def _look_up(
-    options: SourceOptions, known: Mapping[TopicPartition, int], known_ids: Mapping[str, str]
-) -> tuple[Bounds, Mapping[str, str]]:
-    """Ask the brokers for the bounds and the ids of the topics; the start the user gave is looked up only when there is
-    a partition that needs it."""
+    options: SourceOptions, known: Mapping[TopicPartition, int], newest: LoadRecord | None
+) -> tuple[Bounds, Assigned]:
+    """Ask the brokers for the bounds and the topics; the start the user gave is looked up only when there is a
+    partition that needs it. `known` are the stored offsets, `newest` the load that is known to have led to them."""
     reader = OffsetReader(options, CommittedOffsets(options))
     try:
         assigned = reader.assigned()
@@ -317,9 +280,11 @@ def _look_up(
             is_first = len(new.partitions) == len(assigned.partitions)
             starts = reader.resolve(_starting(options.starting, new, is_first), new, which="start")
         ends = latest if options.ending is Position.LATEST else reader.resolve(options.ending, assigned, which="end")
-        ids = assigned.topic_ids
-        recreated = frozenset(topic for topic, id_ in ids.items() if known_ids.get(topic, id_) != id_)
-        return Bounds(earliest, latest, starts, ends, recreated), ids
+        known_ids = newest.topic_ids if newest else {}
+        recreated = frozenset(t for t, id_ in assigned.topic_ids.items() if known_ids.get(t, id_) != id_)
+        if _report_other_cluster(newest, assigned, fail=options.fail_on_data_loss):
+            recreated = frozenset(tp.topic for tp in assigned.partitions)
+        return Bounds(earliest, latest, starts, ends, recreated), assigned
     finally:
         reader.close()
 

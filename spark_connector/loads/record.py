@@ -26,6 +26,7 @@ __all__ = [
     "LoadRange",
     "LoadRecord",
     "LoadTooLarge",
+    "Origin",
     "Rewind",
     "Undone",
     "published_directory",
@@ -97,6 +98,21 @@ class LoadRange:
 
 
 @dataclass(frozen=True)
+class Origin:
+    """A cluster by its id, None where brokers do not give it, and by the servers it was asked at."""
+
+    cluster_id: str | None
+    bootstrap_servers: str
+
+    def differs_from(self, cluster_id: str | None) -> bool:
+        """Whether it is certain that it is not the cluster of this id."""
+        return None not in (self.cluster_id, cluster_id) and self.cluster_id != cluster_id
+
+    def __str__(self) -> str:
+        return f"cluster {self.cluster_id} ({self.bootstrap_servers})"
+
+
+@dataclass(frozen=True)
 class LoadFile:
     """A data file of a load, by name below the load's directory; size in bytes."""
 
@@ -131,8 +147,8 @@ class LoadRecord:
 
     `topic_ids` holds the id of every topic that the group has loaded so far, this load included (KIP-516), where the
     brokers give ids: by them the next load sees that a topic was created anew, however long its log is by then.
-    `reading` are the reader's options that decide which records are loaded and what they become (loads/reading.py);
-    None in records that were made before loads kept them.
+    `reading` are the reader's options that decide which records are loaded and what they become (loads/reading.py),
+    `origin` is the cluster that they are from; None in records that were made before loads kept them.
     """
 
     load_id: str
@@ -147,6 +163,7 @@ class LoadRecord:
     partition_by: tuple[str, ...] = ()
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     reading: Mapping[str, str] | None = None
+    origin: Origin | None = None
 
     @classmethod
     def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
@@ -208,6 +225,7 @@ class LoadRecord:
             fields["partition_by"] = tuple(map(str, document.get("partition_by", ())))
             fields["topic_ids"] = _texts(document.get("topic_ids", {}))
             fields["reading"] = None if document.get("reading") is None else _texts(document["reading"])
+            fields["origin"] = None if document.get("origin") is None else Origin(**document["origin"])
             record = cls(**fields, ranges=ranges, rerun_of=document["rerun_of"], files=files)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LoadError(f"{where} is not the record of a load: {error!r}") from error

@@ -7,7 +7,7 @@ missed, and only a log that is not compacted can say that a row is one too many.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.file_rows import Offsets
 from spark_connector.loads.log_rows import LogRows
-from spark_connector.loads.record import LoadRange
+from spark_connector.loads.record import LoadRange, LoadRecord
 
 __all__ = ["PartitionCount", "recount"]
 
@@ -80,15 +80,8 @@ class PartitionCount:
         return f", such as offset {', '.join(map(str, self.examples))}" if self.examples else ""
 
 
-def recount(
-    range: LoadRange,
-    held: Offsets,
-    log: LogRows,
-    topic_id: str | None = None,
-    reading: Mapping[str, str] | None = None,
-) -> PartitionCount:
-    """Compare the sorted offsets `held` of the rows with the log of the topic that has `topic_id`, when that is known,
-    read as `reading` says (loads/reading.py).
+def recount(range: LoadRange, held: Offsets, log: LogRows, load: LoadRecord) -> PartitionCount:
+    """Compare the sorted offsets `held` of the rows of a load's range with the log, read as the load says.
 
     Raises what reading the log raises."""
     tp = range.tp
@@ -96,10 +89,10 @@ def recount(
     is_first[1:] = held[1:] != held[:-1]
     once = held[is_first]
     inside = once[(once >= range.start) & (once < range.end)]
-    low, high = log.extent(tp, topic_id).overlap(range.start, range.end)
+    low, high = log.extent(tp, load).overlap(range.start, range.end)
     log_rows, missing, extra = 0, 0, 0
     examples = held[~is_first][:_EXAMPLES].tolist()
-    for lacking, surplus, count in _differences(inside, log.offsets(tp, low, high, reading), low, high):
+    for lacking, surplus, count in _differences(inside, log.offsets(tp, low, high, load), low, high):
         log_rows += count
         missing += len(lacking)
         extra += len(surplus)

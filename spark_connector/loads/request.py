@@ -110,6 +110,7 @@ class LoadRequest:
     from_load: str | None = None
     from_directory: str | None = None
     allow_changed_options: bool = False
+    new_group: bool = False
 
     @property
     def reading(self) -> dict[str, str]:
@@ -132,6 +133,7 @@ class LoadRequest:
         format: str | None = None,
         partition_by: str | Sequence[str] | None = None,
         allow_changed_options: bool = False,
+        new_group: bool = False,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together."""
         target = replace(target, format=format or target.format).check()
@@ -164,6 +166,7 @@ class LoadRequest:
             from_load,
             from_directory,
             allow_changed_options,
+            new_group,
         )
 
 

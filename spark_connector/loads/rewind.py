@@ -85,6 +85,7 @@ def plan_rewind(
         ranges=_back_to(_starts(later), stored),
         topic_ids=_topic_ids(later),
         reading=loads[ids.index(to_load)].reading,
+        origin=loads[ids.index(to_load)].origin,
         rewind=Rewind(to_load, tuple(Undone(load.load_id, load.output) for load in later), delete),
     )
 

@@ -1,27 +1,31 @@
-"""What is done to a group's history besides loading: list it, rewind it, prune it.
+"""What is done to a group's history besides loading: list it, rewind it, prune it, finish what was killed.
 
 Called by the console and from Python; needs neither Spark nor a broker. Every function opens the place of the loads for
-itself. Raises ConfigError, LoadError, OffsetConflict, OffsetStoreError.
+itself; a group without loads there is a ConfigError that names those that have some. Raises ConfigError, LoadError,
+OffsetConflict, OffsetStoreError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from broker.errors import ConfigError
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.groups import refuse_unknown_group
 from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.planner import next_number, open_destination
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import Target
 from spark_connector.loads.rewind import plan_rewind, standing
 
-__all__ = ["history", "prune", "rewind"]
+__all__ = ["history", "prune", "recover", "rewind"]
 
 
 def history(target: Target) -> History:
     """Every load of the group that has left a trace; changes nothing."""
-    with open_destination(target.check()) as site:
+    with _open_known(target) as site:
         return site.history()
 
 
@@ -40,7 +44,7 @@ def rewind(
     before. Raises ConfigError for a load that there is not, or loads that cannot be taken back, OffsetConflict when a
     load is quicker.
     """
-    with open_destination(target.check()) as site:
+    with _open_known(target) as site:
         site.committer.repair()
         number = next_number(site)
         loads = _standing_without_gap(site.history(), to_load)
@@ -61,9 +65,23 @@ def prune(target: Target, keep: int) -> list[int]:
     """
     if keep < 1:
         raise ConfigError(f"keep (--keep) must be at least 1, not {keep}: the newest entry holds the offsets")
-    with open_destination(target.check()) as site:
+    with _open_known(target) as site:
         site.committer.repair()
         return site.log.prune(keep)
+
+
+def recover(target: Target) -> list[str]:
+    """Bring loads and rewinds that were killed to their end; gives their ids."""
+    with _open_known(target) as site:
+        return site.committer.repair()
+
+
+@contextlib.contextmanager
+def _open_known(target: Target) -> Iterator[Destination]:
+    """The destination of a group that has loads there."""
+    with open_destination(target.check()) as site:
+        refuse_unknown_group(site, target.group)
+        yield site
 
 
 def _standing_without_gap(known: History, to_load: str) -> list[LoadRecord]:

@@ -22,6 +22,7 @@ import numpy as np
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import Destination
+from spark_connector.loads.groups import refuse_unknown_group
 from spark_connector.loads.history import HistoryEntry
 from spark_connector.loads.holdings import Held
 from spark_connector.loads.log_rows import LogRows
@@ -92,6 +93,7 @@ def verify(
 
     `options`: of the reader (`kafka.*`, logins); what they say of which records count wins over the records."""
     with open_destination(target.check()) as site, LogRows(bootstrap_servers, options or {}) as log:
+        refuse_unknown_group(site, target.group)
         history = site.history()
         loads = history.committed
         unknown = set(only) - {entry.record.load_id for entry in loads}
@@ -99,12 +101,25 @@ def verify(
             raise ConfigError(f"there is no committed load '{min(unknown)}'")
         holdings = site.holdings(history)
         chosen = [entry for entry in loads if not only or entry.record.load_id in only]
+        _refuse_other_cluster(chosen, bootstrap_servers, log)
         checks = tuple(_check_load(entry, held, holdings.place, log) for entry, held in holdings.of(chosen))
         if only:
             return Verification(checks, ())
         problems = (*holdings.strangers(), *_joints(loads, log), *_standing_offsets(loads, site))
         forgotten = history.describe_forgotten()
         return Verification(checks, problems, (forgotten,) if forgotten else ())
+
+
+def _refuse_other_cluster(loads: Sequence[HistoryEntry], bootstrap_servers: str, log: LogRows) -> None:
+    """Raise ConfigError when there is nothing to count here, because all loads are of other clusters."""
+    origins = [entry.record.origin for entry in loads]
+    elsewhere = [origin for origin in origins if origin is not None and origin.differs_from(log.cluster_id)]
+    if elsewhere and len(elsewhere) == len(origins):
+        named = ", ".join(dict.fromkeys(map(str, elsewhere)))
+        raise ConfigError(
+            f"these loads are from {named}, and {bootstrap_servers} is cluster {log.cluster_id}, which has nothing to "
+            "count them by: give the servers of the former (--bootstrap-server)"
+        )
 
 
 def _check_load(entry: HistoryEntry, held: Held, place: str, log: LogRows) -> LoadCheck:
@@ -117,12 +132,14 @@ def _check_load(entry: HistoryEntry, held: Held, place: str, log: LogRows) -> Lo
     counts = []
     for range in record.ranges:
         rows = held.offsets.get(range.tp, np.empty(0, np.int64))
-        count = recount(range, rows, log, record.topic_ids.get(range.topic), record.reading)
+        count = recount(range, rows, log, record)
         counts.append(count)
         problems += count.problems(place)
         notes += count.notes()
     if record.reading is None and any(count.missing or count.extra for count in counts):
         notes.append(_NOT_KEPT)
+    if record.origin is not None and record.origin.differs_from(log.cluster_id):
+        notes.append(f"it was loaded from {record.origin}, which is not the one asked")
     return LoadCheck(record.load_id, tuple(counts), tuple(problems), tuple(notes))
 
 
@@ -140,8 +157,8 @@ def _joints(loads: Sequence[HistoryEntry], log: LogRows) -> list[str]:
             if range.start < end:
                 both = f"{before} and {entry.record.load_id}"
                 problems.append(f"{range.tp}: offsets {range.start} to {end - 1} are in {both}")
-            stretch = log.extent(range.tp, topic_id).overlap(end, range.start)
-            skipped = sum(len(part) for part in log.offsets(range.tp, *stretch, entry.record.reading))
+            stretch = log.extent(range.tp, entry.record).overlap(end, range.start)
+            skipped = sum(len(part) for part in log.offsets(range.tp, *stretch, entry.record))
             if skipped and range.start > end:
                 problems.append(
                     f"{range.tp}: {skipped:,} records of offsets {end} to {range.start - 1}, between {before} and "

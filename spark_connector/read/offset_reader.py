@@ -46,10 +46,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Assigned:
-    """The partitions that the options select now, sorted, and the ids of their topics where brokers give them."""
+    """The partitions that the options select now, sorted, and the ids of their topics and of the cluster where brokers
+    give them."""
 
     partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, str]
+    cluster_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -176,7 +178,9 @@ class OffsetReader:
             raise ConfigError(f"Option 'filterPartitions' lets none of {format_partitions(set(every))} pass")
         ids = {tp.topic: topics[tp.topic].topic_id for tp in partitions}
         return Assigned(
-            tuple(partitions), {name: str(value) for name, value in sorted(ids.items()) if value is not None}
+            tuple(partitions),
+            {name: str(value) for name, value in sorted(ids.items()) if value is not None},
+            self._cluster.cluster_id(),
         )
 
     def resolve(self, limit: OffsetRangeLimit, assigned: Assigned, *, which: str) -> dict[TopicPartition, int]:

@@ -47,12 +47,13 @@ class PlainLoads:
         zookeeper: str | None = None,
         max_records: int | None = None,
         options: Mapping[str, str] | None = None,
+        group: str | None = None,
         **more: Any,
     ) -> None:
         """`more` are arguments of LoadRequest.build."""
         offsets = "files" if zookeeper is None else "zookeeper"
         self.bootstrap, self.topic, self.to = bootstrap, topic, to
-        self.target = Target(str(to), f"g-{topic}", offsets, zookeeper)
+        self.target = Target(str(to), group or f"g-{topic}", offsets, zookeeper)
         self._max_records = max_records
         self._options = options or {}
         self._more = more

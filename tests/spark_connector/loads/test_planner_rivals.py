@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from spark_connector.loads.commit import LoadCommitter
+from spark_connector.loads.file_site import LoadSite
 from spark_connector.loads.log import FilesLoadLog
-from spark_connector.loads.planner import LoadSite
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.upkeep import rewind
 from spark_connector.offset_store.base import OffsetConflict

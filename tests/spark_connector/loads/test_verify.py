@@ -19,7 +19,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.log_rows import LogRows
 from spark_connector.loads.planner import open_site
-from spark_connector.loads.upkeep import prune, rewind
+from spark_connector.loads.upkeep import history, prune, rewind
 from spark_connector.loads.verify import LoadCheck, Verification, verify
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
 from spark_connector.storage import open_storage
@@ -279,6 +279,7 @@ def test_malformed_records_that_a_load_has_dropped_are_not_missing(
 
 
 def test_a_filter_of_offsets_is_heeded(loads: PlainLoads) -> None:
+    tp, load = TopicPartition(loads.topic, 0), history(loads.target).entries[0].record
     with LogRows(loads.bootstrap, {"filterOffsets": "10-19,30-"}) as log:
-        found = [offset for part in log.offsets(TopicPartition(loads.topic, 0), 5, 40) for offset in part.tolist()]
+        found = [offset for part in log.offsets(tp, 5, 40, load) for offset in part.tolist()]
     assert found == [*range(10, 20), *range(30, 40)]
