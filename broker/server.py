@@ -187,11 +187,15 @@ class BrokerServer:
         membership = Membership(zookeeper, registry, self._info(bound), session_file=self._online()[0] / SESSION_FILE)
         membership.start()
         self._undo.append(membership.stop)
+        changes = ChangeNotifications(zookeeper, self._clock)
+        raised = registry.raise_leader_epochs(self.config.broker_id, topics.values())
+        if raised and len(registry.brokers()) > 1:
+            changes.notify_isr_change(raised)
         registry.resume_deletions()
         election = ControllerElection(registry, self.config.broker_id)
         election.start()
         self._undo.append(election.stop)
-        return registry, ChangeNotifications(zookeeper, self._clock)
+        return registry, changes
 
     def _start_own_zookeeper(self) -> str:
         keeper = ZooKeeperKeeper(

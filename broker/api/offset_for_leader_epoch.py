@@ -33,5 +33,5 @@ def _partition(context: ApiContext, topic: str, asked: Any) -> Mapping[str, Any]
         partition.check_epoch(asked.current_leader_epoch)
     except BrokerError as error:
         return {"error_code": error.code, "partition": asked.partition, "leader_epoch": -1, "end_offset": -1}
-    epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
+    epoch, end = partition.end_offset_for_epoch(asked.leader_epoch)
     return {"error_code": ErrorCode.none, "partition": asked.partition, "leader_epoch": epoch, "end_offset": end}

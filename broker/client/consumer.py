@@ -167,11 +167,14 @@ class Consumer:
                 self._auto_commit()
                 self._positions.resolve()
                 records = self._take(self.settings.max_poll_records)
-                self._fetch.send(self._positions.fetchable())  # also before returning: the next answer comes meanwhile
+                self._check_truncation()
+                self._fetch.send(self._positions.positions())  # also before returning: the next answer comes meanwhile
                 if records:
                     return records
                 left = max(deadline - time.monotonic(), 0.0)
                 self._note_failures(self._fetch.receive(min(left, _SLICE_S)))
+                self._positions.reached(self._fetch.reached)
+                self._fetch.reached.clear()
                 records = self._take(self.settings.max_poll_records)
                 if records:
                     return records
@@ -217,7 +220,7 @@ class Consumer:
         """Commit `offsets` (each the next to read), or the position of every partition. Raises BrokerError."""
         if self._offsets is None:
             raise ConfigError("group.id is missing: offsets are committed under it")
-        positions = self._positions.resolved() if offsets is None else offsets
+        positions = self._positions.committable() if offsets is None else offsets
         if self._subscription is None:
             self._offsets.commit(positions, metadata)
         else:
@@ -295,11 +298,16 @@ class Consumer:
             fetch.count(self._statistics, len(records))
             out += (_new_tuple(ConsumerRecord, (topic, partition, r[0], r[1], r[2], r[3], r[4], r[5])) for r in records)
             fetchable[fetch.tp] = fetch.position
-            self._positions.seek(fetch.tp, fetch.position)
+            self._positions.seek(fetch.tp, fetch.position, fetch.leader_epoch)
             if fetch.exhausted:
                 completed.popleft()
         completed.extend(kept)
         return out
+
+    def _check_truncation(self) -> None:
+        doubtful, self._fetch.doubtful = self._fetch.doubtful, set()
+        if doubtful:
+            self._positions.check_truncation(doubtful)
 
     def _note_failures(self, failures: Mapping[TopicPartition, BrokerError]) -> None:
         for tp, error in failures.items():

@@ -21,6 +21,7 @@ from broker.client.connection import Connection
 from broker.client.fetch_request import FetchFrom, FetchLimits, fetch_request, fetch_version_limit
 from broker.client.fetch_response import FetchedPartition, parse_fetch_response
 from broker.client.fetcher import measure_batches
+from broker.client.leader_epochs import NO_EPOCH, Position
 from broker.client.metadata import Node
 from broker.client.settings import isolation_id
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, PykafkaError, raise_for
@@ -34,9 +35,11 @@ __all__ = ["CompletedFetch", "ConsumerFetch"]
 class CompletedFetch:
     """What one fetch brought of one partition, read piece by piece."""
 
-    def __init__(self, tp: TopicPartition, offset: int, fetched: FetchedPartition, *, check_crcs: bool) -> None:
-        self.tp = tp
-        self.position = offset
+    def __init__(self, asked: FetchFrom, fetched: FetchedPartition, *, check_crcs: bool) -> None:
+        self.tp = asked.tp
+        self.leader_epoch = asked.leader_epoch
+        """The epoch of the leader that answered."""
+        self.position = offset = asked.offset
         """Offset of the next record this would give; read on only while it is what the consumer wants next."""
         self.high_watermark = fetched.high_watermark
         self._end, self._batches = measure_batches(fetched.records, offset)
@@ -98,10 +101,14 @@ class ConsumerFetch:
             settings.fetch_max_wait_ms,
             isolation_id(settings.isolation_level),
         )
+        self.reached: dict[TopicPartition, Position] = {}
+        """Positions at which there was nothing yet, with the leader epoch of the broker that said so."""
+        self.doubtful: set[TopicPartition] = set()
+        """Partitions with a newer leader than that of their position: they are not fetched before that is checked."""
         self._connections: dict[Node, Connection] = {}
         self._requests: dict[Node, _Request] = {}
 
-    def send(self, positions: Mapping[TopicPartition, int]) -> None:
+    def send(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Ask each leader that is not busy for its partitions among `positions`.
 
         A leader of which something is left to read is not asked: the request would go without that partition, wait
@@ -110,14 +117,18 @@ class ConsumerFetch:
         buffered = {fetch.tp for fetch in self.completed}
         by_leader: dict[Node, list[FetchFrom]] = defaultdict(list)
         not_now = set(self._requests)
-        for tp, offset in positions.items():
+        for tp, position in positions.items():
             leader = self._leader(tp)
             if leader is None:
                 continue
             if tp in buffered:
                 not_now.add(leader)
             limit = self._settings.max_partition_fetch_bytes
-            by_leader[leader].append(FetchFrom.at(self._cluster, tp, offset, limit))
+            wanted_here = FetchFrom.at(self._cluster, tp, position.offset, limit)
+            if wanted_here.leader_epoch > position.leader_epoch > NO_EPOCH:
+                self.doubtful.add(tp)
+            else:
+                by_leader[leader].append(wanted_here)
         for leader, wanted in by_leader.items():
             if leader not in not_now:
                 self._send_to(leader, wanted)
@@ -196,7 +207,9 @@ class ConsumerFetch:
             if partition.error is ErrorCode.none:
                 if partition.records:
                     check_crcs = self._settings.check_crcs
-                    self.completed.append(CompletedFetch(item.tp, item.offset, partition, check_crcs=check_crcs))
+                    self.completed.append(CompletedFetch(item, partition, check_crcs=check_crcs))
+                else:
+                    self.reached[item.tp] = Position(item.offset, item.leader_epoch)
                 continue
             failure = BrokerError(partition.error, f"fetching {item.tp} at offset {item.offset}")
             if failure.retriable:

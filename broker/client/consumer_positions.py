@@ -1,20 +1,25 @@
 """Which partitions a consumer has, and where it is in each; Kafka's `SubscriptionState`.
 
 Called by consumer.py from the thread that polls. A position is the offset of the next record `poll` returns.
-A partition without one gets it from the group's committed offset, or else by `auto.offset.reset`.
+A partition without one gets it from the group's committed offset, or else by `auto.offset.reset`. With it goes the
+leader epoch under which the log reached up to it, so that a log that loses its end is noticed (KIP-320).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 
 from broker.client.cluster import Cluster
-from broker.client.group_offsets import GroupOffsets
+from broker.client.group_offsets import CommittedOffset, GroupOffsets
+from broker.client.leader_epochs import NO_EPOCH, Position, find_truncations
 from broker.client.offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["Positions"]
+
+logger = logging.getLogger(__name__)
 
 
 class Positions:
@@ -26,6 +31,8 @@ class Positions:
         self._committed = committed
         self._reset = cluster.settings.auto_offset_reset
         self._offsets: dict[TopicPartition, int | None] = {}
+        self._epochs: dict[TopicPartition, int] = {}
+        """Leader epochs under which the logs reached up to the positions, where that is known."""
         self._to_reset: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
 
@@ -40,6 +47,7 @@ class Positions:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Have these, and no others; those that stay keep their position."""
         self._offsets = {tp: self._offsets.get(tp) for tp in partitions}
+        self._epochs = {tp: epoch for tp, epoch in self._epochs.items() if tp in self._offsets}
         self._to_reset = {tp: timestamp for tp, timestamp in self._to_reset.items() if tp in self._offsets}
         self._paused &= self._offsets.keys()
 
@@ -59,16 +67,18 @@ class Positions:
         self._check(tp)
         return self._offsets[tp]
 
-    def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Go on at `offset`."""
+    def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
+        """Go on at `offset`, up to which the log reached under `leader_epoch`."""
         self._check(tp)
         self._offsets[tp] = offset
+        self._epochs[tp] = leader_epoch
         self._to_reset.pop(tp, None)
 
     def seek_to(self, tp: TopicPartition, timestamp: int) -> None:
         """Go on at EARLIEST, LATEST, or the first record as young as `timestamp` (ms); looked up at `resolve`."""
         self._check(tp)
         self._offsets[tp] = None
+        self._epochs.pop(tp, None)
         self._to_reset[tp] = timestamp
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
@@ -106,17 +116,51 @@ class Positions:
         if not missing:
             return
         to_ask = [tp for tp in missing if tp not in self._to_reset]
-        committed: Mapping[TopicPartition, int] = {}
+        committed: Mapping[TopicPartition, CommittedOffset] = {}
         if to_ask and self._committed is not None:
-            committed = self._committed.fetch(to_ask)
-        self._offsets.update(committed)
+            committed = self._committed.committed(to_ask)
+        for tp, one in committed.items():
+            self.seek(tp, one.offset, one.leader_epoch)
         for tp in to_ask:
             if tp not in committed:
                 self._reset_by_policy(tp, f"{tp} has no committed offset")
         if self._to_reset:
             for tp, found in list_offsets(self._cluster, self._to_reset).items():
                 self._offsets[tp] = found.offset if found.offset >= 0 else self._end(tp)
+                self._epochs[tp] = self._cluster.leader_epoch(tp)
             self._to_reset.clear()
+
+    def positions(self) -> dict[TopicPartition, Position]:
+        """`fetchable`, each with the leader epoch it is known to be of; -1 where that is not known."""
+        return {tp: Position(offset, self._epochs.get(tp, NO_EPOCH)) for tp, offset in self.fetchable().items()}
+
+    def committable(self) -> dict[TopicPartition, Position]:
+        """`resolved`, each with its leader epoch."""
+        return {tp: Position(offset, self._epochs.get(tp, NO_EPOCH)) for tp, offset in self.resolved().items()}
+
+    def reached(self, reached: Mapping[TopicPartition, Position]) -> None:
+        """Leaders had nothing at these positions, and so reach up to them."""
+        for tp, position in reached.items():
+            if self._offsets.get(tp) == position.offset:
+                self._epochs[tp] = position.leader_epoch
+
+    def check_truncation(self, doubtful: Iterable[TopicPartition]) -> None:
+        """A new leader: do the logs still hold what was read? If not, go on where they part from it (KIP-320).
+
+        Raises BrokerError `offset_out_of_range` when `auto.offset.reset` is none.
+        """
+        positions = self.positions()
+        asked = {tp: positions[tp] for tp in doubtful if tp in positions}
+        lost = find_truncations(self._cluster, asked)
+        for tp in asked:
+            if tp not in lost:
+                self._epochs[tp] = self._cluster.leader_epoch(tp)
+                continue
+            if self._reset == "none" or lost[tp].end < 0:
+                self._reset_by_policy(tp, str(lost[tp]))
+            else:
+                logger.warning("%s; going on there", lost[tp])
+                self.seek(tp, lost[tp].end)
 
     def out_of_range(self, tp: TopicPartition, error: BrokerError) -> None:
         """The log does not have the position: begin anew by `auto.offset.reset`, or raise."""
@@ -125,6 +169,7 @@ class Positions:
 
     def _drop(self, tp: TopicPartition) -> None:
         self._offsets.pop(tp, None)
+        self._epochs.pop(tp, None)
         self._to_reset.pop(tp, None)
         self._paused.discard(tp)
 

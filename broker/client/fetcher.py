@@ -20,9 +20,10 @@ from broker.client.cluster import Cluster
 from broker.client.connection import Connection
 from broker.client.fetch_request import FetchFrom, FetchLimits, fetch_request, fetch_version_limit
 from broker.client.fetch_response import FetchedPartition, parse_fetch_response
+from broker.client.leader_epochs import NO_EPOCH, Position, find_truncations
 from broker.client.metadata import Node
 from broker.client.settings import isolation_id
-from broker.errors import CorruptBatch, ProtocolError, PykafkaError, RequestTimedOut, raise_for
+from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, PykafkaError, RequestTimedOut, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import find_last_batch, parse_header
@@ -74,7 +75,8 @@ class Fetcher:
         self._allocate = allocate
         self._connection: Connection | None = None
         self._node: Node | None = None
-        self._asked: int | None = None
+        self._asked: FetchFrom | None = None
+        self._reached = Position(-1, NO_EPOCH)
 
     def __enter__(self) -> Fetcher:
         return self
@@ -98,7 +100,7 @@ class Fetcher:
             partition.last_stable_offset,
             partition.log_start_offset,
             partition.aborted,
-            end_of_batches(partition.records, offset),
+            self._reached.offset,
         )
 
     def prefetch(self, offset: int) -> None:
@@ -114,20 +116,30 @@ class Fetcher:
 
     def _fetch_once(self, offset: int) -> FetchedPartition:
         try:
-            if self._asked != offset:
+            if self._asked is None or self._asked.offset != offset:
                 self._ask(offset)
+            asked = self._asked
             partition = self._receive()
         except PykafkaError:
             self._drop_connection()
             raise
         raise_for(partition.error, f"fetching {self.tp} at offset {offset}")
+        assert asked is not None
+        self._reached = Position(end_of_batches(partition.records, offset), asked.leader_epoch)
         return partition
 
     def _ask(self, offset: int) -> None:
         connection = self._leader_connection()
-        wanted = [FetchFrom.at(self.cluster, self.tp, offset, self._max_bytes)]
-        connection.send(ApiKey.FETCH, fetch_request(self._limits, wanted), at_most=fetch_version_limit(wanted))
-        self._asked = offset
+        wanted = FetchFrom.at(self.cluster, self.tp, offset, self._max_bytes)
+        if offset == self._reached.offset and wanted.leader_epoch > self._reached.leader_epoch > NO_EPOCH:
+            self._check_truncation()
+        connection.send(ApiKey.FETCH, fetch_request(self._limits, [wanted]), at_most=fetch_version_limit([wanted]))
+        self._asked = wanted
+
+    def _check_truncation(self) -> None:
+        """There is a new leader: does the log still hold what was read? Raises BrokerError."""
+        for truncation in find_truncations(self.cluster, {self.tp: self._reached}).values():
+            raise BrokerError(ErrorCode.offset_out_of_range, str(truncation))
 
     def _receive(self) -> FetchedPartition:
         connection, self._asked = self._connection, None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from broker.client.cluster import Cluster
 from broker.client.coordinator import Coordinator
+from broker.client.leader_epochs import NO_EPOCH, Position
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
@@ -40,10 +41,11 @@ class GroupMetadata(NamedTuple):
 
 
 class CommittedOffset(NamedTuple):
-    """The next offset to read, and the text that was committed beside it."""
+    """The next offset to read, the text that was committed beside it, and the leader epoch it is of (-1: not known)."""
 
     offset: int
     metadata: str
+    leader_epoch: int = NO_EPOCH
 
 
 class GroupOffsets:
@@ -75,7 +77,7 @@ class GroupOffsets:
 
     def commit(
         self,
-        offsets: Mapping[TopicPartition, int],
+        offsets: Mapping[TopicPartition, int | Position],
         metadata: str = "",
         *,
         member: Membership = NO_MEMBER,
@@ -91,7 +93,13 @@ class GroupOffsets:
             return
         topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for tp, offset in offsets.items():
-            row = {"partition_index": tp.partition, "committed_offset": offset, "committed_metadata": metadata}
+            at = offset if isinstance(offset, Position) else Position(offset, NO_EPOCH)
+            row = {
+                "partition_index": tp.partition,
+                "committed_offset": at.offset,
+                "committed_leader_epoch": at.leader_epoch,
+                "committed_metadata": metadata,
+            }
             topics[tp.topic].append(row)
         body = {
             "generation_id_or_member_epoch": member.generation_id,
@@ -111,7 +119,8 @@ class GroupOffsets:
                 self._coordinator.check(row.error_code, f"fetching the offset of {topic.name}-{row.partition_index}")
                 if row.committed_offset >= 0:
                     tp = TopicPartition(str(topic.name), int(row.partition_index))
-                    offsets[tp] = CommittedOffset(int(row.committed_offset), row.metadata or "")
+                    epoch = int(field(row, "committed_leader_epoch", NO_EPOCH))
+                    offsets[tp] = CommittedOffset(int(row.committed_offset), row.metadata or "", epoch)
         return offsets
 
     def _commit_once(self, body: Mapping[str, Any]) -> None:

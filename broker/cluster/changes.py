@@ -19,6 +19,8 @@ from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["ChangeNotifications"]
 
+_PARTITIONS_A_NODE = 2000
+"""A topic's name has up to 249 characters, a node up to 1 MiB."""
 _KEPT_MS = 15 * 60 * 1000
 
 T = TypeVar("T")
@@ -38,8 +40,10 @@ class ChangeNotifications:
 
     def notify_isr_change(self, partitions: Iterable[TopicPartition]) -> None:
         """Tell that leader or ISR of these partitions have been written."""
-        change = znodes.encode_isr_change(partitions)
-        self._zk.create(f"{znodes.ISR_CHANGES}/isr_change_", change, sequence=True, parents=True)
+        told = list(partitions)
+        for start in range(0, len(told), _PARTITIONS_A_NODE):
+            change = znodes.encode_isr_change(told[start : start + _PARTITIONS_A_NODE])
+            self._zk.create(f"{znodes.ISR_CHANGES}/isr_change_", change, sequence=True, parents=True)
 
     def watch_config_changes(self, callback: Callable[[list[str]], None]) -> Watch:
         """Call back with the entity paths of configs that have been written, oldest first."""

@@ -18,6 +18,7 @@ from broker.cluster.topics import Topics
 from broker.cluster.zk import Watch
 from broker.cluster.znodes import BrokerInfo
 from broker.errors import PykafkaError
+from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["ClusterWatch"]
 
@@ -67,6 +68,7 @@ class ClusterWatch:
             self._registry.watch_controller(on_loop(self._topics.controller_told)),
             self._registry.watch_deletions(self._delete_marked),
             self._notifications.watch_config_changes(on_loop(self._note_configs)),
+            self._notifications.watch_isr_changes(on_loop(self._note_leaders)),
         ]
 
     def stop(self) -> None:
@@ -127,6 +129,11 @@ class ClusterWatch:
         for entity in entities:
             kind, _, name = entity.partition("/")
             self._altered.add((kind, name))
+        self._due.set()
+
+    def _note_leaders(self, partitions: list[TopicPartition]) -> None:
+        """Another broker leads these, or leads them under a new epoch."""
+        self._altered |= {("topics", tp.topic) for tp in partitions}
         self._due.set()
 
     def _delete_marked(self, names: list[str]) -> None:

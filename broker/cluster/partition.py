@@ -53,6 +53,10 @@ class Partition:
         if epoch > self.leader_epoch:
             raise BrokerError(ErrorCode.unknown_leader_epoch, f"{self.tp} is at leader epoch {self.leader_epoch}")
 
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest leader epoch up to `epoch`; (-1, -1) when unknown."""
+        return self.log.end_offset_for_epoch(epoch, self.leader_epoch)
+
     def append(self, records: bytes | bytearray | memoryview, *, from_coordinator: bool = False) -> AppendResult:
         """Append as leader and wake the fetches that wait. Raises BrokerError."""
         result = self.log.append(records, leader_epoch=self.leader_epoch, from_coordinator=from_coordinator)

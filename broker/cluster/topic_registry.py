@@ -32,6 +32,7 @@ from broker.protocol.topic_partition import TopicPartition
 __all__ = ["TopicRegistry"]
 
 _TRANSACTION_BYTES = 900_000  # ZooKeeper refuses requests above jute.maxbuffer, 1 MiB less a byte
+_STATES_AT_ONCE = 2000
 _OPERATION_OVERHEAD = 64  # header, ACL, lengths
 
 
@@ -195,6 +196,26 @@ class TopicRegistry:
             tp: PartitionState(state.leader, state.leader_epoch, state.isr, state.controller_epoch, stat.version)
             for (tp, state), stat in zip(states.items(), stats, strict=True)
         }
+
+    def raise_leader_epochs(self, broker_id: int, topics: Iterable[TopicRecord]) -> list[TopicPartition]:
+        """Begin a new leader epoch in every partition of `topics` that the broker leads; returns those (KIP-320).
+
+        To be called when a leader starts: whoever has read of its log before then asks how far the old epoch goes,
+        and finds out when the log has lost its end. In few round trips, however many partitions there are.
+        """
+        left = [tp for record in topics for tp in record.partitions() if broker_id in record.assignment[tp.partition]]
+        raised: list[TopicPartition] = []
+        while left:
+            led = {tp: state for tp, state in self.partition_states(left).items() if state.leader == broker_id}
+            left = []
+            for start in range(0, len(led), _STATES_AT_ONCE):
+                chunk = list(led)[start : start + _STATES_AT_ONCE]
+                try:
+                    self.set_partition_states({tp: led[tp].next_epoch() for tp in chunk})
+                    raised += chunk
+                except (BadVersion, NoNode):
+                    left += chunk  # somebody else changed or deleted one: read them again
+        return raised
 
     # -- config
 

@@ -247,6 +247,10 @@ class PartitionState:
     controller_epoch: int
     version: int = field(default=0, compare=False)
 
+    def next_epoch(self) -> PartitionState:
+        """The same leader, started anew; over the version that was read."""
+        return PartitionState(self.leader, self.leader_epoch + 1, self.isr, self.controller_epoch, self.version)
+
     def encode(self) -> bytes:
         return _encode(
             {

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from broker.clock import Clock
 from broker.durable_files import sync_directory
+from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
 from broker.log.segment import Segment
 
@@ -22,17 +23,20 @@ __all__ = ["Flusher"]
 class Flusher:
     """The recovery point: records before this offset have been fsynced."""
 
-    def __init__(self, directory: Path, recovery_point: int, clock: Clock, *, synced_base: int) -> None:
+    def __init__(
+        self, directory: Path, recovery_point: int, clock: Clock, epochs: LeaderEpochs, *, synced_base: int
+    ) -> None:
         """The file of the segment at `synced_base`, and those before it, are known to have their names on disk."""
         self.recovery_point = recovery_point
         self._directory = directory
         self._clock = clock
+        self._epochs = epochs
         self._flushed_ms = clock.now_ms()
         self._synced_base = synced_base
         # `flush` raises the point, from whatever thread; a truncation lowers it and must not be overtaken.
         self._lock = threading.Lock()
         self._truncations = 0
-        self._has_failed = False
+        self.has_failed = False
 
     def due(self, config: LogConfig, end: int) -> bool:
         """Whether the settings want records before `end` fsynced now."""
@@ -46,17 +50,18 @@ class Flusher:
     def flush(self, segments: Sequence[Segment], end: int) -> None:
         """fsync `segments`, which hold all up to `end`; what was deleted meanwhile is left out.
 
-        Raises OSError, and from then on always: a second fsync succeeds though the first lost the data.
+        Raises OSError, and if `has_failed` from then on always: a second fsync succeeds though the first lost the data.
         """
-        if self._has_failed:
+        if self.has_failed:
             raise OSError(errno.EIO, "an earlier fsync failed")
         with self._lock:
             point, truncations = self.recovery_point, self._truncations
         try:
             self._sync(segments, point)
         except OSError:
-            self._has_failed = True
+            self.has_failed = True
             raise
+        self._epochs.save()  # recovery looks for epochs from the recovery point on only
         with self._lock:
             self._flushed_ms = self._clock.now_ms()
             if truncations == self._truncations:

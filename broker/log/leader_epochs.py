@@ -1,8 +1,9 @@
 """Which leader epoch begins at which offset: what a follower or a consumer asks to find a cut log (KIP-101, KIP-320).
 
-Used by log.py, which owns one per partition, and by recovery.py. Entries grow in both columns. The file is written when
-the first record of an epoch is about to be appended, once per leader start. What retention or a truncation takes away
-is only noted: a start leaves it out again, and the next tick writes it, in a worker thread.
+Used by log.py, which owns one per partition, and by recovery.py. Entries grow in both columns. A change is kept in
+memory and written by `save`, which blocks for two fsyncs and so runs in a worker thread: with the next flush, before
+the recovery point passes the first record of the epoch, else with the next tick. What a crash takes of it recovery
+finds in the batches past the recovery point.
 Idea: Kafka's `LeaderEpochFileCache`.
 """
 
@@ -53,27 +54,24 @@ class LeaderEpochs:
     def is_saved(self) -> bool:
         return self._entries is self._saved
 
-    def assign(self, epoch: int, start_offset: int, *, save: bool = True) -> None:
-        """Note that records from `start_offset` on are of `epoch`, unless it is known already. Raises OSError."""
+    def assign(self, epoch: int, start_offset: int) -> None:
+        """Note that records from `start_offset` on are of `epoch`, unless it is known already."""
         if epoch > self.latest:
-            before = self._entries
-            self._entries = [*before, (epoch, start_offset)]
-            if save:
-                try:
-                    self.save()
-                except OSError:
-                    self._entries = before
-                    raise
+            self._entries = [*self._entries, (epoch, start_offset)]
 
-    def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
-        """(epoch, offset after its last record) for the largest epoch up to `epoch`; (-1, -1) if unknown."""
-        if epoch == NO_EPOCH or epoch > self.latest:
+    def end_offset(self, epoch: int, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
+        """(epoch, offset after its last record) for the largest epoch up to `epoch`; (-1, -1) if unknown.
+
+        What is appended from `log_end_offset` on will be of `leader_epoch`.
+        """
+        entries = self._entries
+        if leader_epoch > self.latest:
+            entries = [*entries, (leader_epoch, log_end_offset)]
+        if epoch == NO_EPOCH or not entries or epoch > entries[-1][0]:
             return NO_EPOCH, NO_OFFSET
-        if epoch == self.latest:
-            return epoch, log_end_offset
-        following = bisect_right(self._entries, epoch, key=lambda entry: entry[0])
-        end = self._entries[following][1]
-        return (self._entries[following - 1][0], end) if following else (epoch, end)
+        following = bisect_right(entries, epoch, key=lambda entry: entry[0])
+        end = entries[following][1] if following < len(entries) else log_end_offset
+        return (entries[following - 1][0], end) if following else (epoch, end)
 
     def truncate_from_end(self, offset: int) -> None:
         """Forget epochs that begin at `offset` or after."""

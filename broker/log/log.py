@@ -79,9 +79,12 @@ class Log(StoredLog):
             )
             return cls(directory, config, clock, opened, loaded, disk or Disk(directory.parent))
 
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest leader epoch up to `epoch`; (-1, -1) when unknown (KIP-101)."""
-        return self.epochs.end_offset(epoch, self._end)
+    def end_offset_for_epoch(self, epoch: int, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch up to `epoch`; (-1, -1) when unknown (KIP-101, KIP-320).
+
+        `leader_epoch` is the one that appends are of now, whether there was one yet or not.
+        """
+        return self.epochs.end_offset(epoch, leader_epoch, self._end)
 
     # --- appending
 
@@ -173,8 +176,6 @@ class Log(StoredLog):
         if self._failure:
             raise BrokerError(ErrorCode.kafka_storage_error, self._failure)
         try:
-            if leader_epoch > self.epochs.latest:
-                self.epochs.assign(leader_epoch, base_offset)
             active = self._segments.active
             newest = (
                 max(header.max_timestamp for _, header in batches) if len(batches) > 1 else batches[0][1].max_timestamp
@@ -187,6 +188,8 @@ class Log(StoredLog):
             raise self._disk.refused(self.directory, len(buffer), error) from error
         if self._disk.failure:
             self._disk.taken()
+        if leader_epoch > self.epochs.latest:
+            self.epochs.assign(leader_epoch, base_offset)
         self._end = end
         self._is_sealed = False
 

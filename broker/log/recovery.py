@@ -146,7 +146,7 @@ def _find_epochs(segments: Sequence[Segment], epochs: LeaderEpochs) -> None:
     epochs.truncate_from_end(0)
     for segment in segments:
         for _, header in segment.batches():
-            epochs.assign(header.leader_epoch, header.base_offset, save=False)
+            epochs.assign(header.leader_epoch, header.base_offset)
 
 
 def _newest_snapshot(directory: Path, end: int, now_ms: int) -> tuple[ProducerStates, int] | None:
@@ -227,7 +227,7 @@ class _Recovery:
                     raise CorruptBatch(f"offset {base} does not fit in the segment")
                 segment.note(header, header.last_offset)
                 replay.take(file, position, header, segment.base_offset)
-                self._epochs.assign(header.leader_epoch, base, save=False)
+                self._epochs.assign(header.leader_epoch, base)
                 expected = header.next_offset
         except CorruptBatch as error:
             complaint = error.message

@@ -60,7 +60,7 @@ class StoredLog:
         self._failure = ""
         self._is_sealed = loaded.is_sealed
         synced_base = self._segments.active.base_offset if loaded.is_sealed and self._end else -1
-        self._flusher = Flusher(directory, loaded.recovery_point, clock, synced_base=synced_base)
+        self._flusher = Flusher(directory, loaded.recovery_point, clock, self.epochs, synced_base=synced_base)
 
     # --- what it holds
 
@@ -167,7 +167,8 @@ class StoredLog:
         try:
             self._flusher.flush(tuple(self._segments), end)
         except OSError as error:
-            self._failure = f"{self.directory}: fsync failed ({error.strerror}); restart the broker to recover"
+            if self._flusher.has_failed:
+                self._failure = f"{self.directory}: fsync failed ({error.strerror}); restart the broker to recover"
             raise storage_error("flush", self.directory, error) from error
 
     # --- rolling, retention, truncation

@@ -76,7 +76,19 @@ class TestLeaderEpochs:
         [(-1, (-1, -1)), (1, (1, 0)), (2, (2, 10)), (3, (3, 25)), (5, (3, 25)), (7, (7, 40)), (8, (-1, -1))],
     )
     def test_end_offset(self, epochs: LeaderEpochs, asked: int, answer: tuple[int, int]) -> None:
-        assert epochs.end_offset(asked, 40) == answer
+        assert epochs.end_offset(asked, 7, 40) == answer
+
+    @pytest.mark.parametrize(
+        ("asked", "answer"), [(-1, (-1, -1)), (3, (3, 25)), (7, (7, 40)), (8, (7, 40)), (9, (9, 40)), (10, (-1, -1))]
+    )
+    def test_end_offset_before_the_leader_has_appended(
+        self, epochs: LeaderEpochs, asked: int, answer: tuple[int, int]
+    ) -> None:
+        assert epochs.end_offset(asked, 9, 40) == answer
+
+    @pytest.mark.parametrize(("asked", "answer"), [(-1, (-1, -1)), (3, (3, 0)), (4, (4, 0)), (5, (-1, -1))])
+    def test_end_offset_of_an_empty_log(self, tmp_path: Path, asked: int, answer: tuple[int, int]) -> None:
+        assert LeaderEpochs(tmp_path / "none").end_offset(asked, 4, 0) == answer
 
     def test_a_known_epoch_is_not_assigned_again(self, epochs: LeaderEpochs) -> None:
         epochs.assign(7, 30)

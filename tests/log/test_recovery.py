@@ -283,7 +283,7 @@ def test_leader_epochs_are_found_in_the_batches(tmp_path: Path) -> None:
     for epoch in (0, 0, 3, 4):
         log.append(batch(b"a"), leader_epoch=epoch)
     expected = log.epochs.entries
-    (directory / LEADER_EPOCHS).unlink()
+    (directory / LEADER_EPOCHS).unlink(missing_ok=True)
     assert open_log(directory, clean=False).epochs.entries == expected == [(0, 0), (3, 2), (4, 3)]
 
 

@@ -163,10 +163,17 @@ def test_every_file_is_synced_before_it_is_renamed_and_its_name_after(
     assert steps == ["sync f.tmp", "rename f.tmp", f"sync {tmp_path.name}"]
 
 
-def test_an_epoch_is_on_disk_with_its_first_record(tmp_path: Path) -> None:
-    log = Log.open(tmp_path / "t-0", SMALL, ManualClock(NOW), clean=True)
-    log.append(batch(b"a"), leader_epoch=3)
-    assert read_epochs(tmp_path / "t-0" / LEADER_EPOCHS) == [(3, 0)]
+def test_an_epoch_is_on_disk_before_the_recovery_point_passes_it_and_after_a_tick(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path)
+    flushed, ticked = manager.create(DAMAGED, SMALL), manager.create(SOUND, SMALL)
+    for log in (flushed, ticked):
+        log.append(batch(b"a"), leader_epoch=3)
+    flushed.flush()
+    assert read_epochs(flushed.directory / LEADER_EPOCHS) == [(3, 0)]
+    assert read_epochs(ticked.directory / LEADER_EPOCHS) == []
+    manager.tick()
+    assert read_epochs(ticked.directory / LEADER_EPOCHS) == [(3, 0)]
+    crash(manager)
 
 
 class TestOffline:

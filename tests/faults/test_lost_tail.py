@@ -1,0 +1,164 @@
+"""A log loses its end, as a power loss may take it, and grows again: whoever had read further is told (KIP-320)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from broker.client.cluster import Cluster
+from broker.client.consumer import Consumer
+from broker.client.fetcher import Fetcher
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.batch import walk_batches
+from tests.conftest import BrokerFactory
+from tests.support.broker_process import BrokerProcess
+from tests.support.raw_requests import Requests, ask_for
+from tests.support.waiting import eventually
+
+TP = TopicPartition("t", 0)
+READ, KEPT, WRITTEN = 100, 60, 80
+OLD = [b"old %d" % number for number in range(READ)]
+NEW = [b"new %d" % number for number in range(WRITTEN)]
+
+
+def read_with(consumer: Consumer, count: int) -> list[bytes | None]:
+    found: list[bytes | None] = []
+    deadline = time.monotonic() + 30
+    while len(found) < count and time.monotonic() < deadline:
+        found += [record.value for record in consumer.poll(1.0)]
+    return found
+
+
+def confluent(broker: BrokerProcess, **settings: str) -> confluent_kafka.Consumer:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": "confluent" + settings["auto.offset.reset"],
+            "enable.auto.commit": False,
+            "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
+            **settings,
+        }
+    )
+    consumer.assign([confluent_kafka.TopicPartition(TP.topic, TP.partition, 0)])
+    return consumer
+
+
+def read_confluent(consumer: confluent_kafka.Consumer, done: Callable[[list[object]], bool]) -> list[object]:
+    """Values, and the errors that concern the partition."""
+    found: list[object] = []
+    deadline = time.monotonic() + 30
+    while not done(found) and time.monotonic() < deadline:
+        message = consumer.poll(0.5)
+        if message is None:
+            continue
+        error = message.error()
+        if error is None:
+            found.append(message.value())
+        elif error.code() not in (confluent_kafka.KafkaError._TRANSPORT, confluent_kafka.KafkaError._ALL_BROKERS_DOWN):
+            found.append(error)
+    return found
+
+
+def cut_the_log(directory: Path, records: int) -> None:
+    """Each record is a batch of its own."""
+    [path] = directory.glob("*.log")
+    data = path.read_bytes()
+    position, _ = list(walk_batches(data))[records]
+    path.write_bytes(data[:position])
+
+
+def test_whoever_was_ahead_of_a_log_that_lost_its_end_is_told(broker_factory: BrokerFactory) -> None:
+    broker = broker_factory({"offsets.topic.num.partitions": "1"})
+    with Requests(broker.bootstrap) as requests:
+        requests.create("t")
+        for value in OLD:
+            requests.put("t", value)
+    settings = {"bootstrap.servers": broker.bootstrap, "enable.auto.commit": "false"}
+    ours = Consumer({**settings, "auto.offset.reset": "earliest"})
+    strict = Consumer({**settings, "auto.offset.reset": "none"})
+    at_the_end = Consumer({**settings, "auto.offset.reset": "none"})
+    for consumer, start in ((ours, 0), (strict, 0), (at_the_end, READ)):
+        consumer.assign([TP])
+        consumer.seek(TP, start)
+    group = Consumer({**settings, "auto.offset.reset": "earliest", "group.id": "g"})
+    group.assign([TP])
+    theirs = confluent(broker, **{"auto.offset.reset": "earliest"})
+    strict_theirs = confluent(broker, **{"auto.offset.reset": "error"})
+    cluster = Cluster(broker.bootstrap)
+    fetcher = Fetcher(cluster, TP)
+    try:
+        assert read_with(ours, READ) == read_with(strict, READ) == read_with(group, READ) == OLD
+        assert at_the_end.poll(1.0) == [], "and it knows that there is nothing"
+        group.commit()
+        group.close()
+        for their_consumer in (theirs, strict_theirs):
+            assert read_confluent(their_consumer, lambda found: len(found) == READ) == OLD
+        assert fetcher.fetch(0).next_offset == READ
+
+        broker.kill()
+        cut_the_log(broker.data_dir / "broker" / "t-0", KEPT)
+        broker.start()
+        with Requests(broker.bootstrap) as requests:
+            assert requests.metadata("t").topics[0].partitions[0].leader_epoch == 1
+            for value in NEW:
+                requests.put("t", value)
+            assert requests.list_offset("t", -1).offset == KEPT + WRITTEN
+            for epoch, code in ((0, ErrorCode.fenced_leader_epoch), (2, ErrorCode.unknown_leader_epoch)):
+                [found] = requests.fetch([ask_for("t", READ, epoch=epoch)], version=12)
+                assert found.error_code is code
+            assert [end_of(requests, epoch) for epoch in (0, 1)] == [(0, KEPT), (1, KEPT + WRITTEN)]
+
+        assert read_with(ours, WRITTEN) == NEW, "it goes on where the log parts from what it had read"
+        for consumer in (strict, at_the_end):
+            with pytest.raises(BrokerError, match="t-0 was truncated: it was read up to offset 100") as raised:
+                read_with(consumer, 1)
+            assert raised.value.code is ErrorCode.offset_out_of_range
+        resumed = Consumer({**settings, "auto.offset.reset": "earliest", "group.id": "g"})
+        resumed.assign([TP])
+        assert read_with(resumed, WRITTEN) == NEW, "the leader epoch is committed with the offset"
+        resumed.close()
+        with pytest.raises(BrokerError, match="t-0 was truncated"):
+            fetcher.fetch(READ)
+        assert read_confluent(theirs, lambda found: len(found) == WRITTEN) == NEW
+        [error] = read_confluent(strict_theirs, lambda found: len(found) == 1)
+        assert isinstance(error, confluent_kafka.KafkaError)
+        assert "truncat" in error.str().lower()
+    finally:
+        for closing in (ours, strict, at_the_end, group, theirs, strict_theirs):
+            closing.close()
+        fetcher.close()
+        cluster.close()
+
+
+def end_of(requests: Requests, epoch: int) -> tuple[int, int]:
+    row = {"partition": 0, "current_leader_epoch": -1, "leader_epoch": epoch}
+    body = {"replica_id": -1, "topics": [{"topic": "t", "partitions": [row]}]}
+    answer = requests.ask(ApiKey.OFFSET_FOR_LEADER_EPOCH, body).topics[0].partitions[0]
+    return answer.leader_epoch, answer.end_offset
+
+
+def test_every_start_raises_the_epoch_and_a_new_one_is_seen_by_the_other_brokers(broker_factory: BrokerFactory) -> None:
+    first = broker_factory({"broker.id": "1"}, name="first")
+    other = broker_factory({"broker.id": "2"}, name="other")
+    with Requests(other.bootstrap) as asked:
+        asked.create("t", 8)
+
+        def epochs() -> dict[int, set[int]]:
+            seen: dict[int, set[int]] = {1: set(), 2: set()}
+            for partition in asked.metadata("t").topics[0].partitions:
+                seen[partition.leader_id].add(partition.leader_epoch)
+            return seen
+
+        assert epochs() == {1: {0}, 2: {0}}
+        first.restart()
+        eventually(lambda: epochs() == {1: {1}, 2: {0}})
+        first.kill()
+        first.start()
+        eventually(lambda: epochs() == {1: {2}, 2: {0}})
