@@ -72,9 +72,13 @@ class LedPartitions:
         new = [(tp, topic) for tp, topic in self._ours(metadata, names) if tp not in self._partitions]
         for start in range(0, len(new), FILES_AT_ONCE):
             opened = [(self._open_log(*item), item[1]) for item in new[start : start + FILES_AT_ONCE]]
-            loop, disk = asyncio.get_running_loop(), self._logs.disk
+            loop, threads = asyncio.get_running_loop(), self._logs.threads
             await asyncio.gather(
-                *(loop.run_in_executor(disk, self._assign_id, log, topic) for log, topic in opened if log is not None)
+                *(
+                    loop.run_in_executor(threads, self._assign_id, log, topic)
+                    for log, topic in opened
+                    if log is not None
+                )
             )
 
     def apply(

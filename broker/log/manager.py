@@ -61,7 +61,7 @@ class LogManager:
         self._logs: dict[TopicPartition, Log] = {}
         self.offline: dict[TopicPartition, str] = {}
         """Partitions that cannot be served, with the reason."""
-        self.disk = ThreadPoolExecutor(FLUSHES_AT_ONCE, "disk")
+        self.threads = ThreadPoolExecutor(FLUSHES_AT_ONCE, "disk")
         """Threads for what blocks on the disk: fsyncs that wait at the same time share its work."""
         self._loaded = False
         self._maintenance = Maintenance(
@@ -272,7 +272,7 @@ class LogManager:
     def close(self) -> None:
         """Flush and close every log, and mark each directory whose logs all closed well as clean."""
         if not self._loaded:
-            self.disk.shutdown()
+            self.threads.shutdown()
             self._unlock()
             return
         self._loaded = False
@@ -294,13 +294,13 @@ class LogManager:
                     directory.write_clean_mark()
             except OSError as error:
                 logger.error("%s is not marked as closed cleanly: %s", directory.path, error)
-        self.disk.shutdown()
+        self.threads.shutdown()
         self._unlock()
 
     def _flush_together(self) -> None:
         """One that fails will fail again in `close`."""
         waiting = [log for log in self._logs.values() if log.recovery_point < log.log_end_offset]
-        for done in [self.disk.submit(log.flush) for log in waiting]:
+        for done in [self.threads.submit(log.flush) for log in waiting]:
             done.exception()
 
     def _unlock(self) -> None:
