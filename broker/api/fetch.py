@@ -5,21 +5,25 @@ the aborted transactions that it has to leave out (KIP-98). At least one batch e
 was asked for (KIP-74), the rest within max bytes, partitions in the order asked. With less than min bytes at hand
 the answer waits, at most max wait, and any error answers at once. Fetch sessions (KIP-227) are declined:
 session id 0 makes a client name its partitions each time.
+What has to be looked up in a log but is not in the page cache is read by a thread first, so that others are served
+meanwhile.
 Version notes: topic names up to 12, ids from 13.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import uuid
 from collections.abc import Awaitable, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from broker.api.context import ApiContext
 from broker.cluster.delayed import DelayedFetch
 from broker.cluster.partition import Partition
 from broker.errors import BrokerError, ErrorCode
-from broker.log.segment_file import FileSlice
+from broker.log.segment_file import ColdRead, FileSlice, unless_cold
 from broker.net.response import Part
 from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
@@ -30,6 +34,9 @@ from broker.protocol.topic_partition import TopicPartition
 __all__ = ["handle"]
 
 _NO_ID = uuid.UUID(int=0)
+MOST_MISSES: Final = 1000
+"""Misses of one fetch, each in another partition or a little farther on."""
+
 _COMMITTED = 1
 _FETCH_SESSION_ID_NOT_FOUND = int(ErrorCode.fetch_session_id_not_found)
 
@@ -53,7 +60,14 @@ def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Pa
     if field(body, "session_id", 0):
         context.metrics.failed(ApiKey.FETCH, _FETCH_SESSION_ID_NOT_FOUND)
         return encode_fetch_response(request.version, request.correlation_id, (), error=_FETCH_SESSION_ID_NOT_FOUND)
-    read = _read(context, body)
+    try:
+        return _respond(context, request, unless_cold(lambda: _read(context, body)))
+    except ColdRead as cold:
+        return _respond_warmed(context, request, cold)
+
+
+def _respond(context: ApiContext, request: Request, read: _Read) -> Sequence[Part] | Awaitable[Sequence[Part]]:
+    body = request.body
     wait_ms = to_ms(body.max_wait)
     if read.complete or read.size >= body.min_bytes or wait_ms <= 0 or not read.partitions:
         return _answer(context, request, read)
@@ -62,9 +76,30 @@ def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Pa
     return _wait(context, request, delayed)
 
 
+async def _respond_warmed(context: ApiContext, request: Request, cold: ColdRead) -> Sequence[Part]:
+    answer = _respond(context, request, await _read_warmed(context, request.body, cold))
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
 async def _wait(context: ApiContext, request: Request, delayed: DelayedFetch) -> Sequence[Part]:
     await delayed.wait()
-    return _answer(context, request, _read(context, request.body))
+    try:
+        read = unless_cold(lambda: _read(context, request.body))
+    except ColdRead as cold:
+        read = await _read_warmed(context, request.body, cold)
+    return _answer(context, request, read)
+
+
+async def _read_warmed(context: ApiContext, body: Any, cold: ColdRead) -> _Read:
+    """Begin anew after each miss. Where pages go as fast as they come, the last time waits for the disk."""
+    for _ in range(MOST_MISSES):
+        with suppress(OSError):  # reading again tells
+            await asyncio.to_thread(cold.warm)
+        try:
+            return unless_cold(lambda: _read(context, body))
+        except ColdRead as missed:
+            cold = missed
+    return _read(context, body)
 
 
 def _answer(context: ApiContext, request: Request, read: _Read) -> Sequence[Part]:

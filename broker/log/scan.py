@@ -33,11 +33,10 @@ _MIN_LENGTH = HEADER_SIZE - LENGTH_END
 def find_batch(file: SegmentFile, position: int, end: int, offset: int) -> tuple[int, int] | None:
     """(position, size) of the first batch from `position` whose last offset is `offset` or above.
 
-    None when no batch before byte `end` is. Raises CorruptBatch when `position` is no batch's start.
+    None when no batch before byte `end` is. Raises CorruptBatch when `position` is no batch's start, and ColdRead.
     """
-    fd = file.fileno()
     while position < end:
-        chunk = os.pread(fd, min(_GLANCE_CHUNK, end - position), position)
+        chunk = file.glance(min(_GLANCE_CHUNK, end - position), position)
         at, last = 0, len(chunk) - _GLANCE.size
         while at <= last:
             base, length, magic, delta = _GLANCE.unpack_from(chunk, at)
@@ -54,9 +53,8 @@ def find_batch(file: SegmentFile, position: int, end: int, offset: int) -> tuple
 
 def boundary_before(file: SegmentFile, boundary: int, end: int, limit: int) -> int:
     """The last start of a batch, or `end`, at or before byte `limit`; `boundary` is a known one before it."""
-    fd = file.fileno()
     while boundary < end:
-        chunk = os.pread(fd, min(_GLANCE_CHUNK, end - boundary), boundary)
+        chunk = file.glance(min(_GLANCE_CHUNK, end - boundary), boundary)
         at, last = 0, len(chunk) - _LENGTH_POSITION - _LENGTH.size
         while at <= last:
             step = _LENGTH.unpack_from(chunk, at + _LENGTH_POSITION)[0] + LENGTH_END

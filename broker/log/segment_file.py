@@ -8,11 +8,40 @@ under a fetch that is being sent.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-__all__ = ["FileSlice", "SegmentFile"]
+__all__ = ["ColdRead", "FileSlice", "SegmentFile", "unless_cold"]
+
+T = TypeVar("T")
+
+READ_AHEAD_BYTES: Final = 128 * 1024
+"""Brought into the page cache with the few bytes that were missed: they are what is read next."""
+
+_reads = threading.local()
+
+
+class ColdRead(Exception):
+    """What was to be looked at is not in the page cache. `warm` brings it there, and waits for the disk."""
+
+    def __init__(self, file: SegmentFile, position: int) -> None:
+        self._file = file
+        self._position = position
+
+    def warm(self) -> None:
+        """Raises OSError."""
+        os.pread(self._file.fileno(), READ_AHEAD_BYTES, self._position)
+
+
+def unless_cold(attempt: Callable[[], T]) -> T:
+    """`attempt()`, in which a glance that would wait for the disk raises ColdRead; for reads that can be begun anew."""
+    _reads.refused = True
+    try:
+        return attempt()
+    finally:
+        _reads.refused = False
 
 
 class SegmentFile:
@@ -37,6 +66,20 @@ class SegmentFile:
                 break
             data += more
         return data
+
+    def glance(self, length: int, position: int) -> bytes | bytearray:
+        """As `pread`, of bytes that are there. Inside `unless_cold` raises ColdRead rather than wait for the disk."""
+        if not getattr(_reads, "refused", False):
+            return self.pread(length, position)
+        found = bytearray(length)
+        try:
+            if os.preadv(self._fd, [found], position, os.RWF_NOWAIT) == length:
+                return found
+        except BlockingIOError:
+            pass
+        except OSError:
+            return self.pread(length, position)  # a file system that cannot tell (tmpfs), or an error to be raised
+        raise ColdRead(self, position)
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
         if self._fd >= 0:

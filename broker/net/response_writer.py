@@ -1,7 +1,9 @@
 """The way out of one connection: bytes, and ranges of files by sendfile, or piece by piece where TLS is spoken.
 
-Owned by a connection. What the socket takes at once is written at once; `write` gives back what must wait, and
-`write_rest` waits. At most a piece more than the transport's high-water mark is ever buffered, however slow the peer.
+Owned by a connection. What the socket takes at once is written at once; `write` gives back what must wait, for the
+socket or for the disk, and `write_rest` waits. What is not in the page cache is brought there by a thread, so that
+other connections are served meanwhile. At most a piece more than the transport's high-water mark is ever buffered,
+however slow the peer.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ import os
 from collections.abc import Sequence
 from typing import Final
 
+from broker.net.page_cache import PROBED_BYTES, is_cached, warm
 from broker.net.response import FileRange, Part, Response
 
 __all__ = ["EncryptedWriter", "ResponseWriter"]
@@ -74,16 +77,22 @@ class ResponseWriter:
         finally:
             self.sending = False
 
-    def _send_now(self, part: FileRange, descriptor: int | None = None) -> int:
-        """Bytes of `part` the socket took without waiting; 0 while earlier bytes are still buffered."""
+    def _send_now(self, part: FileRange, descriptor: int | None = None, *, warmed: bool = False) -> int:
+        """Bytes of `part` the socket took without waiting for it or the disk; 0 while earlier bytes are still buffered.
+
+        `warmed`: the first `PROBED_BYTES` are in the page cache.
+        """
         if self._transport.get_write_buffer_size() or self._transport.is_closing():
             return 0
         if descriptor is None:
             descriptor = self._transport.get_extra_info("socket").fileno()
-        sent = 0
+        file, sent = part.file.fileno(), 0
         try:
             while sent < part.length:
-                count = os.sendfile(descriptor, part.file.fileno(), part.position + sent, part.length - sent)
+                position, length = part.position + sent, min(part.length - sent, PROBED_BYTES)
+                if (sent or not warmed) and not is_cached(file, position, length):
+                    break
+                count = os.sendfile(descriptor, file, position, length)
                 if count == 0:
                     self._file_ended(part)
                     break
@@ -102,13 +111,21 @@ class ResponseWriter:
             sent = 0
             while sent < part.length:
                 self._check_open()
-                if not (count := self._send_now(_Rest(part, sent), descriptor)):
+                rest = _Rest(part, sent)
+                await self._warm(rest)
+                if not (count := self._send_now(rest, descriptor, warmed=True)):
                     await self._writable(descriptor)
                     continue
                 sent += count
                 self.last_progress = self._loop.time()
         finally:
             os.close(descriptor)
+
+    async def _warm(self, part: FileRange) -> None:
+        """See that the first `PROBED_BYTES` of `part` are in the page cache."""
+        length = min(part.length, PROBED_BYTES)
+        if not is_cached(part.file.fileno(), part.position, length):
+            await self._loop.run_in_executor(None, warm, part, length)
 
     async def _drain(self) -> None:
         """Wait until all that was written has gone to the socket."""
@@ -150,10 +167,13 @@ class ResponseWriter:
 class EncryptedWriter(ResponseWriter):
     """TLS: file ranges are read and encrypted a piece at a time, the next one when the socket has taken enough."""
 
-    def _send_now(self, part: FileRange, descriptor: int | None = None) -> int:
+    def _send_now(self, part: FileRange, descriptor: int | None = None, *, warmed: bool = False) -> int:
         if self.paused or self._transport.is_closing():
             return 0
-        piece = os.pread(part.file.fileno(), min(part.length, PIECE_BYTES), part.position)
+        file, length = part.file.fileno(), min(part.length, PIECE_BYTES)
+        if not warmed and not is_cached(file, part.position, length):
+            return 0
+        piece = os.pread(file, length, part.position)
         if not piece and part.length:
             self._file_ended(part)
         self._transport.write(piece)
@@ -166,8 +186,10 @@ class EncryptedWriter(ResponseWriter):
                 await self._resumed()
             else:
                 await asyncio.sleep(0)  # a fast peer must not keep all others waiting
+            rest = _Rest(part, sent)
+            await self._warm(rest)
             self._check_open()
-            sent += self._send_now(_Rest(part, sent))
+            sent += self._send_now(rest, warmed=True)
             self.last_progress = self._loop.time()
 
 

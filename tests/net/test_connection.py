@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import struct
+import threading
 from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from broker.config.broker_config import BrokerConfig
+from broker.net import response_writer
 from broker.net.listener import ListenerSet
+from broker.net.page_cache import PROBED_BYTES
 from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_response, encode_request
@@ -95,6 +98,52 @@ def test_file_ranges_are_sent_between_bytes_to_a_reader_that_is_slow(tmp_path: P
                 return frames[0]
 
     assert asyncio.run(main()) == b"abc" + data + b"xyz"
+
+
+def test_a_file_range_that_is_not_in_memory_waits_for_the_disk_in_a_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = os.urandom(3 * PROBED_BYTES + 1000)
+    (tmp_path / "segment").write_bytes(data)
+    gate = threading.Event()
+    cached: set[int] = set()
+    brought: list[int] = []
+
+    def is_cached(descriptor: int, position: int, length: int) -> bool:
+        return position // PROBED_BYTES in cached
+
+    def warm(part: Any, length: int) -> None:
+        assert threading.current_thread() is not threading.main_thread()
+        assert gate.wait(30)
+        brought.append(part.position)
+        cached.add(part.position // PROBED_BYTES)
+
+    monkeypatch.setattr(response_writer, "is_cached", is_cached)
+    monkeypatch.setattr(response_writer, "warm", warm)
+
+    async def main() -> bytes:
+        with (tmp_path / "segment").open("rb", buffering=0) as file:
+
+            def handle(request: Request, client: Client) -> Any:
+                if request.correlation_id == 1:
+                    return [struct.pack(">i", len(data)), Slice(file, 0, len(data))]
+                return answer_with("other")
+
+            async with serving(handle) as (host, port, _):
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(request(1))
+                other_reader, other = await asyncio.open_connection(host, port)
+                other.write(request(2))
+                assert await read_frame(other_reader)  # served while the disk is waited for
+                gate.set()
+                frame = await read_frame(reader)
+                writer.close()
+                other.close()
+                return frame
+
+    assert asyncio.run(main()) == data
+    assert brought[0] == 0
+    assert {position // PROBED_BYTES for position in brought} == {0, 1, 2, 3}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,54 @@
+"""What is in the page cache, asked of the kernel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, unless_cold
+from broker.net.page_cache import is_cached, warm
+
+SIZE = 1 << 20
+
+
+@pytest.fixture
+def cold(tmp_path: Path) -> FileSlice:
+    """A file whose pages were dropped."""
+    path = tmp_path / "segment"
+    path.write_bytes(os.urandom(SIZE))
+    file = SegmentFile(path)
+    os.fsync(file.fileno())
+    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+    try:
+        os.preadv(file.fileno(), [bytearray(1)], 0, os.RWF_NOWAIT)
+    except BlockingIOError:
+        return FileSlice(file, 0, SIZE)
+    except OSError as error:
+        pytest.skip(f"this file system cannot tell what is in memory: {error.strerror}")
+    pytest.skip("this file system keeps what it is told to drop")
+
+
+def test_a_range_is_cached_once_it_was_warmed(cold: FileSlice) -> None:
+    assert not is_cached(cold.file.fileno(), 0, SIZE)
+    warm(cold, SIZE)
+    assert is_cached(cold.file.fileno(), 0, SIZE)
+
+
+def test_a_range_whose_end_is_not_cached_is_not(cold: FileSlice) -> None:
+    os.pread(cold.file.fileno(), 1, 0)
+    assert is_cached(cold.file.fileno(), 0, 10)
+    assert not is_cached(cold.file.fileno(), 0, SIZE)
+
+
+def test_a_glance_refuses_to_wait_where_it_is_told_to(cold: FileSlice) -> None:
+    with pytest.raises(ColdRead) as told:
+        unless_cold(lambda: cold.file.glance(100, SIZE // 2))
+    told.value.warm()
+    seen = unless_cold(lambda: cold.file.glance(100, SIZE // 2))
+    assert seen == cold.file.pread(100, SIZE // 2)
+
+
+def test_a_glance_waits_everywhere_else(cold: FileSlice) -> None:
+    assert len(cold.file.glance(100, SIZE // 2)) == 100
