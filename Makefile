@@ -14,11 +14,16 @@ WORKERS ?= 2
 # Spark's Python workers run in this environment, whatever python3 the PATH holds.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-.PHONY: help demo test check bench slow format readme clean preflight
+# The PySpark of `make test-spark`, and the oldest one there is, which `make test` runs too.
+VERSION ?= $(OLDEST_SPARK)
+OLDEST_SPARK := 4.0.5
+
+.PHONY: help demo test test-spark check bench slow format readme clean preflight
 
 help:
 	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
 	@echo "make test    install, then run every check and test"
+	@echo "make test-spark VERSION=4.0.5   the connector's tests on that PySpark (4.0.5 to 4.3.0)"
 	@echo "make check   lint, format, types and layers; under a minute"
 	@echo "make slow    the many-round tests: kill -9 of broker, driver and worker"
 	@echo "make bench   measure; the result goes to docs/performance.md"
@@ -55,6 +60,18 @@ readme: $(VENV)/.test-installed
 clean:
 	rm -rf $(VENV) build dist *.egg-info broker/records/_kernel*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse data
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Another PySpark in an environment of its own; all else is found in $(VENV), whose packages come after its own.
+FIND_PACKAGES := import sysconfig; packages = sysconfig.get_path("purelib")
+.PRECIOUS: $(VENV)/spark-%/.installed
+$(VENV)/spark-%/.installed: | $(VENV)/.test-installed
+	@echo "installing pyspark $* into $(@D)"
+	@rm -rf $(@D)
+	@$(BIN)/python -m venv --without-pip $(@D)
+	@$(BIN)/python -m pip --disable-pip-version-check --python $(@D)/bin/python install --quiet --no-compile pyspark==$*
+	@$(BIN)/python -c '$(FIND_PACKAGES); print(f"import site; site.addsitedir({packages!r})")' \
+		> "$$($(@D)/bin/python -c '$(FIND_PACKAGES); print(packages)')/shared.pth"
+	@touch $@
 
 # One stamp per set of packages, so that the demo waits for nothing only the tests need.
 $(VENV)/.%-installed: pyproject.toml $(wildcard broker/records/_kernel*.[ch]) | preflight

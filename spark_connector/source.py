@@ -28,11 +28,13 @@ from spark_connector.formats.value_format import ReadFormats
 from spark_connector.options.format_options import subscribed_topics
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.schema import source_schema
+from spark_connector.spark_versions import ADMISSION_CONTROL
 
 if TYPE_CHECKING:
     from spark_connector.options.write_options import WriteOptions
+    from spark_connector.read.stream_reader import KafkaStreamReader
 
-__all__ = ["FORMAT", "PykafkaSource"]
+__all__ = ["FORMAT", "PykafkaSource", "stream_reader"]
 
 FORMAT = "pykafka"
 
@@ -68,9 +70,7 @@ class PykafkaSource(DataSource):
         """A stream reader. Raises ConfigError."""
         options = self._read_options(Mode.STREAM)
         _refuse_other_schema(schema, options)
-        from spark_connector.read.stream_reader import KafkaStreamReader
-
-        return KafkaStreamReader(options)
+        return stream_reader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch writer. Raises ConfigError, ConnectorError, and what the brokers say against the write."""
@@ -100,6 +100,17 @@ class PykafkaSource(DataSource):
         options = parse_write_options(self.options, stream=stream)
         check_columns(types_by_name((one.name, one.dataType.simpleString()) for one in schema.fields), options)
         return options
+
+
+def stream_reader(options: SourceOptions) -> KafkaStreamReader:
+    """The reader for the PySpark that is here."""
+    if ADMISSION_CONTROL:
+        from spark_connector.read.limited_stream_reader import LimitedStreamReader
+
+        return LimitedStreamReader(options)
+    from spark_connector.read.older_stream_reader import OlderStreamReader
+
+    return OlderStreamReader(options)
 
 
 def _with_schemas(options: SourceOptions) -> ReadFormats:

@@ -53,7 +53,7 @@ CONNECTOR_ROWS: list[set[str]] = [
     {"read", "write"},
     {"options"},
     {"formats", "offset_store"},
-    {"storage", "errors", "worker_clients"},
+    {"storage", "errors", "worker_clients", "spark_versions"},
 ]
 CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for layer in row}
 
@@ -74,8 +74,11 @@ ONLY_IN = {
         "pyspark_pykafka.py",
         "spark_connector/source.py",
         "spark_connector/read/batch_reader.py",
+        "spark_connector/read/limited_stream_reader.py",
+        "spark_connector/read/older_stream_reader.py",
         "spark_connector/read/stream_reader.py",
         "spark_connector/read/schema.py",
+        "spark_connector/spark_versions.py",
         "spark_connector/write/batch_writer.py",
         "spark_connector/write/stream_writer.py",
         "spark_connector/write/task.py",
@@ -117,7 +120,10 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/source.py", "spark_connector.read.batch_reader.KafkaBatchReader"): (
         "Spark asks for schema, partitions and rows in processes of their own: each pays for what it needs"
     ),
-    ("spark_connector/source.py", "spark_connector.read.stream_reader.KafkaStreamReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.read.limited_stream_reader.LimitedStreamReader"): (
+        "the same; and PySpark 4.0 has not what it is made of"
+    ),
+    ("spark_connector/source.py", "spark_connector.read.older_stream_reader.OlderStreamReader"): "the same",
     ("spark_connector/source.py", "spark_connector.write.batch_writer.KafkaBatchWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.write.plan.plan_write"): "the same",
     ("spark_connector/source.py", "spark_connector.write.stream_writer.KafkaStreamWriter"): "the same",

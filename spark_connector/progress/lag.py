@@ -122,7 +122,8 @@ def _source_lag(index: int, source: Mapping[str, Any], record_bytes: RecordBytes
         return None
     start = _offset(source.get("startOffset")) or StreamOffset({})
     latest = _offset(source.get("latestOffset"))
-    ends = {} if latest is None else latest.offsets
+    # Spark 4.0 and 4.1 call the end of the batch the latest offset: there ours says where partitions ended.
+    ends = {} if latest is None else latest.latest or latest.offsets
     # A partition that no batch has read yet counts from 0, as in Spark. A log may end before what was read.
     read = {tp: min(end.offsets.get(tp, 0), offset) for tp, offset in ends.items()}
     sizes = record_bytes(read, ends) if record_bytes is not None and ends else None

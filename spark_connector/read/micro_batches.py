@@ -86,19 +86,27 @@ class MicroBatches:
         return None if self._ends is None else StreamOffset(self._ends.offsets, self._ends.topic_ids).to_json()
 
     def next_end(
-        self, start: Document, *, cap: int | None = None, byte_cap: int | None = None, at_least: int | None = None
+        self,
+        start: Document,
+        *,
+        cap: int | None = None,
+        byte_cap: int | None = None,
+        at_least: int | None = None,
+        finished: bool = True,
+        tell_latest: bool = False,
     ) -> Document:
         """The end of the batch that begins at `start`: `start` itself when there is nothing (or too little) to do.
 
         `cap`: most offsets; `byte_cap`: most bytes, as far as they can be estimated; `at_least`: fewer offsets are left
-        for later, up to `maxTriggerDelay`.
+        for later, up to `maxTriggerDelay`; `finished`: Spark is done with what lies before; `tell_latest`: the end of a
+        limited batch says what there was.
         """
         begin = StreamOffset.from_json(start)
         first = start == self._initial
         if first and self._refused is not None:
             raise self._refused
-        if not first:
-            self._committed.publish(begin.offsets)  # Spark has finished what lies before
+        if finished and not first:
+            self._committed.publish(begin.offsets)
         last_seen = {} if self._ends is None else self._ends.offsets
         if self._ends is None or not self._freeze:
             self._ends = self._offsets.ends(begin)
@@ -123,7 +131,9 @@ class MicroBatches:
         if end_offsets == begin.offsets and not added and (on_record or not self._start_moves()):
             return start
         init = {tp: offset for tp, offset in begin.offsets.items() if tp in ends.offsets} if first else None
-        return StreamOffset(end_offsets, ends.topic_ids, init, added, losses.added_to(begin.skipped), selects).to_json()
+        latest = ends.offsets if tell_latest and end_offsets != ends.offsets else None
+        skipped = losses.added_to(begin.skipped)
+        return StreamOffset(end_offsets, ends.topic_ids, init, added, skipped, selects, latest).to_json()
 
     def plan(self, start: Document, end: Document) -> BatchPlan:
         """The tasks of a batch. What they read stands in the offsets alone, so that a replay after a crash reads the

@@ -11,9 +11,11 @@ NEXT to read. One document:
      "added":  {"t": {"1": 0}},               partitions that do not go on where the batch before ended, for they are
                                               new or their next records are gone: where they start
      "selects": {"subscribe": "t"},           the options that selected the partitions
-     "skipped": {"t": 120}}                   offsets passed over since the query began (failOnDataLoss=false)
+     "skipped": {"t": 120},                   offsets passed over since the query began (failOnDataLoss=false)
+     "latest": {"t": {"0": 90, "1": 7}}}      where partitions ended, if a limit ended the batch before; for lag, on
+                                              Spark 4.0 and 4.1, which do not ask for it
 
-The last two came later: they are optional, and who does not know them loses only them, so the version is the same.
+The last three came later: they are optional, and who does not know them loses only them, so the version is the same.
 
 Spark calls `initialOffset` twice for batch 0 and once more after a crash, and a start like `latest`
 moves in between. So the resolved start travels inside the first END offset, which is logged before the
@@ -46,6 +48,7 @@ class StreamOffset:
     added: Offsets = field(default_factory=dict)
     skipped: Mapping[str, int] = field(default_factory=dict)
     selects: Mapping[str, str] = field(default_factory=dict)
+    latest: Offsets | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The canonical document; equal offsets give equal JSON text."""
@@ -56,6 +59,8 @@ class StreamOffset:
             document["ids"] = dict(sorted(self.topic_ids.items()))
         if self.init is not None:
             document["init"] = _to_json(self.init)
+        if self.latest is not None:
+            document["latest"] = _to_json(self.latest)
         if self.selects:
             document["selects"] = dict(sorted(self.selects.items()))
         if skipped := {topic: count for topic, count in sorted(self.skipped.items()) if count}:
@@ -80,6 +85,7 @@ class StreamOffset:
                 init=_from_json(document["init"]) if "init" in document else None,
                 added=_from_json(document.get("added", {})),
                 skipped={str(topic): int(count) for topic, count in document.get("skipped", {}).items()},
+                latest=_from_json(document["latest"]) if "latest" in document else None,
                 selects={str(name): str(value) for name, value in document.get("selects", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:

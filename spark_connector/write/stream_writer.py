@@ -1,7 +1,7 @@
 """Streaming writes: Spark's `DataSourceStreamArrowWriter` over attempt.py and commit.py.
 
-What Spark does with it (observed on 4.3.0): for every micro-batch one process makes a writer and pickles it to the
-tasks, and another makes a writer for `commit` or `abort`. All that the driver knows of a batch is in its tasks'
+What Spark does with it (observed on 4.0.5 and 4.3.0): for every micro-batch one process makes a writer and pickles it
+to the tasks, and another makes a writer for `commit` or `abort`. All that the driver knows of a batch is in its tasks'
 messages.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 
+from spark_connector.spark_versions import StreamArrowWriter
 from spark_connector.write.commit import abort_batch, commit_batch
 from spark_connector.write.plan import WritePlan
 from spark_connector.write.task import TaskMessage, reports, stream_task
@@ -19,7 +20,7 @@ from spark_connector.write.task import TaskMessage, reports, stream_task
 __all__ = ["KafkaStreamWriter"]
 
 
-class KafkaStreamWriter(DataSourceStreamArrowWriter):
+class KafkaStreamWriter(StreamArrowWriter):
     """The writer of one micro-batch."""
 
     def __init__(self, plan: WritePlan) -> None:

@@ -6,21 +6,28 @@ When the first test fails with the right counts, the defect is gone from PySpark
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, GreaterThan, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from tests.support.broker_process import BrokerProcess
+from tests.support.spark_versions import since_spark
 from tests.support.topics import Topic
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import Filter
 
 PUSH_DOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def ten_rows() -> type[DataSource]:
     """A source of the numbers 0 to 9 that takes `a > x` off Spark's hands. Made here so that it is pickled by value."""
+
+    from pyspark.sql.datasource import GreaterThan
 
     class Reader(DataSourceReader):
         above = -1
@@ -49,6 +56,7 @@ def ten_rows() -> type[DataSource]:
     return TenRows
 
 
+@since_spark("4.1", "push-down to Python sources")
 def test_pyspark_keeps_a_pushed_filter_for_the_next_query_on_the_same_dataframe(spark: SparkSession) -> None:
     spark.conf.set(PUSH_DOWN, "true")
     try:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.stream_reader import KafkaStreamReader
+from tests.support import stream_calls
 from tests.support.broker_process import BrokerProcess
-from tests.support.stream_calls import ReaderOf
+from tests.support.stream_calls import Reader, ReaderOf
 from tests.support.topics import Topic
 
 
@@ -24,11 +23,11 @@ def numbers(broker: BrokerProcess, topic: str) -> Topic:
 def reader_of(broker: BrokerProcess, request: pytest.FixtureRequest) -> ReaderOf:
     """`reader_of(topic, **options)`: a stream reader that starts at earliest unless told otherwise."""
 
-    def make(topic: Topic | None = None, **options: str) -> KafkaStreamReader:
+    def make(topic: Topic | None = None, **options: str) -> Reader:
         where = {"kafka.bootstrap.servers": broker.bootstrap, "fetchOffset.retryIntervalMs": "20"}
         if topic is not None:
             where["subscribe"] = topic.name
-        reader = KafkaStreamReader(parse_options({"startingOffsets": "earliest", **where, **options}, Mode.STREAM))
+        reader = stream_calls.reader({"startingOffsets": "earliest", **where, **options})
         request.addfinalizer(reader.stop)
         return reader
 

@@ -8,7 +8,6 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.streaming.datasource import ReadMaxBytes, ReadMaxRows
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
@@ -19,9 +18,18 @@ from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.read.planning import limit_bytes, limit_offsets
 from spark_connector.read.record_bytes import RecordBytes
-from spark_connector.read.stream_reader import KafkaStreamReader
 from tests.support.broker_process import BrokerProcess
-from tests.support.stream_calls import ALL, Document, ReaderOf, as_spark_does, planned
+from tests.support.spark_versions import since_spark
+from tests.support.stream_calls import (
+    ALL,
+    Document,
+    Reader,
+    ReaderOf,
+    ReadMaxBytes,
+    ReadMaxRows,
+    as_spark_does,
+    planned,
+)
 from tests.support.topics import Topic
 
 Offsets = dict[TopicPartition, int]
@@ -76,7 +84,7 @@ def fill(topic: Topic, sizes: Iterable[int], partition: int = 0) -> None:
     topic.produce((random.Random(size).randbytes(size) for size in sizes), partition)
 
 
-def batches(reader: KafkaStreamReader) -> list[tuple[int, int]]:
+def batches(reader: Reader) -> list[tuple[int, int]]:
     """(records, bytes of their values) of each micro-batch until nothing is left."""
     start, found = as_spark_does(reader.initialOffset()), []
     while (end := as_spark_does(reader.latestOffset(start, reader.getDefaultReadLimit()))) != start:
@@ -128,6 +136,7 @@ def test_a_record_larger_than_the_cap_is_read_alone(reader_of: ReaderOf, broker:
     assert [records for records, _ in batches(reader_of(made, maxBytesPerTrigger="1"))] == [1] * 10
 
 
+@since_spark("4.2", "admission control")
 def test_bytes_and_offsets_are_capped_together(reader_of: ReaderOf, broker: BrokerProcess, topic: str) -> None:
     made = Topic(broker.bootstrap, topic)
     fill(made, [1000] * 100)

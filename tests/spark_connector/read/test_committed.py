@@ -15,7 +15,7 @@ from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.offset_store.base import STORE_KINDS, open_store
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.batch_reader import KafkaBatchReader
-from spark_connector.read.stream_reader import KafkaStreamReader
+from tests.support import stream_calls
 from tests.support.stream_calls import ALL, as_spark_does, planned
 from tests.support.topics import Topic
 
@@ -44,7 +44,7 @@ def batch_plan(store: dict[str, str]) -> list[tuple[int, int, int]]:
 
 
 def stream_plan(store: dict[str, str]) -> list[tuple[int, int, int]]:
-    reader = KafkaStreamReader(parse_options({**store, "fetchOffset.retryIntervalMs": "20"}, Mode.STREAM))
+    reader = stream_calls.reader({**store, "fetchOffset.retryIntervalMs": "20"})
     try:
         start: dict[str, Any] = as_spark_does(reader.initialOffset())
         return planned(reader, start, reader.latestOffset(start, ALL))

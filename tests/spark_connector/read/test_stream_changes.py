@@ -18,10 +18,13 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.offset_store.base import open_store
 from spark_connector.read.offset_reader import NewTopics, OffsetReader
+from tests.support.spark_versions import since_spark
 from tests.support.stream_calls import ALL, Document, ReaderOf, as_spark_does, planned, values
 from tests.support.topics import Topic
 
 MINUTE = 60_000
+available_now = since_spark("4.2", "Trigger.AvailableNow of Python sources in several batches")
+
 NOON = 1_700_000_000_000
 
 
@@ -102,6 +105,7 @@ def test_a_recreated_topic_counts_what_was_left_of_the_old_one(reader_of: Reader
     assert values(reader, begin, end) == [b"100", b"101"]
 
 
+@available_now
 def test_available_now_goes_on_when_a_topic_it_has_read_is_deleted(reader_of: ReaderOf, numbers: Topic) -> None:
     reader = reader_of(numbers, maxOffsetsPerTrigger="5", failOnDataLoss="false")
     reader.prepareForTriggerAvailableNow()
@@ -180,6 +184,7 @@ def test_partitions_that_a_new_filter_or_assignment_selects_start_where_the_opti
     assert end["added"] == {numbers.name: {"1": 5}}
 
 
+@available_now
 def test_what_comes_while_a_new_topic_is_looked_up_is_read(
     reader_of: ReaderOf, numbers: Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

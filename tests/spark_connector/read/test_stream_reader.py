@@ -1,6 +1,7 @@
-"""The stream reader against a real broker, called as Spark 4.3 calls it: every trap of that protocol has a test.
+"""The stream reader against a real broker, called as Spark calls it: every trap of that protocol has a test.
 
-No Spark runs here: tests/support/stream_calls.py stands for it.
+No Spark runs here: tests/support/stream_calls.py stands for it. What only Spark 4.0 and 4.1 do is in
+test_older_stream_reader.py.
 """
 
 from __future__ import annotations
@@ -12,14 +13,25 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, ReadMinRows
 
 from spark_connector.errors import ConnectorError, DataLoss
-from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.stream_reader import KafkaStreamReader
+from tests.support import stream_calls
 from tests.support.broker_process import BrokerProcess
-from tests.support.stream_calls import ALL, Document, ReaderOf, as_spark_does, planned, values
+from tests.support.spark_versions import since_spark
+from tests.support.stream_calls import (
+    ALL,
+    Document,
+    ReaderOf,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    as_spark_does,
+    planned,
+    values,
+)
 from tests.support.topics import Topic
+
+admission_control = since_spark("4.2", "admission control")
 
 
 def test_a_batch_reads_from_the_start_to_the_end(reader_of: ReaderOf, numbers: Topic) -> None:
@@ -85,6 +97,7 @@ def test_a_start_that_moves_is_put_on_record_before_there_is_data(reader_of: Rea
     assert values(after_a_crash, end, after_a_crash.latestOffset(end, ALL)) == [b"50", b"51", b"52"]
 
 
+@admission_control
 def test_only_the_first_end_carries_the_start(reader_of: ReaderOf, numbers: Topic) -> None:
     reader = reader_of(numbers)
     start = reader.initialOffset()
@@ -106,9 +119,7 @@ def test_a_batch_is_planned_without_asking_the_broker(reader_of: ReaderOf, numbe
     reader = reader_of(numbers)
     start = as_spark_does(reader.initialOffset())
     end = as_spark_does(reader.latestOffset(start, ALL))
-    unreachable = KafkaStreamReader(
-        parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": numbers.name}, Mode.STREAM)
-    )
+    unreachable = stream_calls.reader({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": numbers.name})
     assert planned(unreachable, start, end) == planned(reader, start, end)
 
 
@@ -125,6 +136,7 @@ def test_no_state_is_lost_between_processes(reader_of: ReaderOf, numbers: Topic)
     assert planned(restarted, end, restarted.latestOffset(end, ALL)) == [(0, 10, 12)]
 
 
+@admission_control
 @pytest.mark.parametrize(
     ("options", "limit"),
     [
@@ -160,6 +172,7 @@ def test_a_cap_below_the_number_of_partitions_is_kept(reader_of: ReaderOf, numbe
     assert planned(reader, first, second) == [(1, 0, 1)], "the other partition's turn"
 
 
+@admission_control
 def test_read_all_available_overrules_the_options(reader_of: ReaderOf, numbers: Topic) -> None:
     reader = reader_of(numbers, maxOffsetsPerTrigger="1", minOffsetsPerTrigger="1")
     start = reader.initialOffset()
@@ -184,6 +197,7 @@ def test_min_offsets_per_trigger_waits_no_longer_than_the_delay(reader_of: Reade
     assert planned(reader, start, reader.latestOffset(start, limit)) == [(0, 10, 11)]
 
 
+@admission_control
 def test_available_now_freezes_at_the_first_latest_offset_and_not_before(reader_of: ReaderOf, numbers: Topic) -> None:
     reader = reader_of(numbers, maxOffsetsPerTrigger="8")
     reader.prepareForTriggerAvailableNow()
@@ -199,6 +213,7 @@ def test_available_now_freezes_at_the_first_latest_offset_and_not_before(reader_
     assert total == 16, "what came before the first look, nothing that came later"
 
 
+@admission_control
 def test_available_now_does_not_wait_for_min_offsets(reader_of: ReaderOf, numbers: Topic) -> None:
     reader = reader_of(numbers, minOffsetsPerTrigger="10", maxOffsetsPerTrigger="11", maxTriggerDelay="1h")
     reader.prepareForTriggerAvailableNow()
@@ -208,6 +223,7 @@ def test_available_now_does_not_wait_for_min_offsets(reader_of: ReaderOf, number
     assert sum(until - begin for _, begin, until in planned(reader, first, second)) == 4
 
 
+@admission_control
 def test_available_now_finishes_a_batch_of_the_run_before(reader_of: ReaderOf, numbers: Topic) -> None:
     before = reader_of(numbers, maxOffsetsPerTrigger="8")
     start = before.initialOffset()
@@ -277,6 +293,7 @@ def test_a_start_beyond_the_end_is_data_loss(reader_of: ReaderOf, numbers: Topic
         reader.latestOffset(reader.initialOffset(), ALL)
 
 
+@admission_control
 def test_the_latest_known_offset_is_reported(reader_of: ReaderOf, numbers: Topic) -> None:
     reader = reader_of(numbers)
     assert reader.reportLatestOffset() is None
@@ -296,11 +313,8 @@ def test_a_broker_that_is_away_for_a_moment_does_not_end_the_query(
 ) -> None:
     own = broker_factory()
     Topic(own.bootstrap, topic).number(3)
-    reader = KafkaStreamReader(
-        parse_options(
-            {"kafka.bootstrap.servers": own.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}, Mode.STREAM
-        )
-    )
+    options = {"kafka.bootstrap.servers": own.bootstrap, "subscribe": topic, "startingOffsets": "earliest"}
+    reader = stream_calls.reader(options)
     start = as_spark_does(reader.latestOffset(reader.initialOffset(), ALL))
     own.restart()
     assert reader.latestOffset(start, ALL) is start
