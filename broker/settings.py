@@ -25,6 +25,7 @@ __all__ = [
     "at_least",
     "between",
     "did_you_mean",
+    "gzip_level",
     "one_of",
     "parse_properties",
     "read_properties_file",
@@ -90,6 +91,8 @@ class Setting:
             return "true" if value else "false"
         if isinstance(value, tuple):
             return ",".join(value)
+        if isinstance(value, float):
+            return str(value).replace("e+", "E").replace("e", "E")  # as Java writes them
         return str(value)
 
 
@@ -174,6 +177,11 @@ def at_least(low: int) -> Check:
 def between(low: float, high: float) -> Check:
     """The value must lie in [low, high]."""
     return lambda value: None if value is None or low <= value <= high else f"must lie between {low} and {high}"
+
+
+def gzip_level(value: int) -> str | None:
+    """A level of zlib's: 1 to 9, or -1 for its own choice."""
+    return None if value == -1 or 1 <= value <= 9 else "must lie between 1 and 9, or be -1"
 
 
 def one_of(allowed: Sequence[str]) -> Check:

@@ -1,7 +1,8 @@
 """AddPartitionsToTxn: say which partitions a transaction is going to write to, before it does (KIP-98).
 
 Behaviour: all partitions of a transaction are added, or none: when one does not exist the others get
-OPERATION_NOT_ATTEMPTED. Version notes: to 3 a client's own transaction; from 4 several at once, which
+OPERATION_NOT_ATTEMPTED. To a client's transaction no internal topic is added (TOPIC_AUTHORIZATION_FAILED, as in Kafka).
+Version notes: to 3 a client's own transaction; from 4 several at once, which
 brokers send for producers (KIP-890), and which may only ask whether partitions were added (`verify_only`).
 """
 
@@ -12,6 +13,7 @@ from typing import Any
 
 from broker.api.context import ApiContext
 from broker.api.transaction_requests import Answer, code_for_version, encoded_once, later, producer_of
+from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.net.router import Client
@@ -32,9 +34,9 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
     if field(body, "transactions") is not None:
         return _add_batch(context, request)
     partitions = _partitions(body.v3_and_below_topics)
-    unknown = _unknown(context, partitions)
-    if unknown:
-        return {"results_by_topic_v3_and_below": _results(unknown)}
+    refused = _refused(context, partitions, internal=False)
+    if refused:
+        return {"results_by_topic_v3_and_below": _results(refused)}
 
     def answer(code: ErrorCode) -> Answer:
         shown = code_for_version(request.api, request.version, code)
@@ -63,9 +65,9 @@ async def _add_batch(context: ApiContext, request: Request) -> Mapping[str, Any]
 
 async def _add_or_verify(context: ApiContext, asked: Any, partitions: Sequence[TopicPartition]) -> Codes:
     transactional_id, producer = asked.transactional_id, producer_of(asked)
-    unknown = _unknown(context, partitions)
-    if unknown:
-        return unknown
+    refused = _refused(context, partitions, internal=True)
+    if refused:
+        return refused
     if asked.verify_only:
         return {tp: context.transactions.verify(transactional_id, producer, tp) for tp in partitions}
     code = context.transactions.add_partitions(transactional_id, producer, frozenset(partitions))
@@ -76,15 +78,18 @@ def _partitions(topics: Any) -> list[TopicPartition]:
     return [TopicPartition(topic.name, index) for topic in topics for index in topic.partitions]
 
 
-def _unknown(context: ApiContext, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, ErrorCode]:
-    """A result for every partition when one of them does not exist; else nothing."""
-    missing = {tp for tp in partitions if context.topics.metadata.partition(tp) is None}
-    if not missing:
-        return {}
-    return {
-        tp: ErrorCode.unknown_topic_or_partition if tp in missing else ErrorCode.operation_not_attempted
-        for tp in partitions
-    }
+def _refused(
+    context: ApiContext, partitions: Sequence[TopicPartition], *, internal: bool
+) -> dict[TopicPartition, ErrorCode]:
+    """A result for every partition when one of them cannot be written to; else nothing. `internal`: the brokers' own
+    topics can be."""
+    errors = {}
+    for tp in partitions:
+        if tp.topic in INTERNAL_TOPICS and not internal:
+            errors[tp] = ErrorCode.topic_authorization_failed
+        elif context.topics.metadata.partition(tp) is None:
+            errors[tp] = ErrorCode.unknown_topic_or_partition
+    return {tp: errors.get(tp, ErrorCode.operation_not_attempted) for tp in partitions} if errors else {}
 
 
 def _results(codes: Codes) -> list[Mapping[str, Any]]:

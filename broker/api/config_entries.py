@@ -75,7 +75,8 @@ def _topic_defaults(dynamic: DynamicConfig) -> list[ConfigEntry]:
     defaults = dynamic.current.topic_defaults()
     entries = []
     for name, key in TOPIC_KEYS.items():
-        synonyms = tuple(_synonyms(dynamic, TOPIC_DEFAULT_KEYS.get(name, ())))
+        names = tuple(TOPIC_DEFAULT_KEYS.get(name, ()))
+        synonyms = _synonyms_from(names[0], dynamic, names) if names else ()
         source = synonyms[0].source if synonyms else ConfigSource.DEFAULT
         value = defaults.get(name, key.format(key.default))
         entries.append(ConfigEntry(name, value, source, _TYPES[key.type], key.doc, synonyms))
@@ -86,10 +87,14 @@ def broker_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:
     """Every setting of this broker."""
     entries = []
     for name, key in _BROKER_KEYS.items():
-        given = _synonyms(dynamic, _names_of(name))
-        synonyms = tuple(itertools.dropwhile(lambda one, name=name: one.name != name, given))  # type: ignore[misc]
+        synonyms = _synonyms_from(name, dynamic, _names_of(name))
         entries.append(_broker_entry(key, _shown(key, dynamic.current), synonyms))
     return entries
+
+
+def _synonyms_from(name: str, dynamic: DynamicConfig, names: Iterable[str]) -> tuple[Synonym, ...]:
+    """From the first under `name` itself on, as Kafka: what was set in a coarser unit only does not show."""
+    return tuple(itertools.dropwhile(lambda one: one.name != name, _synonyms(dynamic, names)))
 
 
 def cluster_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:

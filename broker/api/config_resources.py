@@ -86,9 +86,6 @@ class _Topic:
     keys = TOPIC_KEYS
 
     def __init__(self, context: ApiContext, name: str) -> None:
-        if not name:
-            raise BrokerError(ErrorCode.invalid_request, "there are no settings for all topics: name one")
-        check_topic_name(name)
         self._context = context
         self._name = name
 
@@ -99,9 +96,13 @@ class _Topic:
         return topic
 
     def describe(self) -> list[ConfigEntry]:
+        check_topic_name(self._name)
         return topic_entries(self._context.configs.dynamic, self._found().config)
 
     def current(self) -> Mapping[str, str]:
+        if not self._name:
+            raise BrokerError(ErrorCode.invalid_request, "there are no settings for all topics: name one")
+        check_topic_name(self._name)
         return self._found().config
 
     async def alter(self, changes: Changes, *, validate_only: bool) -> None:

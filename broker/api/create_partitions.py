@@ -15,10 +15,10 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Bring each topic to its new count; each succeeds or fails alone. What stands twice in the request is refused."""
+    """Bring each topic to its new count; each succeeds or fails alone. What stands there twice is refused, once."""
     times = Counter(topic.name for topic in request.body.topics)
     results = []
-    for topic in request.body.topics:
+    for topic in {topic.name: topic for topic in request.body.topics}.values():
         assignments = None if topic.assignments is None else [tuple(a.broker_ids) for a in topic.assignments]
         code, message = ErrorCode.none, None
         try:

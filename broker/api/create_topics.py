@@ -21,27 +21,25 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Create each topic; a name that stands twice in the request is refused."""
+    """Create each topic; a name that stands twice in the request is refused, once."""
     names = Counter(topic.name for topic in request.body.topics)
-    results = []
-    for topic in request.body.topics:
-        if names[topic.name] > 1:
-            error = BrokerError(ErrorCode.invalid_request, f"topic {topic.name} stands in the request more than once")
-            results.append(_failed(topic.name, error))
-        else:
-            results.append(await _create(context, topic, request.body.validate_only))
+    once = [topic for topic in request.body.topics if names[topic.name] == 1]
+    results = [await _create(context, topic, request.body.validate_only) for topic in once]
+    for name in (name for name, times in names.items() if times > 1):
+        error = BrokerError(ErrorCode.invalid_request, f"topic {name} stands in the request more than once")
+        results.append(_failed(name, error))
     return {"topics": results}
 
 
 async def _create(context: ApiContext, asked: Any, validate_only: bool) -> Mapping[str, Any]:
-    new = NewTopic(
-        asked.name,
-        asked.num_partitions,
-        asked.replication_factor,
-        {a.partition_index: tuple(a.broker_ids) for a in asked.assignments},
-        {c.name: c.value for c in asked.configs if c.value is not None},
-    )
     try:
+        new = NewTopic(
+            asked.name,
+            asked.num_partitions,
+            asked.replication_factor,
+            _assignment(asked),
+            {c.name: c.value for c in asked.configs},
+        )
         record = await context.topics.create(new, validate_only=validate_only)
     except BrokerError as error:
         return _failed(asked.name, error)
@@ -66,6 +64,13 @@ async def _create(context: ApiContext, asked: Any, validate_only: bool) -> Mappi
             for e in entries
         ],
     }
+
+
+def _assignment(asked: Any) -> Mapping[int, tuple[int, ...]]:
+    assignment = {a.partition_index: tuple(a.broker_ids) for a in asked.assignments}
+    if len(assignment) < len(asked.assignments):
+        raise BrokerError(ErrorCode.invalid_replica_assignment, "a partition stands in the assignment more than once")
+    return assignment
 
 
 def _failed(name: str, error: BrokerError) -> Mapping[str, Any]:

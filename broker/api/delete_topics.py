@@ -24,7 +24,7 @@ Named = tuple[str | None, uuid.UUID]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Delete each topic; each succeeds or fails alone. What stands twice in the request is refused."""
+    """Delete each topic; each succeeds or fails alone. What stands twice in the request is refused, once."""
     topics = field(request.body, "topics")
     if topics is None:
         asked: list[Named] = [(name, _NO_ID) for name in request.body.topic_names]
@@ -32,7 +32,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
         asked = [(topic.name, topic.topic_id or _NO_ID) for topic in topics]
     times = Counter(asked)
     responses = []
-    for named in asked:
+    for named in times:
         name, topic_id = named
         code, message = ErrorCode.none, None
         try:
@@ -58,6 +58,8 @@ def _name_of(context: ApiContext, named: Named) -> str:
         if topic_id != _NO_ID:
             raise BrokerError(ErrorCode.invalid_request, "a topic is named by its name or by its id, not by both")
         return name
+    if topic_id == _NO_ID:
+        raise BrokerError(ErrorCode.invalid_request, "a topic is named by its name or by its id, not by neither")
     topic = context.topics.metadata.topic_by_id(topic_id)
     if topic is None:
         raise BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.api.context import ApiContext
+from broker.cluster.topic_names import check_topic_name
 from broker.errors import BrokerError, ErrorCode
 from broker.log.producer_state import ProducerEntry
 from broker.net.router import Client
@@ -32,6 +33,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
 
 def _partition(context: ApiContext, tp: TopicPartition) -> Mapping[str, Any]:
     try:
+        check_topic_name(tp.topic)
         producers = context.topics.partition(tp).log.producers
     except BrokerError as error:
         return {

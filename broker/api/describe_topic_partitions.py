@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from broker.api.authorized_operations import TOPIC_OPERATIONS
+from broker.api.authorized_operations import NOT_ASKED, TOPIC_OPERATIONS
 from broker.api.context import ApiContext
 from broker.cluster.metadata import ClusterMetadata, PartitionInfo, Topic
-from broker.cluster.topic_names import check_topic_name
-from broker.errors import BrokerError, ErrorCode
+from broker.cluster.topic_names import absence
+from broker.errors import ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request
 
@@ -26,7 +26,11 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
     names = {topic.name for topic in body.topics}
     cursor = body.cursor
     if cursor is not None and cursor.partition_index < 0:
-        return {"topics": [_absent(name, ErrorCode.invalid_request) for name in sorted(names)], "next_cursor": None}
+        refused = [
+            {**_absent(name, ErrorCode.invalid_request), "topic_authorized_operations": NOT_ASKED}
+            for name in sorted(names)
+        ]
+        return {"topics": refused, "next_cursor": None}
     limit = max(min(body.response_partition_limit, context.config.max_request_partition_size_limit), 1)
     wanted = sorted(names or metadata.topics)
     if cursor is not None:
@@ -46,7 +50,7 @@ def _page(
         topic = metadata.topics.get(name)
         if topic is None:
             if not leave_out_absent:
-                page.append(_absent(name, _reason(name)))
+                page.append(_absent(name, absence(name)))
             continue
         first = start.get(name, 0)
         indexes = [index for index in sorted(topic.partitions) if index >= first]
@@ -85,11 +89,3 @@ def _partition(metadata: ClusterMetadata, index: int, info: PartitionInfo) -> Ma
 
 def _absent(name: str, code: ErrorCode) -> Mapping[str, Any]:
     return {"error_code": code, "name": name, "partitions": (), "topic_authorized_operations": TOPIC_OPERATIONS}
-
-
-def _reason(name: str) -> ErrorCode:
-    try:
-        check_topic_name(name)
-    except BrokerError as error:
-        return error.code
-    return ErrorCode.unknown_topic_or_partition

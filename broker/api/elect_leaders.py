@@ -26,21 +26,26 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
     """Each partition is answered for itself; when all are asked for, those that need no election are left out."""
     metadata = context.topics.metadata
     kind = field(request.body, "election_type", PREFERRED)
-    if kind not in (PREFERRED, UNCLEAN):
-        return {"error_code": ErrorCode.invalid_request}
     asked = request.body.topic_partitions
+    if kind not in (PREFERRED, UNCLEAN):
+        refused = BrokerError(ErrorCode.invalid_request, f"there is no election type {kind}")
+        return _answer(refused.code, {TopicPartition(t.topic, i): refused for t in asked or () for i in t.partitions})
     if asked is None:
         every = (TopicPartition(topic.name, index) for topic in metadata.topics.values() for index in topic.partitions)
         errors = {tp: error for tp in every if (error := _elect(metadata, tp, kind)).code is not _NOT_NEEDED}
     else:
         named = (TopicPartition(topic.topic, index) for topic in asked for index in topic.partitions)
         errors = {tp: _elect(metadata, tp, kind) for tp in named}
+    return _answer(ErrorCode.none, errors)
+
+
+def _answer(code: ErrorCode, errors: Mapping[TopicPartition, BrokerError]) -> Mapping[str, Any]:
     results: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for tp, error in errors.items():
         result = {"partition_id": tp.partition, "error_code": error.code, "error_message": error.message}
         results[tp.topic].append(result)
     return {
-        "error_code": ErrorCode.none,
+        "error_code": code,
         "replica_election_results": [{"topic": name, "partition_result": found} for name, found in results.items()],
     }
 

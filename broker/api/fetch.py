@@ -2,12 +2,14 @@
 
 Behaviour: up to the high watermark or, for a reader of committed data, the last stable offset, with the list of
 the aborted transactions that it has to leave out (KIP-98). At least one batch even when it is larger than what
-was asked for (KIP-74), the rest within max bytes, partitions in the order asked. With less than min bytes at hand
-the answer waits, at most max wait, and any error answers at once. Fetch sessions (KIP-227) are declined:
-session id 0 makes a client name its partitions each time.
+was asked for (KIP-74), the rest within max bytes, partitions in the order asked, each once. With less than min
+bytes at hand the answer waits, at most max wait. An error answers at once, but not that a topic or partition does not
+exist: as in Kafka (`KafkaApis` sorts these out, only the others reach `ReplicaManager`), the partitions beside it are
+waited for. Fetch sessions (KIP-227) are declined: session id 0 makes a client name its partitions each time.
+Nobody replicates from this broker, so whoever asks as a replica is refused.
 What has to be looked up in a log but is not in the page cache is read by a thread first, so that others are served
 meanwhile.
-Version notes: topic names up to 12, ids from 13.
+Version notes: topic names up to 12, ids from 13; zstd from 10; a disk that fails has an error of its own from 6.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from typing import Any, Final
 
 from broker.api.context import ApiContext
 from broker.cluster.delayed import DelayedFetch
-from broker.cluster.partition import Partition
+from broker.cluster.partition import UNKNOWN_EPOCH, Partition
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import ColdRead, FileSlice, unless_cold
 from broker.net.response import Part
@@ -30,6 +32,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_fetch_response
 from broker.protocol.messages import Request, field, to_ms
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.compression import Codec
 
 __all__ = ["handle"]
 
@@ -38,6 +41,11 @@ MOST_MISSES: Final = 1000
 """Misses of one fetch, each in another partition or a little farther on."""
 
 _COMMITTED = 1
+_FULL = (0, -1)
+"""Session epochs of a fetch that names all its partitions: of a new session, and of none."""
+_UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
+_FIRST_WITH_ZSTD = 10
+_FIRST_WITH_STORAGE_ERROR = 6
 _FETCH_SESSION_ID_NOT_FOUND = int(ErrorCode.fetch_session_id_not_found)
 
 
@@ -57,11 +65,11 @@ class _Read:
 def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Part] | Awaitable[Sequence[Part]]:
     """Answer at once when there is enough to read, else wait for it."""
     body = request.body
-    if field(body, "session_id", 0):
+    if field(body, "session_epoch", -1) not in _FULL:
         context.metrics.failed(ApiKey.FETCH, _FETCH_SESSION_ID_NOT_FOUND)
         return encode_fetch_response(request.version, request.correlation_id, (), error=_FETCH_SESSION_ID_NOT_FOUND)
     try:
-        return _respond(context, request, unless_cold(lambda: _read(context, body)))
+        return _respond(context, request, unless_cold(lambda: _read(context, request)))
     except ColdRead as cold:
         return _respond_warmed(context, request, cold)
 
@@ -77,29 +85,29 @@ def _respond(context: ApiContext, request: Request, read: _Read) -> Sequence[Par
 
 
 async def _respond_warmed(context: ApiContext, request: Request, cold: ColdRead) -> Sequence[Part]:
-    answer = _respond(context, request, await _read_warmed(context, request.body, cold))
+    answer = _respond(context, request, await _read_warmed(context, request, cold))
     return await answer if isinstance(answer, Awaitable) else answer
 
 
 async def _wait(context: ApiContext, request: Request, delayed: DelayedFetch) -> Sequence[Part]:
     await delayed.wait()
     try:
-        read = unless_cold(lambda: _read(context, request.body))
+        read = unless_cold(lambda: _read(context, request))
     except ColdRead as cold:
-        read = await _read_warmed(context, request.body, cold)
+        read = await _read_warmed(context, request, cold)
     return _answer(context, request, read)
 
 
-async def _read_warmed(context: ApiContext, body: Any, cold: ColdRead) -> _Read:
+async def _read_warmed(context: ApiContext, request: Request, cold: ColdRead) -> _Read:
     """Begin anew after each miss. Where pages go as fast as they come, the last time waits for the disk."""
     for _ in range(MOST_MISSES):
         with suppress(OSError):  # reading again tells
             await asyncio.to_thread(cold.warm)
         try:
-            return unless_cold(lambda: _read(context, body))
+            return unless_cold(lambda: _read(context, request))
         except ColdRead as missed:
             cold = missed
-    return _read(context, body)
+    return _read(context, request)
 
 
 def _answer(context: ApiContext, request: Request, read: _Read) -> Sequence[Part]:
@@ -110,8 +118,8 @@ def _answer(context: ApiContext, request: Request, read: _Read) -> Sequence[Part
     return encode_fetch_response(request.version, request.correlation_id, read.topics)
 
 
-def _read(context: ApiContext, body: Any) -> _Read:
-    read = _Read()
+def _read(context: ApiContext, request: Request) -> _Read:
+    read, body = _Read(), request.body
     budget = min(body.max_bytes, context.config.fetch_max_bytes)
     for asked in body.topics:
         topic_id = field(asked, "topic_id")
@@ -119,26 +127,35 @@ def _read(context: ApiContext, body: Any) -> _Read:
         if name is None:
             topic = context.topics.metadata.topic_by_id(topic_id) if topic_id else None
             name = topic.name if topic else None
-        answers = [_read_partition(context, body, name, partition, budget, read) for partition in asked.partitions]
+        wanted = asked.partitions
+        if len(wanted) > 1:
+            wanted = {partition.partition: partition for partition in wanted}.values()
+        answers = [_read_partition(context, request, name, partition, budget, read) for partition in wanted]
         read.topics.append(TopicAnswer(name or "", topic_id or _NO_ID, answers))
     return read
 
 
 def _read_partition(
-    context: ApiContext, body: Any, topic: str | None, asked: Any, budget: int, read: _Read
+    context: ApiContext, request: Request, topic: str | None, asked: Any, budget: int, read: _Read
 ) -> PartitionAnswer:
+    body = request.body
     committed = body.isolation_level == _COMMITTED
     try:
         if topic is None:
             raise BrokerError(ErrorCode.unknown_topic_id)
         partition = context.topics.partition(TopicPartition(topic, asked.partition))
-        partition.check_epoch(field(asked, "current_leader_epoch", -1))
+        _check_asked(body, partition, asked)
         found = _take(partition, asked, budget - read.size, committed, first=read.size == 0)
         aborted = partition.aborted_in(asked.fetch_offset, found) if committed and found is not None else ()
+        if request.version < _FIRST_WITH_ZSTD and partition.log.config.codec is Codec.ZSTD:
+            raise BrokerError(ErrorCode.unsupported_compression_type)
     except BrokerError as error:
-        read.complete = True  # an error is told at once
-        read.errors.append(int(error.code))
-        return PartitionAnswer(asked.partition, int(error.code), -1, -1, -1, None, None)
+        code = error.code
+        if code is ErrorCode.kafka_storage_error and request.version < _FIRST_WITH_STORAGE_ERROR:
+            code = ErrorCode.not_leader_or_follower
+        read.complete |= code not in _UNKNOWN
+        read.errors.append(int(code))
+        return PartitionAnswer(asked.partition, int(code), -1, -1, -1, () if code in _UNKNOWN else None, None)
     read.partitions.append(partition)
     read.sizes.append(0 if found is None else found.length)
     if found is not None:
@@ -154,6 +171,22 @@ def _read_partition(
         aborted if committed else None,
         found,
     )
+
+
+def _check_asked(body: Any, partition: Partition, asked: Any) -> None:
+    """Raise BrokerError for whoever is no reader, or knows leader epochs that we do not (KIP-320, KIP-595)."""
+    if _replica_id(body) >= 0:
+        raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition.tp} has no replica but ours")
+    partition.check_epoch(field(asked, "current_leader_epoch", -1))
+    epoch = field(asked, "last_fetched_epoch", -1)
+    if epoch >= 0 and partition.end_offset_for_epoch(epoch) == UNKNOWN_EPOCH:
+        raise BrokerError(ErrorCode.offset_out_of_range, f"{partition.tp} knows nothing of leader epoch {epoch}")
+
+
+def _replica_id(body: Any) -> int:
+    """Of a broker that replicates; below 0 for a reader. Version notes: in a field of its own from 15."""
+    state = field(body, "replica_state")
+    return int(field(body, "replica_id", -1) if state is None else state.replica_id)
 
 
 def _take(partition: Partition, asked: Any, budget: int, committed: bool, *, first: bool) -> FileSlice | None:

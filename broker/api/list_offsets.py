@@ -3,10 +3,12 @@
 Timestamps below zero ask for an end of the log: -1 latest, -2 earliest, -3 the record with the largest
 timestamp (KIP-734), -4 earliest local (here: earliest), -5 latest tiered (here: none). A reader of committed
 data (KIP-98) gets the last stable offset for the latest, and nothing that lies after it.
+Version notes: -5 is of version 9; below it, and any other negative time, is UNSUPPORTED_VERSION as of Kafka 4.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,29 +22,38 @@ from broker.protocol.topic_partition import TopicPartition
 __all__ = ["handle"]
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
+_FIRST_TIERED = 9
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """One offset per asked partition, or its error."""
-    committed_only = field(request.body, "isolation_level", 0) == 1
+    """One offset per asked partition, or its error; what stands twice in the request is refused."""
+    topics = request.body.topics
+    times = Counter((topic.name, asked.partition_index) for topic in topics for asked in topic.partitions)
     return {
         "topics": [
             {
                 "name": topic.name,
                 "partitions": [
-                    _partition(context, TopicPartition(topic.name, asked.partition_index), asked, committed_only)
+                    _partition(context, request, TopicPartition(topic.name, asked.partition_index), asked, times)
                     for asked in topic.partitions
                 ],
             }
-            for topic in request.body.topics
+            for topic in topics
         ]
     }
 
 
-def _partition(context: ApiContext, tp: TopicPartition, asked: Any, committed_only: bool) -> Mapping[str, Any]:
+def _partition(
+    context: ApiContext, request: Request, tp: TopicPartition, asked: Any, times: Mapping[tuple[str, int], int]
+) -> Mapping[str, Any]:
     try:
+        if times[tp] > 1:
+            raise BrokerError(ErrorCode.invalid_request, f"{tp} stands in the request more than once")
+        if asked.timestamp < LATEST_TIERED or (asked.timestamp == LATEST_TIERED and request.version < _FIRST_TIERED):
+            raise BrokerError(ErrorCode.unsupported_version, f"timestamp {asked.timestamp} has no meaning here")
         partition = context.topics.partition(tp)
         partition.check_epoch(field(asked, "current_leader_epoch", -1))
+        committed_only = field(request.body, "isolation_level", 0) == 1
         offset, timestamp = _find(partition, asked.timestamp, committed_only)
     except BrokerError as error:
         return {"partition_index": tp.partition, "error_code": error.code, "timestamp": -1, "offset": -1}
@@ -63,8 +74,6 @@ def _find(partition: Partition, timestamp: int, committed_only: bool) -> tuple[i
         return partition.log.log_start_offset, -1
     if timestamp == LATEST_TIERED:
         return -1, -1
-    if timestamp < MAX_TIMESTAMP:
-        raise BrokerError(ErrorCode.unsupported_version, f"timestamp {timestamp} has no meaning here")
     found = (
         partition.log.max_timestamp() if timestamp == MAX_TIMESTAMP else partition.log.offset_for_timestamp(timestamp)
     )

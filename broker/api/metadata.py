@@ -4,7 +4,8 @@ A topic is encoded once per version and kept with the topic, so that answers abo
 Version notes: 0 — no names means all topics; from 1 null means all and none means none; from 4 the client says whether
 it wants a topic created; from 8 it may ask what it is allowed to do; from 10 topics have ids, from 12 they may be asked
 for by id.
-Addresses are those of the listener that the client came through; a leader that has none there is LISTENER_NOT_FOUND.
+Each topic is answered once. Addresses are those of the listener that the client came through; a leader that has none
+there is LISTENER_NOT_FOUND.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from broker.api.context import ApiContext
 from broker.cluster.metadata import ClusterMetadata, Topic
+from broker.cluster.topic_names import INTERNAL_TOPICS, absence
 from broker.errors import BrokerError, ErrorCode
 from broker.net.response import Response
 from broker.net.router import Client
@@ -69,7 +71,8 @@ def _answer(
     reached = metadata.endpoints(client.listener)
     key = (request.version, operations, tuple(metadata.brokers), tuple(reached))
     topics = []
-    for found in metadata.topics.values() if wanted is None else [_wanted(metadata, one, failed) for one in wanted]:
+    asked = () if wanted is None else {(item.name, field(item, "topic_id")): item for item in wanted}.values()
+    for found in metadata.topics.values() if wanted is None else [_wanted(metadata, one, failed) for one in asked]:
         if not isinstance(found, Topic):
             topics.append(_encode_refused(context, request, found))
             continue
@@ -107,8 +110,7 @@ def _wanted(metadata: ClusterMetadata, item: Any, failed: Mapping[str, BrokerErr
         return metadata.topic_by_id(topic_id) or _absent(None, topic_id, ErrorCode.unknown_topic_id)
     topic = metadata.topics.get(item.name)
     if topic is None:
-        code = failed[item.name].code if item.name in failed else ErrorCode.unknown_topic_or_partition
-        return _absent(item.name, _NO_ID, code)
+        return _absent(item.name, _NO_ID, failed[item.name].code if item.name in failed else absence(item.name))
     return topic
 
 
@@ -117,6 +119,7 @@ def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Mapping[s
         "error_code": code,
         "name": name,
         "topic_id": topic_id,
+        "is_internal": name in INTERNAL_TOPICS,
         "partitions": (),
         "topic_authorized_operations": NOT_ASKED,
     }

@@ -17,7 +17,9 @@ from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
 
-__all__ = ["Partition"]
+__all__ = ["UNKNOWN_EPOCH", "Partition"]
+
+UNKNOWN_EPOCH = (-1, -1)
 
 
 class Partition:

@@ -15,6 +15,7 @@ __all__ = [
     "INTERNAL_TOPICS",
     "MAX_NAME_LENGTH",
     "TRANSACTION_STATE_TOPIC",
+    "absence",
     "check_collision",
     "check_topic_name",
     "colliding_topic",
@@ -38,6 +39,15 @@ def check_topic_name(name: str) -> None:
         raise _invalid(f"the topic name has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed: {name}")
     if not _LEGAL.fullmatch(name):
         raise _invalid(f"topic name {name!r} has a character other than a-z, A-Z, 0-9, '.', '_' and '-'")
+
+
+def absence(name: str) -> ErrorCode:
+    """What is said of a topic that is not there: that it cannot be, or that it is unknown."""
+    try:
+        check_topic_name(name)
+    except BrokerError as error:
+        return error.code
+    return ErrorCode.unknown_topic_or_partition
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:

@@ -26,7 +26,7 @@ from broker.cluster.topic_names import INTERNAL_TOPICS, check_collision, check_t
 from broker.cluster.zk_calls import ZooKeeperCalls
 from broker.cluster.znodes import TopicRecord, new_uuid
 from broker.config.broker_config import BrokerConfig
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
@@ -44,13 +44,14 @@ OnDeleted = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 
 @dataclasses.dataclass(frozen=True)
 class NewTopic:
-    """What CreateTopics asks for; -1 counts take the broker's defaults, an assignment replaces both."""
+    """What CreateTopics asks for; -1 counts take the broker's defaults, an assignment replaces both. A setting that is
+    None is refused."""
 
     name: str
     partitions: int = -1
     replication_factor: int = -1
     assignment: Mapping[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
-    config: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    config: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
 
 
 class Topics:
@@ -119,7 +120,7 @@ class Topics:
 
     async def create(self, new: NewTopic, *, validate_only: bool = False) -> TopicRecord:
         """Create a topic. Raises BrokerError or ConfigError; nothing is left of one that failed."""
-        if new.name in INTERNAL_TOPICS:
+        if new.name in INTERNAL_TOPICS and new.name not in self.metadata.topics:
             raise BrokerError(ErrorCode.invalid_topic_exception, f"{new.name} is made by the brokers when it is needed")
         async with self._changing:
             return await self._create(new, validate_only)
@@ -130,8 +131,11 @@ class Topics:
             raise BrokerError(ErrorCode.topic_already_exists, f"topic {new.name} exists already")
         check_collision(new.name, self.metadata.topics)
         assignment = self._assignment(new)
-        self.log_config(new.config)
-        record = TopicRecord(new.name, new_uuid(), assignment, dict(new.config))
+        if nulls := [key for key, value in new.config.items() if value is None]:
+            raise ConfigError(f"a value is needed for {', '.join(nulls)}")
+        config = {key: value for key, value in new.config.items() if value is not None}
+        self.log_config(config)
+        record = TopicRecord(new.name, new_uuid(), assignment, config)
         if validate_only:
             return record
         listings = self._listings

@@ -16,7 +16,11 @@ class BasicSettings:
     """A part of `BrokerConfig`."""
 
     broker_id: int = setting(
-        "broker.id", 0, "Id of this broker, unique in its ZooKeeper.", group=BASICS, check=at_least(0)
+        "broker.id",
+        0,
+        "Id of this broker, unique in its ZooKeeper; -1 takes that of log.dirs, or has one made up above 1000.",
+        group=BASICS,
+        check=at_least(-1),
     )
     listeners: tuple[str, ...] = setting(
         "listeners", ("PLAINTEXT://127.0.0.1:9092",), "Where to listen; port 0 takes a free port.", group=BASICS

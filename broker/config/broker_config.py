@@ -68,7 +68,10 @@ _NOT_REPLICATED = "%s=%s: pykafka does not replicate records, and so %s"
 
 TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
     "cleanup.policy": {"log.cleanup.policy": 1},
+    "compression.gzip.level": {"compression.gzip.level": 1},
+    "compression.lz4.level": {"compression.lz4.level": 1},
     "compression.type": {"compression.type": 1},
+    "compression.zstd.level": {"compression.zstd.level": 1},
     "delete.retention.ms": {"log.cleaner.delete.retention.ms": 1},
     "file.delete.delay.ms": {"log.segment.delete.delay.ms": 1},
     "flush.messages": {"log.flush.interval.messages": 1},

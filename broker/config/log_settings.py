@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from broker.settings import UpdateMode, at_least, one_of, setting
+from broker.settings import UpdateMode, at_least, between, gzip_level, one_of, setting
 
 __all__ = ["LogSettings"]
 
@@ -114,6 +114,30 @@ class LogSettings:
         "Codec batches are stored with: producer keeps them as they were sent, any other costs a recompression.",
         group=LOG,
         check=one_of(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
+        update=CLUSTER_WIDE,
+    )
+    compression_gzip_level: int = setting(
+        "compression.gzip.level",
+        -1,
+        "Level of what is recompressed as gzip: 1 (fast) to 9 (small), or -1 for zlib's own.",
+        group=LOG,
+        check=gzip_level,
+        update=CLUSTER_WIDE,
+    )
+    compression_lz4_level: int = setting(
+        "compression.lz4.level",
+        9,
+        "Level of what is recompressed as lz4: 1 to 17; 9 is the fast compressor, any other the thorough one.",
+        group=LOG,
+        check=between(1, 17),
+        update=CLUSTER_WIDE,
+    )
+    compression_zstd_level: int = setting(
+        "compression.zstd.level",
+        3,
+        "Level of what is recompressed as zstd: -131072 (fast) to 22 (small).",
+        group=LOG,
+        check=between(-131072, 22),
         update=CLUSTER_WIDE,
     )
     min_insync_replicas: int = setting(

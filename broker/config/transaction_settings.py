@@ -62,6 +62,7 @@ class TransactionSettings:
         "Taken and not used: __transaction_state has one replica.",
         group=TRANSACTIONS,
         check=at_least(1),
+        type="short",
     )
     transaction_state_log_segment_bytes: int = setting(
         "transaction.state.log.segment.bytes",

@@ -243,6 +243,8 @@ class GroupShard:
             if code is ErrorCode.none:
                 for partition in partitions:
                     group.offsets.apply(partition, None)
+                if self.groups.get(group.group_id) is group and self._is_unused(group) and not len(group.offsets):
+                    self.delete_group(group)
 
         tombstones = [(encode_offset_key(group.group_id, *partition), None) for partition in partitions]
         return self._append(group, tombstones, applied)
@@ -263,6 +265,12 @@ class GroupShard:
         tombstones.append((encode_group_key(group.group_id), None))
         return self._append(group, tombstones, applied)
 
+    @staticmethod
+    def _is_unused(group: ClassicGroup) -> bool:
+        """Whether it has no member, none that is about to join, and no commit under way."""
+        waits = group.roster.pending or group.offsets.has_pending or group.offsets.in_flight
+        return group.state is GroupState.EMPTY and not waits
+
     def expire(self) -> None:
         """Drop expired offsets, and groups of which nothing is left."""
         now = self.now()
@@ -270,8 +278,7 @@ class GroupShard:
             if group.offsets.in_flight:
                 continue
             expired = expired_offsets(group, now)
-            is_unused = group.state is GroupState.EMPTY and not group.roster.pending and not group.offsets.has_pending
-            if is_unused and len(expired) == len(group.offsets):
+            if self._is_unused(group) and len(expired) == len(group.offsets):
                 if expired or group.generation_id > 0:
                     self.delete_group(group)
                 else:

@@ -7,7 +7,8 @@ renames it). Kafka's `TransactionIndex`, its entries big-endian, in the order of
     version (int16, 0), producer id (int64), first offset (int64), last offset (int64: that of the marker),
     last stable offset (int64: as it was after the marker)
 
-A file's entries are read when they are first asked for. Not thread-safe.
+Entries are searched where they lie, in the file, and nothing of it is kept: an append-heavy log that aborts much would
+fill the memory. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -17,9 +18,8 @@ import os
 import struct
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
-from operator import attrgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from broker.log.segment import ABORTED_SUFFIX, segment_path
 
@@ -37,7 +37,8 @@ _ENTRY = struct.Struct(">hqqqq")
 _VERSION = 0
 ENTRY_SIZE = _ENTRY.size
 
-_last_offset = attrgetter("last_offset")
+_READ_AT_ONCE = 128
+"""Entries; most fetches find theirs among the first of them."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -88,13 +89,12 @@ class BrokenIndex(ValueError):
 class AbortedIndex:
     """The aborted transactions of one log."""
 
-    __slots__ = ("_bases", "_directory", "_loaded")
+    __slots__ = ("_bases", "_directory")
 
     def __init__(self, directory: Path, bases: Iterable[int] = ()) -> None:
         """`bases` are the base offsets of the segments that have a file."""
         self._directory = directory
         self._bases = sorted(bases)
-        self._loaded: dict[int, list[AbortedEntry]] = {}
 
     def __bool__(self) -> bool:
         """Whether there is any aborted transaction."""
@@ -116,9 +116,6 @@ class AbortedIndex:
             os.close(fd)
         if base_offset not in self._bases:
             insort(self._bases, base_offset)
-            self._loaded[base_offset] = [entry]
-        elif base_offset in self._loaded:
-            self._loaded[base_offset].append(entry)
 
     def between(self, start: int, end: int) -> list[AbortedEntry]:
         """Those that have records in [start, end), in the order of their markers. Raises OSError, BrokenIndex."""
@@ -127,8 +124,7 @@ class AbortedIndex:
     def _walk(self, start: int, end: int) -> Iterator[AbortedEntry]:
         first = max(bisect_right(self._bases, start) - 1, 0)
         for base_offset in self._bases[first:]:
-            entries = self._entries(base_offset)
-            for entry in entries[bisect_left(entries, start, key=_last_offset) :]:
+            for entry in self._entries(base_offset, start):
                 if entry.first_offset < end:
                     yield entry
                 if entry.last_stable_offset >= end:
@@ -138,7 +134,6 @@ class AbortedIndex:
         """The segments with base offsets in [low, high) are gone, and their files with them."""
         for base_offset in self._bases[bisect_left(self._bases, low) : bisect_left(self._bases, high)]:
             self._bases.remove(base_offset)
-            self._loaded.pop(base_offset, None)
 
     def truncate(self, end: int) -> None:
         """The log ends at `end` now. Raises OSError, BrokenIndex."""
@@ -147,35 +142,62 @@ class AbortedIndex:
         if not self._bases:
             return
         base_offset = self._bases[-1]
-        entries = self._entries(base_offset)
-        kept = entries[: bisect_left(entries, end, key=_last_offset)]
-        if len(kept) < len(entries):
+        with _Reader(self._path(base_offset)) as file:
+            kept = file.first_from(end)
+            if kept == file.count:
+                return
+        if kept:
+            os.truncate(self._path(base_offset), kept * ENTRY_SIZE)
+        else:
             self.drop(base_offset)
-            for entry in kept:
-                self.note(base_offset, entry)
 
     def drop(self, base_offset: int) -> None:
         """Forget a segment's entries and remove their file. Raises OSError."""
         if base_offset in self._bases:
             self._bases.remove(base_offset)
-            self._loaded.pop(base_offset, None)
             self._path(base_offset).unlink(missing_ok=True)
 
-    def release(self) -> None:
-        """Forget what can be read again."""
-        self._loaded.clear()
-
-    def _entries(self, base_offset: int) -> list[AbortedEntry]:
-        entries = self._loaded.get(base_offset)
-        if entries is None:
-            path = self._path(base_offset)
-            try:
-                entries = self._loaded[base_offset] = decode_aborted(path.read_bytes())
-            except FileNotFoundError:
-                raise BrokenIndex(path, "it is missing") from None
-            except ValueError as error:
-                raise BrokenIndex(path, str(error)) from None
-        return entries
+    def _entries(self, base_offset: int, start: int) -> Iterator[AbortedEntry]:
+        """A segment's entries from the first that ends at `start` or after."""
+        with _Reader(self._path(base_offset)) as file:
+            position = file.first_from(start)
+            while entries := file.read(position, _READ_AT_ONCE):
+                yield from entries
+                position += len(entries)
 
     def _path(self, base_offset: int) -> Path:
         return segment_path(self._directory, base_offset, ABORTED_SUFFIX)
+
+
+class _Reader:
+    """One file, open as long as it is read. Raises BrokenIndex for what is no entry, or stands where it cannot."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise BrokenIndex(path, "it is missing") from None
+        self.count, rest = divmod(os.fstat(self._fd).st_size, ENTRY_SIZE)
+        if rest:
+            os.close(self._fd)
+            raise BrokenIndex(path, f"{rest} bytes after the last whole entry")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._fd)
+
+    def first_from(self, offset: int) -> int:
+        """The number of the first entry whose marker lies at `offset` or after."""
+        return bisect_left(range(self.count), offset, key=lambda number: self.read(number, 1)[0].last_offset)
+
+    def read(self, number: int, count: int) -> list[AbortedEntry]:
+        """At most `count` entries from this one on, checked to follow those before them."""
+        first = max(number - 1, 0)
+        data = os.pread(self._fd, (number - first + count) * ENTRY_SIZE, first * ENTRY_SIZE)
+        try:
+            return decode_aborted(data)[number - first :]
+        except ValueError as error:
+            raise BrokenIndex(self._path, str(error)) from None

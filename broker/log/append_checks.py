@@ -118,7 +118,7 @@ def writable(records: bytes | bytearray | memoryview) -> bytearray | memoryview:
 
 
 def recompress(
-    buffer: bytearray | memoryview, batches: Batches, codec: Codec
+    buffer: bytearray | memoryview, batches: Batches, codec: Codec, level: int | None = None
 ) -> tuple[bytearray | memoryview, Batches]:
     """The batches, all compressed with `codec`, and where they are: in `buffer` itself if they were already.
 
@@ -135,7 +135,7 @@ def recompress(
             stored += batch
         else:
             plain = decompress(header.codec, batch[HEADER_SIZE:])
-            stored += recompressed_batch(header, compress(codec, plain), codec)
+            stored += recompressed_batch(header, compress(codec, plain, level), codec)
         places.append((start, parse_header(stored, start)))
     return stored, places
 

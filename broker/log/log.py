@@ -114,7 +114,7 @@ class Log(StoredLog):
         base_offset = self._end
         codec = self._config.codec
         if codec is not None:
-            buffer, batches = recompress(buffer, batches, codec)
+            buffer, batches = recompress(buffer, batches, codec, self._config.compression_level)
         if append_time >= 0:
             batches = stamp_append_time(buffer, batches, now)
         end = assign_offsets(buffer, batches, base_offset, leader_epoch)

@@ -8,18 +8,33 @@ table are made from `TOPIC_KEYS`. What a topic does not set itself comes from th
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 
 from broker.errors import ConfigError
-from broker.records.compression import Codec
-from broker.settings import Setting, at_least, between, one_of, parse_properties, setting, settings_of
+from broker.records.compression import DEFAULT_LEVELS, Codec
+from broker.settings import Setting, at_least, between, gzip_level, one_of, parse_properties, setting, settings_of
 
 __all__ = ["TOPIC_KEYS", "UNLIMITED", "LogConfig"]
 
 UNLIMITED = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
 
-CLEANUP, SEGMENTS, FLUSH, MESSAGES, REPLICATION = "cleanup", "segments", "flush", "messages", "replication"
+CLEANUP, SEGMENTS, FLUSH, MESSAGES = "cleanup", "segments", "flush", "messages"
+REPLICATION, REMOTE = "replication", "remote storage"
+REMOVED_KEYS = {
+    "message.format.version": "batches are of version 2 only",
+    "message.downconversion.enable": "batches are given to clients as they are stored",
+    "message.timestamp.difference.max.ms": "set message.timestamp.before.max.ms and message.timestamp.after.max.ms",
+}
+"""What Kafka 3 took and Kafka 4 refuses as unknown, with what to do."""
+
+
+def _throttled_replicas(value: tuple[str, ...]) -> str | None:
+    """Kafka's ThrottledReplicaListValidator."""
+    if value == ("*",) or all(re.fullmatch(r"\d+:\d+", item) for item in value):
+        return None
+    return "name replicas as partition:broker, partition:broker, or all of them as *"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +44,7 @@ class LogConfig:
     cleanup_policy: tuple[str, ...] = setting(
         "cleanup.policy",
         ("delete",),
-        "What becomes of old segments: delete them, or compact them to the last record of each key.",
+        "What becomes of old segments: delete them, or compact them to the last record of each key; empty keeps all.",
         group=CLEANUP,
         check=one_of(("delete", "compact")),
     )
@@ -141,6 +156,27 @@ class LogConfig:
         group=MESSAGES,
         check=one_of(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
     )
+    compression_gzip_level: int = setting(
+        "compression.gzip.level",
+        DEFAULT_LEVELS[Codec.GZIP],
+        "Level of what is recompressed as gzip: 1 (fast) to 9 (small), or -1 for zlib's own.",
+        group=MESSAGES,
+        check=gzip_level,
+    )
+    compression_lz4_level: int = setting(
+        "compression.lz4.level",
+        DEFAULT_LEVELS[Codec.LZ4],
+        "Level of what is recompressed as lz4: 1 to 17; 9 is the fast compressor, any other the thorough one.",
+        group=MESSAGES,
+        check=between(1, 17),
+    )
+    compression_zstd_level: int = setting(
+        "compression.zstd.level",
+        DEFAULT_LEVELS[Codec.ZSTD],
+        "Level of what is recompressed as zstd: -131072 (fast) to 22 (small).",
+        group=MESSAGES,
+        check=between(-131072, 22),
+    )
     message_timestamp_type: str = setting(
         "message.timestamp.type",
         "CreateTime",
@@ -177,18 +213,55 @@ class LogConfig:
         "Let a replica that lacks records lead when no other lives; loses them.",
         group=REPLICATION,
     )
+    leader_replication_throttled_replicas: tuple[str, ...] = setting(
+        "leader.replication.throttled.replicas",
+        (),
+        "Taken and not used, as nothing is replicated: replicas whose leaders send slowly, as partition:broker, or *.",
+        group=REPLICATION,
+        check=_throttled_replicas,
+    )
+    follower_replication_throttled_replicas: tuple[str, ...] = setting(
+        "follower.replication.throttled.replicas",
+        (),
+        "Taken and not used, as nothing is replicated: replicas that fetch slowly, as partition:broker, or *.",
+        group=REPLICATION,
+        check=_throttled_replicas,
+    )
+    remote_storage_enable: bool = setting(
+        "remote.storage.enable",
+        False,
+        "Whether old segments go to remote storage; there is none, so only false is taken.",
+        group=REMOTE,
+        check=lambda value: "there is no remote storage to keep segments in; leave it at false" if value else None,
+    )
+    local_retention_ms: int = setting(
+        "local.retention.ms",
+        -2,
+        "Taken and not used without remote storage: age at which a segment leaves the disk; -2 is retention.ms.",
+        group=REMOTE,
+        check=at_least(-2),
+        type="long",
+    )
+    local_retention_bytes: int = setting(
+        "local.retention.bytes",
+        -2,
+        "Taken and not used without remote storage: size of a partition on disk; -2 is retention.bytes.",
+        group=REMOTE,
+        check=at_least(-2),
+        type="long",
+    )
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], base: LogConfig | None = None) -> LogConfig:
         """`properties` (Kafka keys → text) over `base`, or over Kafka's defaults. Raises ConfigError."""
+        for name in REMOVED_KEYS.keys() & properties.keys():
+            raise ConfigError(f"unknown setting {name!r}: Kafka 4 has removed it; {REMOVED_KEYS[name]}")
         config = parse_properties(cls, properties, base=base)
         if config.min_compaction_lag_ms > config.max_compaction_lag_ms:
             raise ConfigError(
                 f"min.compaction.lag.ms={config.min_compaction_lag_ms} is above "
                 f"max.compaction.lag.ms={config.max_compaction_lag_ms}"
             )
-        if not config.cleanup_policy:
-            raise ConfigError("cleanup.policy=: name delete, compact or both")
         return config
 
     def to_properties(self) -> dict[str, str]:
@@ -206,6 +279,18 @@ class LogConfig:
         if name == "producer":
             return None
         return Codec.NONE if name == "uncompressed" else Codec.from_name(name)
+
+    @property
+    def compression_level(self) -> int | None:
+        """The level of `codec`; None where it has none."""
+        match self.codec:
+            case Codec.GZIP:
+                return self.compression_gzip_level
+            case Codec.LZ4:
+                return self.compression_lz4_level
+            case Codec.ZSTD:
+                return self.compression_zstd_level
+        return None
 
     @property
     def stamps_append_time(self) -> bool:

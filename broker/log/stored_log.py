@@ -315,7 +315,6 @@ class StoredLog:
 
     def release(self) -> None:
         """Let go of every descriptor and loaded index; they come back when needed."""
-        self._aborted.release()
         for segment in self._segments:
             segment.close()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import struct
 import zlib
+from collections.abc import Mapping
 from enum import IntEnum
 from types import ModuleType
 from typing import Any, Final
@@ -24,14 +25,13 @@ from broker.errors import ConfigError, CorruptBatch
 from broker.records.lz4_frame import read_frame, write_frame
 from broker.records.varint import read_unsigned_varint
 
-__all__ = ["DECOMPRESSION_LIMIT", "Codec", "compress", "decompress"]
+__all__ = ["DECOMPRESSION_LIMIT", "DEFAULT_LEVELS", "Codec", "compress", "decompress"]
 
 Buffer = bytes | bytearray | memoryview
 
 DECOMPRESSION_LIMIT: Final = 256 << 20
 """Bytes that one batch may grow to, by default. Kafka's own batches are at most ~1 MB."""
 
-_ZSTD_LEVEL = 3  # Kafka's compression.zstd.level
 _GZIP = 31  # zlib's window bits of a gzip stream
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
@@ -64,19 +64,28 @@ class Codec(IntEnum):
         raise ConfigError(f"compression {name!r} is not known: use one of {known}")
 
 
-def compress(codec: int, data: Buffer) -> Buffer:
-    """`data` compressed with `codec` (an id). Returns `data` itself for Codec.NONE."""
+DEFAULT_LEVELS: Final[Mapping[int, int]] = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
+"""What Kafka's `compression.<codec>.level` are when nobody sets them; lz4's 9 stands for its fast compressor."""
+
+
+def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
+    """`data` compressed with `codec` (an id), with Kafka's default level or another of its `compression.<codec>.level`.
+
+    Returns `data` itself for Codec.NONE; snappy has no levels.
+    """
+    if level == DEFAULT_LEVELS.get(codec):
+        level = None
     match codec:
         case Codec.NONE:
             return data
         case Codec.GZIP:
-            return zlib.compress(data, wbits=_GZIP)
+            return zlib.compress(data, DEFAULT_LEVELS[codec] if level is None else level, wbits=_GZIP)
         case Codec.SNAPPY:
             return _snappy_xerial(data)
         case Codec.LZ4:
-            return write_frame(data)
+            return write_frame(data, level)
         case Codec.ZSTD:
-            compressed: bytes = _zstd().compress(data, asbytes=True)
+            compressed: bytes = _zstd(DEFAULT_LEVELS[codec] if level is None else level).compress(data, asbytes=True)
             return compressed
         case _:
             raise ConfigError(f"compression codec {codec} is not known: use 0 to {max(Codec)}")
@@ -109,9 +118,9 @@ def _pyarrow() -> ModuleType:
     return module
 
 
-@functools.cache
-def _zstd() -> Any:
-    return _pyarrow().Codec("zstd", _ZSTD_LEVEL)
+@functools.lru_cache(maxsize=8)
+def _zstd(level: int = 3) -> Any:
+    return _pyarrow().Codec("zstd", level)
 
 
 def _too_large(limit: int) -> CorruptBatch:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import struct
 import threading
-from typing import Final
+from typing import Final, Literal
 
 import cramjam
 
@@ -35,13 +35,14 @@ _MOST_RATIO: Final = 255
 _LENGTH: Final = struct.Struct("<I")
 
 
-def write_frame(data: bytes | bytearray | memoryview) -> bytes:
-    """One frame of independent blocks: Kafka's Java client reads no others."""
+def write_frame(data: bytes | bytearray | memoryview, level: int | None = None) -> bytes:
+    """One frame of independent blocks: Kafka's Java client reads no others. A level is that of the slow compressor."""
+    mode: Literal["high_compression"] | None = None if level is None else "high_compression"
     view = memoryview(data)
     parts: list[bytes | memoryview] = [_HEADER]
     for start in range(0, len(view), _BLOCK):
         plain = view[start : start + _BLOCK]
-        block = memoryview(cramjam.lz4.compress_block(plain, store_size=False))
+        block = memoryview(cramjam.lz4.compress_block(plain, mode=mode, compression=level, store_size=False))
         if len(block) < len(plain):
             parts += (_LENGTH.pack(len(block)), block)
         else:

@@ -52,8 +52,9 @@ def test_every_version_describes_a_topic(ask: Requests, topic: str, version: int
     assert (found["retention.ms"].value, found["retention.ms"].config_source) == ("1234", 1)
     assert [(s.name, s.value, s.source) for s in found["retention.ms"].synonyms] == [
         ("retention.ms", "1234", 1),
-        ("log.retention.hours", "168", 5),
     ]
+    segments = [(s.name, s.value, s.source) for s in found["segment.bytes"].synonyms]
+    assert segments == [("log.segment.bytes", "1073741824", 5)]
     assert found["segment.bytes"].config_source == 5
 
 
@@ -76,6 +77,10 @@ def test_the_types_are_kafkas(ask: Requests, topic: str) -> None:
         "unclean.leader.election.enable": boolean,
         **dict.fromkeys(["segment.bytes", "segment.index.bytes", "index.interval.bytes", "max.message.bytes"], int_),
         **dict.fromkeys(["min.insync.replicas"], int_),
+        **{f"compression.{codec}.level": int_ for codec in ("gzip", "lz4", "zstd")},
+        **{f"{side}.replication.throttled.replicas": list_ for side in ("leader", "follower")},
+        "remote.storage.enable": boolean,
+        **dict.fromkeys(["local.retention.ms", "local.retention.bytes"], long_),
         **dict.fromkeys(["retention.ms", "retention.bytes", "delete.retention.ms", "file.delete.delay.ms"], long_),
         **dict.fromkeys(["min.compaction.lag.ms", "max.compaction.lag.ms", "segment.ms", "segment.jitter.ms"], long_),
         **dict.fromkeys(["flush.messages", "flush.ms"], long_),

@@ -21,7 +21,7 @@ def load(**properties: str) -> BrokerConfig:
     [
         ({"log.retention.minuts": "5"}, "unknown setting 'log.retention.minuts'; did you mean 'log.retention.minutes'"),
         ({"broker.id": "one"}, "broker.id=one: expected a value of type int"),
-        ({"broker.id": "-1"}, "broker.id=-1: must be at least 0"),
+        ({"broker.id": "-2"}, "broker.id=-2: must be at least -1"),
         ({"log.cleanup.policy": "delete,shred"}, "'shred' is not one of delete, compact"),
         ({"listeners": "localhost:9092"}, "listeners=localhost:9092: expected PLAINTEXT://host:port"),
         ({"listeners": "WAN://localhost:9092"}, "Add WAN:PROTOCOL to listener.security.protocol.map"),

@@ -71,5 +71,4 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert index.between(0, 99) == [FIRST]
     assert (tmp_path / f"{0:020d}.txnindex").stat().st_size == ENTRY_SIZE
     index.note(0, SECOND)
-    index.release()
     assert index.between(0, 99) == [FIRST, SECOND]

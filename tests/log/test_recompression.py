@@ -34,6 +34,19 @@ def test_every_codec_becomes_the_topics(tmp_path: Path, name: str) -> None:
     assert check_partition(tmp_path / "t-0") == []
 
 
+@pytest.mark.parametrize(("name", "fast", "small"), [("gzip", 1, 9), ("lz4", 9, 17), ("zstd", -50, 19)])
+def test_the_level_of_the_topic_is_kept(tmp_path: Path, name: str, fast: int, small: int) -> None:
+    text = b" ".join(b"%d" % (number * number) for number in range(5_000))
+    sizes = []
+    for level in (fast, small):
+        config = LogConfig.from_properties({"compression.type": name, f"compression.{name}.level": str(level)})
+        log = open_log(tmp_path / f"{level}-0", config)
+        log.append(batch(text), leader_epoch=0)
+        assert [record.value for record in records_of(log)] == [text]
+        sizes.append(log.size)
+    assert sizes[1] < sizes[0]
+
+
 def test_several_batches_of_one_produce(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", LogConfig(compression_type="lz4"))
     result = log.append(

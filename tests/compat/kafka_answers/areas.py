@@ -1,0 +1,63 @@
+"""All areas by name: what asks for each, and how the broker is set up that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from broker.errors import ErrorCode
+from broker.protocol.api_keys import ApiKey
+from tests.compat.kafka_answers import config_requests, fetch_requests, produce_requests, topic_requests
+from tests.compat.kafka_answers.asking import Answers, Asking
+from tests.support.waiting import eventually
+
+__all__ = ["AREAS", "SETTINGS", "answers_of"]
+
+AREAS: Mapping[str, Callable[[Asking], None]] = {
+    "produce": produce_requests.ask_all,
+    "fetch": fetch_requests.ask_all,
+    "topics": topic_requests.ask_all,
+    "configs": config_requests.ask_all,
+}
+
+SETTINGS = {
+    "broker.id": "1",
+    "default.replication.factor": "1",
+    "group.initial.rebalance.delay.ms": "50",
+    "group.min.session.timeout.ms": "500",
+    "min.insync.replicas": "1",
+    "num.partitions": "1",
+    "offsets.topic.num.partitions": "4",
+    "offsets.topic.replication.factor": "1",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.state.log.replication.factor": "1",
+}
+"""What the Kafka that was recorded had set."""
+
+
+def answers_of(area: str, bootstrap: str, broker_id: int, prefix: str) -> Answers:
+    """Ask one broker everything of one area; `prefix` must begin no topic that is there."""
+    asking = Asking(bootstrap, broker_id, prefix)
+    try:
+        _make_coordinators(asking)
+        AREAS[area](asking)
+    finally:
+        asking.close()
+    return asking.answers
+
+
+def _make_coordinators(asking: Asking) -> None:
+    """The internal topics are there, and loaded, before anything is asked."""
+
+    def ready(key_type: int) -> bool:
+        body = {"key": "any", "key_type": key_type, "coordinator_keys": ["any"]}
+        answer = asking.requests.ask(ApiKey.FIND_COORDINATOR, body, 4)
+        return bool(answer.coordinators[0].error_code is ErrorCode.none)
+
+    def gives_ids() -> bool:
+        body = {"transactional_id": "any", "transaction_timeout": 1000, "producer_id": -1, "producer_epoch": -1}
+        return bool(asking.requests.ask(ApiKey.INIT_PRODUCER_ID, body, 4).error_code is ErrorCode.none)
+
+    for key_type in (0, 1):
+        eventually(lambda kind=key_type: ready(kind))  # type: ignore[misc]
+    eventually(gives_ids)

@@ -1,0 +1,242 @@
+"""The wanted differences from Apache Kafka 3.8.1's answers, area by area. One that is no difference any more fails the
+test, as does one that is not here. docs/compatibility.md has a row for each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tests.compat.kafka_answers.comparing import ABSENT, ANYTHING, Difference
+
+__all__ = ["WANTED"]
+
+AFTER_MAX = Difference(
+    "`message.timestamp.after.max.ms` is 1 h",
+    "Kafka 4's default (KIP-1030); 3.8.1 has no limit. A record from a clock that is wrong would keep its segment from "
+    "retention for years",
+    ("DescribeConfigs topic*", "DescribeConfigs broker"),
+    {"*message.timestamp.after.max.ms.value": "3600000"},
+)
+
+PRODUCE = [
+    Difference(
+        "Null records are answered",
+        "INVALID_RECORD; Kafka 3.8.1 never answers, and the client waits for its time-out",
+        ("Produce null records",),
+        {"": ANYTHING},
+    ),
+    Difference(
+        "Records more than 1 h ahead are refused",
+        "INVALID_TIMESTAMP, by the default of `message.timestamp.after.max.ms` above",
+        ("Produce ts future",),
+        {"error_code": "invalid_timestamp", "base_offset": -1, "record_errors": ANYTHING},
+    ),
+]
+
+FETCH = [
+    Difference(
+        "A fetch gives whole batches",
+        "Kafka cuts the last batch where the limit is; clients drop what is cut and fetch it again",
+        ("Fetch partition max 250", "Fetch max 250"),
+        {"parts.records": "176 bytes"},
+    ),
+    Difference(
+        "Limits below 0 count as 0",
+        "one batch is given; Kafka fails on them with UNKNOWN_SERVER_ERROR",
+        ("Fetch part max neg",),
+        {
+            "parts.error_code": "none",
+            "parts.high_watermark": 10,
+            "parts.last_stable_offset": 10,
+            "parts.log_start_offset": 0,
+            "parts.records": "88 bytes",
+        },
+    ),
+    Difference(
+        "Fetch sessions are declined",
+        "session id 0 makes a client name its partitions each time, as Kafka's does when its cache is full; whoever "
+        "goes on with a session that was never given is FETCH_SESSION_ID_NOT_FOUND",
+        ("Fetch new session", "Fetch session 1 incremental", "Fetch session wrong epoch"),
+        {"session": False, "error": "fetch_session_id_not_found", "parts": []},
+    ),
+    Difference(
+        "ListOffsets of unknown negative times is UNSUPPORTED_VERSION",
+        "as of Kafka 4; 3.8.1 takes -5 and -6 for times, and finds the first record",
+        ("ListOffsets -5", "ListOffsets -6"),
+        {
+            "error_code": "unsupported_version",
+            "offset": -1,
+            "timestamp": ANYTHING,
+            "leader_epoch": -1,
+        },
+    ),
+]
+
+REMOVED = tuple(
+    f"CreateTopics config {setting}"
+    for setting in (
+        "message.format.version=2.0",
+        "message.timestamp.difference.max.ms=5",
+        "message.downconversion.enable=false",
+    )
+)
+TOPICS = [
+    Difference(
+        "Settings that Kafka 4 removed are unknown",
+        "`message.format.version`, `message.timestamp.difference.max.ms`, `message.downconversion.enable`: "
+        "INVALID_CONFIG, as of Kafka 4, and the message says what to set instead. 3.8.1 takes them",
+        REMOVED,
+        {
+            "error_code": "invalid_config",
+            "configs": [],
+            "num_partitions": -1,
+            "replication_factor": -1,
+            "topic_id": None,
+        },
+    ),
+    Difference(
+        "A new topic has 31 settings",
+        "3.8.1 has 34: the three above, too",
+        ("CreateTopics *",),
+        {"configs": "31 configs"},
+    ),
+    Difference(
+        "A topic created by its first use is there at once",
+        "the answer has its partitions; KRaft says UNKNOWN_TOPIC_OR_PARTITION until its brokers have heard of it",
+        ("Metadata name 'nope-x'", "Metadata autocreate"),
+        {"error_code": "none", "partitions": ANYTHING, "topic_id": "uuid"},
+    ),
+    Difference(
+        "Metadata by neither name nor id is UNKNOWN_TOPIC_ID",
+        "Kafka fails with UNKNOWN_SERVER_ERROR",
+        ("Metadata by zero id",),
+        {"error_code": "unknown_topic_id", "name": None},
+    ),
+]
+
+OF_BROKER = ("DescribeConfigs broker",)
+BROKER = [
+    Difference(
+        "A broker has fewer settings",
+        "what belongs to KRaft, replication, quotas, tiered storage, Java's TLS or plugins is not there",
+        OF_BROKER,
+        {"configs.*": ABSENT},
+    ),
+    Difference(
+        "It has some of its own",
+        "`docs/decisions.md` says why",
+        OF_BROKER,
+        {
+            "configs.embedded.zookeeper.port": ANYTHING,
+            "configs.logging.format": ANYTHING,
+            "configs.metrics.listener": ANYTHING,
+            "configs.slow.request.log.ms": ANYTHING,
+            "configs.socket.request.receive.timeout.ms": ANYTHING,
+        },
+    ),
+    Difference(
+        "Where it listens and keeps its logs",
+        "is each broker's own; unset, `advertised.listeners` is empty and `inter.broker.listener.name` null",
+        OF_BROKER,
+        {
+            "configs.advertised.listeners.value": "",
+            "configs.advertised.listeners.config_source": 5,
+            "configs.inter.broker.listener.name.value": None,
+            "configs.inter.broker.listener.name.config_source": 5,
+            "configs.listener.security.protocol.map.value": ANYTHING,
+            "configs.listener.security.protocol.map.config_source": 5,
+            "configs.listeners.value": ANYTHING,
+            "configs.log.dirs.value": ANYTHING,
+            "configs.zookeeper.connect.*": ANYTHING,
+        },
+    ),
+    Difference(
+        "Lists are of type LIST",
+        "Kafka calls those of listeners and directories STRING",
+        OF_BROKER,
+        {
+            f"configs.{name}.config_type": 7
+            for name in ("advertised.listeners", "listener.security.protocol.map", "listeners", "log.dirs")
+        },
+    ),
+    Difference(
+        "Listeners and TLS change by a restart",
+        "their settings are read-only; Kafka alters them while it runs",
+        OF_BROKER,
+        {
+            "configs.*listeners.read_only": True,
+            "configs.listener.security.protocol.map.read_only": True,
+            "configs.max.connections.per.ip.overrides.read_only": True,
+            "configs.sasl.enabled.mechanisms.read_only": True,
+            "configs.ssl.*.read_only": True,
+            "configs.transaction.partition.verification.enable.read_only": True,
+        },
+    ),
+    Difference(
+        "Defaults of a process without a JVM",
+        "`docs/decisions.md` says why: a bound on the memory of requests, buffers that the OS tunes, SCRAM where Kafka "
+        "has GSSAPI, files in PEM where it has JKS, and a tick each second",
+        OF_BROKER,
+        {
+            "configs.log.flush.scheduler.interval.ms.value": "1000",
+            "configs.queued.max.request.bytes.value": "536870912",
+            "configs.sasl.enabled.mechanisms.value": "SCRAM-SHA-256,SCRAM-SHA-512",
+            "configs.socket.receive.buffer.bytes.value": "-1",
+            "configs.socket.send.buffer.bytes.value": "-1",
+            "configs.ssl.keystore.type.value": None,
+            "configs.ssl.truststore.type.value": None,
+        },
+    ),
+]
+
+CONFIGS = [
+    AFTER_MAX,
+    Difference(
+        "Those settings of topics are not described",
+        "the three that Kafka 4 removed",
+        ("DescribeConfigs topic*",),
+        {
+            "*message.downconversion.enable": ABSENT,
+            "*message.format.version": ABSENT,
+            "*message.timestamp.difference.max.ms": ABSENT,
+        },
+    ),
+    Difference(
+        "Nor are they listed",
+        "where all settings of a topic are asked for",
+        ("DescribeConfigs key list",),
+        {"": ANYTHING},
+    ),
+    Difference(
+        "`local.retention.*` have no broker settings behind them",
+        "there is no remote storage: the topic's settings are taken, and not used",
+        ("DescribeConfigs topic synonyms",),
+        {"local.retention.bytes": [], "local.retention.ms": []},
+    ),
+    *BROKER,
+    Difference(
+        "An unknown setting of a broker is refused",
+        "INVALID_REQUEST with the nearest name; Kafka keeps it for a plugin that may read it. Kafka's settings of its "
+        "threads are unknown here",
+        ("IncAlter broker bogus", "IncAlter broker cleaner threads"),
+        {"": "invalid_request"},
+    ),
+    Difference(
+        "An unknown operation on a setting is INVALID_REQUEST",
+        "Kafka fails with UNKNOWN_SERVER_ERROR",
+        ("IncAlter topic op 9",),
+        {"": "invalid_request"},
+    ),
+    Difference(
+        "There are no subscriptions to client metrics",
+        "INVALID_REQUEST: clients push no telemetry to this broker (KIP-714)",
+        ("DescribeConfigs 16/sub", "IncAlter type 16"),
+        {"": "invalid_request"},
+    ),
+]
+
+WANTED: Mapping[str, Sequence[Difference]] = {
+    "produce": PRODUCE,
+    "fetch": FETCH,
+    "topics": TOPICS,
+    "configs": CONFIGS,
+}
