@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import struct
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from types import ModuleType
 from typing import Any, Final
@@ -83,7 +83,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
         case Codec.SNAPPY:
             return _snappy_xerial(data)
         case Codec.LZ4:
-            return write_frame(data, level)
+            return write_frame(data) if level is None else write_frame(data, _lz4_thorough(level))
         case Codec.ZSTD:
             compressed: bytes = _zstd(DEFAULT_LEVELS[codec] if level is None else level).compress(data, asbytes=True)
             return compressed
@@ -116,6 +116,13 @@ def _pyarrow() -> ModuleType:
 
     module: ModuleType = pyarrow
     return module
+
+
+@functools.lru_cache(maxsize=8)
+def _lz4_thorough(level: int) -> Callable[[memoryview], bytes]:
+    """The slow compressor of liblz4, of 12 levels; Kafka's five above are its highest, too."""
+    codec = _pyarrow().Codec("lz4_raw", min(level, 12))
+    return functools.partial(codec.compress, asbytes=True)
 
 
 @functools.lru_cache(maxsize=8)

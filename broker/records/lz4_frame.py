@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import struct
 import threading
-from typing import Final, Literal
+from collections.abc import Callable
+from typing import Final
 
 import cramjam
 
@@ -35,14 +36,19 @@ _MOST_RATIO: Final = 255
 _LENGTH: Final = struct.Struct("<I")
 
 
-def write_frame(data: bytes | bytearray | memoryview, level: int | None = None) -> bytes:
-    """One frame of independent blocks: Kafka's Java client reads no others. A level is that of the slow compressor."""
-    mode: Literal["high_compression"] | None = None if level is None else "high_compression"
+def _fast(plain: memoryview) -> bytes | memoryview:
+    return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
+
+
+def write_frame(
+    data: bytes | bytearray | memoryview, compress: Callable[[memoryview], bytes | memoryview] = _fast
+) -> bytes:
+    """One frame of independent blocks, each by `compress`: Kafka's Java client reads no others."""
     view = memoryview(data)
     parts: list[bytes | memoryview] = [_HEADER]
     for start in range(0, len(view), _BLOCK):
         plain = view[start : start + _BLOCK]
-        block = memoryview(cramjam.lz4.compress_block(plain, mode=mode, compression=level, store_size=False))
+        block = compress(plain)
         if len(block) < len(plain):
             parts += (_LENGTH.pack(len(block)), block)
         else:
