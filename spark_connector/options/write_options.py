@@ -47,9 +47,9 @@ class WriteOptions:
 
     topic: str | None
     delivery: Delivery
-    delivery_given: bool
-    """Whether the user asked for it: then brokers that cannot do it are an error, else a warning."""
     transactional_id_prefix: str
+    txn_app_id: str | None
+    txn_version: int | None
     include_headers: bool | None
     transaction_timeout_ms: int | None
     """What the user set; None for as much as the brokers allow."""
@@ -64,15 +64,18 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
     asked = (values.text("delivery") or "").lower()
     if asked not in ("", *(delivery.value for delivery in Delivery)):
         raise ConfigError(f"Option 'delivery' must be exactly-once or at-least-once, not '{values.text('delivery')}'")
-    delivery = Delivery(asked) if asked else (Delivery.EXACTLY_ONCE if stream else Delivery.AT_LEAST_ONCE)
+    txn_app_id, txn_version = _named(values, asked, stream=stream)
+    once = stream or txn_app_id is not None
+    delivery = Delivery(asked) if asked else (Delivery.EXACTLY_ONCE if once else Delivery.AT_LEAST_ONCE)
     topic = values.text("topic")
     if topic == "":
         raise ConfigError("Option 'topic' is empty: name a topic, or leave it out and give each row a column 'topic'")
     return WriteOptions(
         topic=topic,
         delivery=delivery,
-        delivery_given=bool(asked),
         transactional_id_prefix=_prefix(values),
+        txn_app_id=txn_app_id,
+        txn_version=txn_version,
         include_headers=values.boolean("includeHeaders") if "includeHeaders" in values else None,
         transaction_timeout_ms=_timeout(values),
         client=_client_settings(values, delivery),
@@ -80,12 +83,27 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
 
 
 def _prefix(values: OptionValues) -> str:
-    prefix = values.text("transactionalIdPrefix")
-    if prefix is None:
-        return "pykafka-sink"
-    if not re.fullmatch(r"[\w.-]{1,100}", prefix, re.ASCII):
-        raise ConfigError(f"Option 'transactionalIdPrefix' must be letters, digits, '.', '_' or '-', not '{prefix}'")
-    return prefix
+    return _name(values, "transactionalIdPrefix") or "pykafka-sink"
+
+
+def _name(values: OptionValues, option: str) -> str | None:
+    name = values.text(option)
+    if name is not None and not re.fullmatch(r"[\w.-]{1,100}", name, re.ASCII):
+        raise ConfigError(f"Option '{option}' must be letters, digits, '.', '_' or '-', not '{name}'")
+    return name
+
+
+def _named(values: OptionValues, delivery: str, *, stream: bool) -> tuple[str | None, int | None]:
+    """`txnAppId` and `txnVersion`."""
+    name = _name(values, "txnAppId")
+    version = values.optional_long("txnVersion", least=0)
+    if version is not None and name is None:
+        raise ConfigError("Option 'txnVersion' needs option 'txnAppId', the name of what writes")
+    if name is not None and stream:
+        raise ConfigError("Options 'txnAppId' and 'txnVersion' are for batch writes: a stream knows its own batches")
+    if name is not None and delivery == Delivery.AT_LEAST_ONCE.value:
+        raise ConfigError("Option 'txnAppId' needs delivery=exactly-once: leave option 'delivery' out")
+    return name, version
 
 
 def _timeout(values: OptionValues) -> int | None:

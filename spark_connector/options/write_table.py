@@ -31,6 +31,20 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "prefix (ours)",
     ),
     Option(
+        "txnAppId",
+        None,
+        "batch",
+        "names an exactly-once write, so that one which is repeated writes nothing: inside `foreachBatch` with the "
+        "query and the batch, elsewhere with `txnVersion`. Each write in the function needs a name of its own (ours; "
+        "Delta calls its options so)",
+    ),
+    Option(
+        "txnVersion",
+        None,
+        "batch",
+        "a number that grows with every write of `txnAppId`: the last one or a lower one is not written again (ours)",
+    ),
+    Option(
         "includeHeaders",
         None,
         "both",

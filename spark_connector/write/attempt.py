@@ -1,111 +1,176 @@
 """One attempt at one task of a write, without pyspark: what runs on the executor.
 
-Called by task.py. In an exactly-once write the attempt takes the transactional id of its task partition over, which
-fences and aborts every earlier attempt, writes, and leaves the transaction open: only the driver, which is told the
-handle in the report, ends it. A task without rows opens none.
+Called by task.py. In an exactly-once write every attempt has a transactional id that no other attempt of its time has,
+writes in a transaction of it, and leaves that open: only the driver, which is told the handle in the report, ends it. A
+late attempt so takes nothing over that another has reported. A task without rows opens none.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from broker.client.admin_transactions import TransactionAdmin
 from broker.client.cluster import Cluster
 from broker.client.transactions import TransactionHandle, init_transactional_id
-from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
+from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.worker_clients import worker_clients
-from spark_connector.write.decision_log import DecisionLog
+from spark_connector.write.decision_log import DecisionLog, Recorded
 from spark_connector.write.names import SinkNames
 from spark_connector.write.plan import WritePlan
-from spark_connector.write.rows_writer import RowsWriter
+from spark_connector.write.rows_writer import RowsWriter, Written
 
 __all__ = ["Attempt", "TaskReport", "run_attempt"]
+
+_LOOK_AGAIN_S: Final = 0.1
+"""An attempt that needed longer to get its id may have been late, and looks for a decision again."""
+
+_GIVE_UP_S: Final = 5.0
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """Whose work it is: `sink` is a query's id, or that of one batch write, `batch_id` None in the latter."""
+    """Whose work it is: `sink` is a query's id, a named write's or that of one batch write, `batch_id` None in the
+    latter. `number` and `task_id` are Spark's attemptNumber and taskAttemptId; `run` tells the runs of a query apart
+    for a write inside foreachBatch, else it is 0."""
 
     sink: str
     batch_id: int | None
     partition: int
+    number: int = 0
+    task_id: int = 0
+    run: int = 0
 
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What the driver is told. Times in ms since 1970."""
+    """What the driver is told, and all that it decides by. Times in ms since 1970."""
 
     sink: str
     partition: int
+    batch_id: int | None = None
+    exactly_once: bool = False
     rows: int = 0
     bytes: int = 0
     handle: TransactionHandle | None = None
     """The open transaction; None when nothing was written, or not in one."""
     written_to: TopicPartition | None = None
     """One of the partitions in it, the first."""
+    number: int = 0
+    """Which attempt at the partition this was, over all batches and drivers of the query; of a batch write 0."""
+    tries: int = 0
+    """Spark's attemptNumber: how many failed before."""
     opened_ms: int = 0
     decided: int | None = None
     """The batch that was found decided, and why therefore nothing was written."""
+    run: int = 0
+
+
+class _Opened(NamedTuple):
+    """A transactional id that is this attempt's alone."""
+
+    handle: TransactionHandle
+    number: int
+    opened_ms: int
 
 
 def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> TaskReport:
     """Write all rows of `batches` and wait until they are acknowledged.
 
-    Raises ConnectorError, ConfigError, UnknownTopic, BrokerError, TransactionError (ProducerFenced: a later attempt
-    has taken over), and what connections raise.
+    Raises ConnectorError, ConfigError, UnknownTopic, BrokerError, TransactionError (ProducerFenced: the driver went on
+    without this attempt), and what connections raise.
     """
-    settings = plan.options.client
-    cluster = worker_clients().cluster(settings)
+    report = TaskReport(
+        attempt.sink, attempt.partition, attempt.batch_id, plan.exactly_once, tries=attempt.number, run=attempt.run
+    )
+    cluster = worker_clients().cluster(plan.options.client)
     rest = iter(batches)
     first = next((batch for batch in rest if batch.num_rows), None)
     if first is None:
-        return TaskReport(attempt.sink, attempt.partition)
-    handle = None
-    opened_ms = 0
-    if plan.exactly_once:
-        # Asked for as late as can be: what is decided from here on, we fence or are fenced by.
-        if (decided := _decided(plan, attempt, cluster)) is not None:
-            for _ in rest:
-                pass  # Spark's worker wants its input read
-            return TaskReport(attempt.sink, attempt.partition, decided=decided)
-        names = SinkNames(plan.options.transactional_id_prefix, attempt.sink)
-        if attempt.batch_id is None:
-            _refuse_aborted(cluster, names)
-        opened_ms = time.time_ns() // 1_000_000
-        handle = init_transactional_id(cluster, names.of_task(attempt.partition), timeout_ms=plan.timeout_ms)
-    writer = RowsWriter(cluster, plan.options, transaction=handle, idle=worker_clients().producing(settings))
+        return report
+    if not plan.exactly_once:
+        if attempt.batch_id is not None:
+            _refuse_weaker(plan, attempt, cluster)
+        written = _write(plan, cluster, None, first, rest)
+        return replace(report, rows=written.rows, bytes=written.bytes)
+    opened = _open(plan, attempt, cluster)
+    if isinstance(opened, int):
+        for _ in rest:
+            pass  # Spark's worker wants its input read
+        return replace(report, decided=opened)
+    try:
+        written = _write(plan, cluster, opened.handle, first, rest)
+    except BaseException:
+        # Nobody else would end it. An epoch on, what is still under way is refused, whatever the broker's age.
+        with contextlib.suppress(PykafkaError):
+            name = opened.handle.transactional_id
+            init_transactional_id(cluster, name, timeout_ms=plan.timeout_ms, timeout_s=_GIVE_UP_S)
+        raise
+    return replace(
+        report,
+        rows=written.rows,
+        bytes=written.bytes,
+        handle=opened.handle,
+        number=opened.number,
+        written_to=written.partitions[0],
+        opened_ms=opened.opened_ms,
+    )
+
+
+def _write(
+    plan: WritePlan,
+    cluster: Cluster,
+    handle: TransactionHandle | None,
+    first: pa.RecordBatch,
+    rest: Iterator[pa.RecordBatch],
+) -> Written:
+    idle = worker_clients().producing(plan.options.client)
+    writer = RowsWriter(cluster, plan.options, transaction=handle, idle=idle)
     try:
         writer.write(first)
         for batch in rest:
             writer.write(batch)
-        written = writer.finish()
+        return writer.finish()
     finally:
         writer.close()
-    return TaskReport(
-        attempt.sink,
-        attempt.partition,
-        rows=written.rows,
-        bytes=written.bytes,
-        handle=handle,
-        written_to=written.partitions[0] if handle else None,
-        opened_ms=opened_ms,
-    )
 
 
-def _decided(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> int | None:
-    """The batch that is decided already, this one or a later one; None when ours is still to be written."""
-    if attempt.batch_id is None:
-        return None
+def _open(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> _Opened | int:
+    """An id of this attempt's own, as late as can be; or the batch that is decided already, and nothing to do."""
     names = SinkNames(plan.options.transactional_id_prefix, attempt.sink)
-    recorded = DecisionLog(cluster, names, plan.options.topic).read()
+    opened_ms = time.time_ns() // 1_000_000
+    if attempt.batch_id is None:
+        name = names.of_task(attempt.partition, attempt.task_id)
+        handle = init_transactional_id(cluster, name, timeout_ms=plan.timeout_ms)
+        _refuse_aborted(cluster, names)  # after it: the abort fences what it finds, and we find the abort
+        return _Opened(handle, 0, opened_ms)
+    log = DecisionLog(cluster, names, plan.options.topic)
+    looked = time.monotonic()
+    if (decided := _decided(plan, attempt, log.read())) is not None:
+        return decided
+    counter = names.of_partition(attempt.partition)
+    number = init_transactional_id(cluster, counter, timeout_ms=plan.timeout_ms).epoch
+    name = names.of_attempt(attempt.partition, number)
+    handle = init_transactional_id(cluster, name, timeout_ms=plan.timeout_ms)
+    if time.monotonic() - looked > _LOOK_AGAIN_S and (decided := _decided(plan, attempt, log.read())) is not None:
+        return decided
+    return _Opened(handle, number, opened_ms)
+
+
+def _decided(plan: WritePlan, attempt: Attempt, recorded: Recorded | None) -> int | None:
+    """The batch that is decided already, this one or a later one; None when ours is still to be written."""
+    assert attempt.batch_id is not None
     if recorded is None or recorded.decision.settled_batch < attempt.batch_id:
         return None
+    if plan.options.txn_app_id is not None:
+        recorded.decision.refuse_namesake(plan.options.txn_app_id, attempt.batch_id, attempt.run)
     return recorded.decision.settled_batch
 
 
@@ -120,3 +185,28 @@ def _refuse_aborted(cluster: Cluster, names: SinkNames) -> None:
             raise
         return
     raise ConnectorError("PYKAFKA_SINK_ABORTED", f"the write {names.sink} was aborted before this task began to write.")
+
+
+_known_weaker: set[SinkNames] = set()
+
+
+def _refuse_weaker(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> None:
+    """Raise when the query was exactly-once before: its last batch may be decided, and would be there twice."""
+    names = SinkNames(plan.options.transactional_id_prefix, attempt.sink)
+    if names in _known_weaker or not attempt.sink:
+        return
+    recorded = None
+    try:
+        recorded = DecisionLog(cluster, names, plan.options.topic).read()
+    except (BrokerError, UnsupportedVersion) as error:
+        if getattr(error, "retriable", False):
+            raise  # else who may not read the group has not written it either
+    if recorded is not None:
+        raise ConnectorError(
+            "PYKAFKA_SINK_DELIVERY_CHANGED",
+            f"query {attempt.sink} was exactly-once up to batch {recorded.decision.batch_id}, and is now started with "
+            f"delivery=at-least-once at batch {attempt.batch_id}: a batch that is decided could be written twice. "
+            "Leave option 'delivery' out to go on; to go on at least once nevertheless, delete the groups "
+            f"'{names.group()}' and '{names.group_of_done}' first; or begin with a new checkpointLocation.",
+        )
+    _known_weaker.add(names)

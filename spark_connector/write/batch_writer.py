@@ -14,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_connector.write.commit import abort_batch_write, commit_batch_write
 from spark_connector.write.plan import WritePlan
-from spark_connector.write.task import TaskMessage, reports, write_task
+from spark_connector.write.task import TaskMessage, all_reports, reports, write_task
 
 __all__ = ["KafkaBatchWriter"]
 
@@ -32,10 +32,9 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have succeeded: exactly-once, make their rows visible."""
-        if self._plan.exactly_once:
-            commit_batch_write(self._plan, reports(messages))
+        commit_batch_write(self._plan, all_reports(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """A task has failed for good: exactly-once, no row becomes visible, and no task writes any more."""
         if self._plan.exactly_once:
-            abort_batch_write(self._plan, self._write_id, len(messages))
+            abort_batch_write(self._plan, self._write_id, reports(messages))

@@ -25,7 +25,17 @@ from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersi
 from spark_connector.errors import ConnectorError
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write.attempt import TaskReport
-from spark_connector.write.decision import Decision, Fail, Finish, Prepared, Record, Standing, may_withdraw, next_step
+from spark_connector.write.decision import (
+    Decision,
+    Fail,
+    Finish,
+    Prepared,
+    Record,
+    Standing,
+    may_withdraw,
+    next_step,
+    overtaken,
+)
 from spark_connector.write.decision_log import DecisionLog, Recorded
 from spark_connector.write.names import SinkNames
 from spark_connector.write.plan import WritePlan
@@ -41,18 +51,21 @@ _GONE: Final = (
     ErrorCode.invalid_producer_id_mapping,
     ErrorCode.unknown_producer_id,
 )
-"""The transaction is not open any more: it timed out, or a later attempt at the task has taken its id over."""
+"""The transaction is not open any more: it timed out, or another driver has aborted it."""
 
 _swept: set[SinkNames] = set()
 
 
 def commit_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -> None:
-    """All tasks of the batch have succeeded: decide it and end its transactions, or finish what was decided."""
-    if not reports:
+    """All tasks of the batch have succeeded: decide it and end its transactions, or finish what was decided.
+
+    What is done follows from what the tasks report, whatever this process would have planned."""
+    once = [report for report in reports if report.exactly_once]
+    if not once:
         return
-    batch = _StreamBatch(plan, reports[0].sink, batch_id)
-    if any(report.handle or report.decided is not None for report in reports) or batch.decided_before():
-        batch.commit(reports)
+    batch = _StreamBatch(plan, once[0].sink, batch_id)
+    if any(report.handle or report.decided is not None for report in once) or batch.decided_before():
+        batch.commit(once)
     batch.sweep()
 
 
@@ -72,7 +85,11 @@ def abort_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -
 
 
 def commit_batch_write(plan: WritePlan, reports: Sequence[TaskReport]) -> None:
-    """All tasks of a batch write have succeeded: make it visible, nothing or all but what is named in the error."""
+    """All tasks of a batch write have succeeded: make it visible, nothing or all but what is named in the error. A
+    write that `txnAppId` names is decided like a batch of a stream."""
+    if (batch_id := _batch_of(reports)) is not None:
+        commit_batch(plan, batch_id, reports)
+        return
     cluster = worker_clients().cluster(plan.options.client)
     left_open = [report for report in reports if report.handle is not None]
     _check_standing(cluster, plan, left_open, "of this write")
@@ -83,19 +100,32 @@ def commit_batch_write(plan: WritePlan, reports: Sequence[TaskReport]) -> None:
             f"{len(lost)} of {len(left_open)} transactions of this write ended before they were committed: "
             f"{sum(left_open[index].rows for index in lost)} rows are missing, the others are visible.",
         )
+    if left_open:  # what lost attempts have left open would hold up readers of what is visible now
+        _fence_open(cluster, plan, SinkNames(plan.options.transactional_id_prefix, left_open[0].sink), "Ongoing")
 
 
-def abort_batch_write(plan: WritePlan, write_id: str, tasks: int) -> None:
+def abort_batch_write(plan: WritePlan, write_id: str, reports: Sequence[TaskReport]) -> None:
     """Abort what any task of the write has left open, and keep out those that still run: the ids are this write's.
 
-    Spark does not wait for the other tasks when one has failed. Those that have begun to write are fenced; those that
-    have not find the driver's id in use, and leave it.
+    Spark does not wait for the other tasks when one has failed. Those that have an id are fenced; those that get one
+    later find the driver's in use, and leave it. Where brokers do not list transactions (before Kafka 3.0) those that
+    were killed stay open until they time out.
     """
+    if plan.options.txn_app_id is not None:
+        abort_batch(plan, _batch_of(reports) or 0, reports)
+        return
     cluster = worker_clients().cluster(plan.options.client)
     names = SinkNames(plan.options.transactional_id_prefix, write_id)
     init_transactional_id(cluster, names.of_driver, timeout_ms=plan.timeout_ms)
-    for partition in range(tasks):
-        init_transactional_id(cluster, names.of_task(partition), timeout_ms=plan.timeout_ms)
+    for report in reports:
+        if report.handle is not None:
+            _abort(cluster, report.handle)
+    _fence_open(cluster, plan, names, "Ongoing", "Empty")
+
+
+def _batch_of(reports: Sequence[TaskReport]) -> int | None:
+    """The batch, or `txnVersion`, that a named write belongs to; None for any other batch write."""
+    return next((report.batch_id for report in reports if report.batch_id is not None), None)
 
 
 class _StreamBatch:
@@ -120,12 +150,19 @@ class _StreamBatch:
         left_open = [report for report in reports if report.handle is not None]
         decided = [report.decided for report in reports if report.decided is not None]
         decision = recorded.decision if recorded else None
-        step = next_step(decision, self._batch_id, [_prepared(report) for report in left_open], decided)
+        if decision is not None and self._plan.options.txn_version is not None:
+            # As with Delta's option of this name, a version that was overtaken is there already.
+            self._batch_id = max(self._batch_id, decision.settled_batch)
+        run = reports[0].run
+        step = next_step(decision, self._batch_id, [_prepared(report) for report in left_open], decided, run)
         if isinstance(step, Fail):
             raise ConnectorError(step.condition, f"Query {self._names.sink}: {step.message}")
         if isinstance(step, Record):
             self._record(driver, step.decision, left_open)
+            self._fence(overtaken(decision, [(one.partition, one.number, one.tries) for one in left_open]))
         elif isinstance(step, Finish) and recorded is not None:
+            if left_open and (name := self._plan.options.txn_app_id) is not None:
+                step.decision.refuse_namesake(name, self._batch_id, run)
             for stray in step.strays:
                 _abort(self._cluster, self._handle(stray))
             self._finish(driver, recorded)
@@ -210,7 +247,7 @@ class _StreamBatch:
         standings: list[Standing | None] = []
         for one in decision.prepared:
             try:
-                found = admin.describe_transaction(self._names.of_task(one.partition))
+                found = admin.describe_transaction(self._names.of_attempt(one.partition, one.number))
                 same = found.producer_id == one.producer_id
                 standings.append(Standing(found.state, found.producer_epoch) if same else None)
             except (BrokerError, UnsupportedVersion) as error:
@@ -220,25 +257,38 @@ class _StreamBatch:
         return standings
 
     def _handle(self, one: Prepared) -> TransactionHandle:
-        return TransactionHandle(self._names.of_task(one.partition), one.producer_id, one.epoch)
+        return TransactionHandle(self._names.of_attempt(one.partition, one.number), one.producer_id, one.epoch)
+
+    def _fence(self, attempts: Sequence[tuple[int, int]]) -> None:
+        """Abort what these attempts have left open, and whatever they would still do: readers of committed data wait
+        for it. Best effort, else it times out."""
+        with contextlib.suppress(PykafkaError):
+            for partition, number in attempts:
+                name = self._names.of_attempt(partition, number)
+                logger.info("aborting what attempt %d at task %d may have left open", number, partition)
+                init_transactional_id(self._cluster, name, timeout_ms=self._plan.timeout_ms)
 
     def sweep(self) -> None:
-        """Once per process and query, and after a batch that failed: abort what earlier attempts with more tasks have
-        left open, for it holds up readers of committed data until it times out. Called when nothing of this driver's
-        is open."""
-        if self._names in _swept:
-            return
-        _swept.add(self._names)
-        with contextlib.suppress(PykafkaError):  # best effort: brokers before Kafka 3.0 cannot list, others may refuse
-            for found in TransactionAdmin(self._cluster).list_transactions(states=("Ongoing",)):
-                if self._names.task_of(found.transactional_id) is not None:
-                    logger.info("aborting %s, which an earlier attempt has left open", found.transactional_id)
-                    init_transactional_id(self._cluster, found.transactional_id, timeout_ms=self._plan.timeout_ms)
+        """Once per process and query, and after a batch that failed: abort what tasks have left open that nobody
+        repeats, those of a driver with more of them. Called when nothing of this driver's is open."""
+        if self._names not in _swept:
+            _swept.add(self._names)
+            _fence_open(self._cluster, self._plan, self._names, "Ongoing")
+
+
+def _fence_open(cluster: Cluster, plan: WritePlan, names: SinkNames, *states: str) -> None:
+    """Abort the transactions of the sink's tasks that are in one of `states`, and fence their producers. Best effort:
+    brokers before Kafka 3.0 cannot list them, others may refuse."""
+    with contextlib.suppress(PykafkaError):
+        for found in TransactionAdmin(cluster).list_transactions(states=states):
+            if names.task_of(found.transactional_id) is not None:
+                logger.info("aborting %s, which an earlier attempt has left open", found.transactional_id)
+                init_transactional_id(cluster, found.transactional_id, timeout_ms=plan.timeout_ms)
 
 
 def _prepared(report: TaskReport) -> Prepared:
     handle = _handle_of(report)
-    return Prepared(report.partition, handle.producer_id, handle.epoch, report.rows)
+    return Prepared(report.partition, report.number, handle.producer_id, handle.epoch, report.rows)
 
 
 def _check_standing(cluster: Cluster, plan: WritePlan, left_open: Sequence[TaskReport], whose: str) -> None:

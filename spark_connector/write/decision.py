@@ -14,11 +14,12 @@ import base64
 import binascii
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from spark_connector.errors import ConnectorError
+from spark_connector.write.names import ATTEMPT_IDS
 
 __all__ = [
     "PART_CHARACTERS",
@@ -33,6 +34,7 @@ __all__ = [
     "Step",
     "may_withdraw",
     "next_step",
+    "overtaken",
     "pack",
     "parse_part",
     "unpack",
@@ -41,15 +43,17 @@ __all__ = [
 PART_CHARACTERS: Final = 4096
 """Kafka's default of `offset.metadata.max.bytes`."""
 
-_HEAD: Final = re.compile(r"1 (D|W) (\d{1,24}) (\d{1,6})/(\d{1,6}) ", re.ASCII)
+_HEAD: Final = re.compile(r"2 (D|W) (\d{1,24}) (\d{1,6})/(\d{1,6}) ", re.ASCII)
 _MOST_BYTES: Final = 64 << 20
 _MOST_FIELD: Final = 1 << 64
 
 
 class Prepared(NamedTuple):
-    """A transaction that a task has left open: the task's partition, the producer, and what it wrote."""
+    """A transaction that a task has left open: the task's partition, the number of the attempt at it, which names the
+    transactional id, the producer, and what it wrote."""
 
     partition: int
+    number: int
     producer_id: int
     epoch: int
     rows: int
@@ -57,16 +61,27 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Decision:
-    """The batch that is to be visible, and by which transactions; `withdrawn`: it is not, after all."""
+    """The batch that is to be visible, and by which transactions; `withdrawn`: it is not, after all. `run`: of a write
+    inside foreachBatch the run of the query, else 0."""
 
     batch_id: int
     prepared: tuple[Prepared, ...]
     withdrawn: bool = False
+    run: int = 0
 
     @property
     def settled_batch(self) -> int:
         """The last batch that must not be written again."""
         return self.batch_id - 1 if self.withdrawn else self.batch_id
+
+    def refuse_namesake(self, name: str, batch_id: int, run: int) -> None:
+        """Raise when another write of the same batch, in the same run, has this name: only a new run repeats one."""
+        if run and run == self.run and batch_id == self.settled_batch:
+            raise ConnectorError(
+                "PYKAFKA_SINK_NAME_TWICE",
+                f"batch {batch_id} was written under txnAppId='{name}' already, by another write of the same batch: "
+                "give each write in foreachBatch a txnAppId of its own.",
+            )
 
 
 class Part(NamedTuple):
@@ -114,12 +129,12 @@ class Standing(NamedTuple):
 
 
 def next_step(
-    decision: Decision | None, batch_id: int, prepared: Sequence[Prepared], decided: Sequence[int] = ()
+    decision: Decision | None, batch_id: int, prepared: Sequence[Prepared], decided: Sequence[int] = (), run: int = 0
 ) -> Step:
     """What the driver does for `batch_id`, once no other driver can decide anything any more.
 
     decision: the newest there is. prepared: what the batch's tasks have left open. decided: of the tasks that wrote
-    nothing because they found a decision, the batch it was for.
+    nothing because they found a decision, the batch it was for. run: the one that goes into a new decision.
     """
     settled = -1 if decision is None else decision.settled_batch
     if settled > batch_id or any(batch > batch_id for batch in decided):
@@ -130,15 +145,30 @@ def next_step(
             "committed; with a new checkpointLocation a query begins anew.",
         )
     if decision is not None and settled == batch_id:
-        mine = {one.partition for one in decision.prepared}
-        return Finish(decision, tuple(one for one in prepared if one.partition not in mine))
+        mine = {one[:3] for one in decision.prepared}
+        return Finish(decision, tuple(one for one in prepared if one[:3] not in mine))
     if decided:
         return Fail(
             "PYKAFKA_SINK_BATCH_WITHDRAWN",
             f"the decision for batch {batch_id} was withdrawn while its tasks ran. Nothing of it is visible; a restart "
             "of the query writes it anew.",
         )
-    return Record(Decision(batch_id, tuple(sorted(prepared)))) if prepared else Nothing()
+    return Record(Decision(batch_id, tuple(sorted(prepared)), run=run)) if prepared else Nothing()
+
+
+def overtaken(earlier: Decision | None, attempts: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """(partition, number) of the attempts that came to nothing: nobody waits for what they may have left open.
+
+    attempts: partition, number and Spark's attemptNumber of those that have reported. The ones between them and those
+    in the decision before failed, were lost, or belonged to a driver that died. Those whose id is in use again are
+    fenced by that.
+    """
+    before = {one.partition: one.number for one in earlier.prepared} if earlier else {}
+    return [
+        (partition, number)
+        for partition, last, tries in attempts
+        for number in range(max(before.get(partition, last - tries - 1) + 1, last - ATTEMPT_IDS + 1, 0), last)
+    ]
 
 
 def may_withdraw(decision: Decision, standings: Sequence[Standing | None]) -> bool:
@@ -146,7 +176,6 @@ def may_withdraw(decision: Decision, standings: Sequence[Standing | None]) -> bo
 
     standings: of each of its transactions, None where it is not known. To be asked only while the decision is not
     marked done: no task of a later batch has run then, so an abort one epoch on is the transaction's own time-out.
-    A task of the same batch that had not seen the decision leaves its id at that epoch in another state.
     """
     lost = False
     for one, standing in zip(decision.prepared, standings, strict=True):
@@ -162,16 +191,16 @@ def may_withdraw(decision: Decision, standings: Sequence[Standing | None]) -> bo
 
 def pack(decision: Decision, stamp: int, *, limit: int = PART_CHARACTERS) -> list[str]:
     """The decision as texts of at most `limit` characters. `stamp`: a number of its own for each recording."""
-    numbers: list[int] = []
+    numbers = [decision.run]
     partition = producer_id = 0
     for one in decision.prepared:
-        numbers += (one.partition - partition, _zigzag(one.producer_id - producer_id), one.epoch, one.rows)
+        numbers += (one.partition - partition, one.number, _zigzag(one.producer_id - producer_id), one.epoch, one.rows)
         partition, producer_id = one.partition, one.producer_id
     packed = base64.urlsafe_b64encode(zlib.compress(b"".join(map(_varint, numbers)), 9)).decode()
     state = "W" if decision.withdrawn else "D"
-    room = limit - len(f"1 {state} {stamp} 999999/999999 ")
+    room = limit - len(f"2 {state} {stamp} 999999/999999 ")
     pieces = [packed[start : start + room] for start in range(0, len(packed), room)]
-    return [f"1 {state} {stamp} {index}/{len(pieces)} {piece}" for index, piece in enumerate(pieces)]
+    return [f"2 {state} {stamp} {index}/{len(pieces)} {piece}" for index, piece in enumerate(pieces)]
 
 
 def parse_part(text: str) -> Part:
@@ -190,18 +219,18 @@ def unpack(batch_id: int, parts: Sequence[Part]) -> Decision:
         plain = inflate.decompress(packed, _MOST_BYTES)
         if not inflate.eof:
             raise ValueError("it is cut off")
-        numbers = _varints(plain)
-        if len(numbers) % 4:
+        run, *numbers = _varints(plain)
+        if len(numbers) % 5:
             raise ValueError(f"{len(numbers)} numbers")
     except (ValueError, UnicodeError, binascii.Error, zlib.error) as error:
         raise _unreadable(f"the decision for batch {batch_id}: {error}") from error
     prepared = []
     partition = producer_id = 0
-    for start in range(0, len(numbers), 4):
-        step, difference, epoch, rows = numbers[start : start + 4]
+    for start in range(0, len(numbers), 5):
+        step, number, difference, epoch, rows = numbers[start : start + 5]
         partition, producer_id = partition + step, producer_id + _unzigzag(difference)
-        prepared.append(Prepared(partition, producer_id, epoch, rows))
-    return Decision(batch_id, tuple(prepared), parts[0].withdrawn)
+        prepared.append(Prepared(partition, number, producer_id, epoch, rows))
+    return Decision(batch_id, tuple(prepared), parts[0].withdrawn, run)
 
 
 def _unreadable(why: str) -> ConnectorError:

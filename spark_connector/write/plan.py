@@ -69,11 +69,10 @@ def _settle(options: WriteOptions, cluster: Cluster) -> WritePlan:
     try:
         _check_transactions(cluster)
     except UnsupportedVersion as error:
-        why = f"exactly-once needs transactions as of Kafka 2.5, which these brokers do not have: {error}"
-        if options.delivery_given:
-            raise ConfigError(f"{why}. Set option 'delivery' to at-least-once") from error
-        logger.warning("%s. The write is at-least-once", why)
-        return WritePlan(options, exactly_once=False, timeout_ms=0)
+        raise ConfigError(
+            f"exactly-once needs transactions as of Kafka 2.5, which these brokers do not have: {error}. Set option "
+            "'delivery' to at-least-once"
+        ) from error
     return WritePlan(options, exactly_once=True, timeout_ms=_timeout_ms(options, cluster))
 
 

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from spark_connector.spark_versions import StreamArrowWriter
 from spark_connector.write.commit import abort_batch, commit_batch
 from spark_connector.write.plan import WritePlan
-from spark_connector.write.task import TaskMessage, reports, stream_task
+from spark_connector.write.task import TaskMessage, all_reports, reports, stream_task
 
 __all__ = ["KafkaStreamWriter"]
 
@@ -32,10 +32,8 @@ class KafkaStreamWriter(StreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All tasks have succeeded: exactly-once, decide the batch and make its rows visible."""
-        if self._plan.exactly_once:
-            commit_batch(self._plan, batchId, reports(messages))
+        commit_batch(self._plan, batchId, all_reports(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The batch has failed: exactly-once, end what is known and not decided."""
-        if self._plan.exactly_once:
-            abort_batch(self._plan, batchId, reports(messages))
+        abort_batch(self._plan, batchId, reports(messages))

@@ -1,21 +1,32 @@
-"""A writing task as Spark runs it: who it is according to `TaskContext`, and the message it leaves for the driver."""
+"""A writing task as Spark runs it: who it is according to `TaskContext`, and the message it leaves for the driver.
+
+Spark puts the query's id and the batch into the local properties of every task of a micro-batch, those of writes inside
+`foreachBatch` too, and with them the session's settings, `spark.*` of the driver among them (seen on 4.3).
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
+from typing import Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from broker.errors import PykafkaError
+from broker.errors import ConfigError, PykafkaError
 from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
+from spark_connector.write.names import named_sink
 from spark_connector.write.plan import WritePlan
 
-__all__ = ["TaskMessage", "reports", "stream_task", "write_task"]
+__all__ = ["TaskMessage", "all_reports", "reports", "stream_task", "write_task"]
 
-_QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_RUN_ID: Final = "spark.jobGroup.id"
+"""Of a streaming query the id of its run, another after every start."""
+
+_SPECULATION: Final = "spark.speculation"
 
 
 class TaskMessage(WriterCommitMessage):
@@ -27,12 +38,29 @@ class TaskMessage(WriterCommitMessage):
 
 def write_task(plan: WritePlan, write_id: str, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
     """A task of the batch write with that id."""
-    return TaskMessage(run_attempt(plan, Attempt(write_id, None, _context().partitionId()), batches))
+    context = _context(plan)
+    query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+    name, version = plan.options.txn_app_id, plan.options.txn_version
+    if not plan.exactly_once or (name is None and query is None):
+        return _run(plan, context, write_id, None, batches)
+    if name is None:
+        raise ConfigError(
+            "an exactly-once write inside foreachBatch would write its rows again when the batch is repeated after a "
+            "failure: set option 'txnAppId' to a name that no other write of the function has, and a batch that was "
+            "written is not written again; or set option 'delivery' to at-least-once"
+        )
+    if version is not None:
+        return _run(plan, context, named_sink(name, None), version, batches)
+    if query is None or batch is None:
+        raise ConfigError("Option 'txnAppId' needs option 'txnVersion', a number that grows with every write; only "
+                          "inside foreachBatch the batch is it")  # fmt: skip
+    run = zlib.crc32((context.getLocalProperty(_RUN_ID) or "").encode())
+    return _run(plan, context, named_sink(name, query), int(batch), batches, run)
 
 
 def stream_task(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
     """A task of a micro-batch; the query and the batch are in its local properties, the same after a restart."""
-    context = _context()
+    context = _context(plan)
     query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
     if query is None or batch is None:
         if plan.exactly_once:
@@ -41,7 +69,7 @@ def stream_task(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> TaskMessa
                 "cannot be exactly-once: set option 'delivery' to at-least-once"
             )
         query, batch = "", "0"
-    return TaskMessage(run_attempt(plan, Attempt(query, int(batch), context.partitionId()), batches))
+    return _run(plan, context, query, int(batch), batches)
 
 
 def reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
@@ -49,7 +77,34 @@ def reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
     return [message.report for message in messages if isinstance(message, TaskMessage)]
 
 
-def _context() -> TaskContext:
+def all_reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
+    """The reports of all tasks, as `commit` needs them: rows of one that is not known would be lost unseen."""
+    found = reports(messages)
+    if len(found) != len(messages):
+        raise PykafkaError(
+            f"Spark asks for a commit, and {len(messages) - len(found)} of {len(messages)} tasks have left no report"
+        )
+    return found
+
+
+def _run(
+    plan: WritePlan,
+    context: TaskContext,
+    sink: str,
+    batch_id: int | None,
+    batches: Iterator[pa.RecordBatch],
+    run: int = 0,
+) -> TaskMessage:
+    number, task_id = context.attemptNumber(), context.taskAttemptId()
+    return TaskMessage(run_attempt(plan, Attempt(sink, batch_id, context.partitionId(), number, task_id, run), batches))
+
+
+def _context(plan: WritePlan) -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "Spark calls write() in a task"
+    if plan.exactly_once and (context.getLocalProperty(_SPECULATION) or "").lower() == "true":
+        raise ConfigError(
+            "spark.speculation=true runs a task a second time while the first may be writing still: an exactly-once "
+            "write is refused then. Set spark.speculation=false, or option 'delivery' to at-least-once"
+        )
     return context

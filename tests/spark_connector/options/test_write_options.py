@@ -21,7 +21,6 @@ def parse(stream: bool = False, **options: str) -> WriteOptions:
 def test_defaults_differ_between_batch_and_stream() -> None:
     assert parse().delivery is Delivery.AT_LEAST_ONCE
     assert parse(stream=True).delivery is Delivery.EXACTLY_ONCE
-    assert not parse().delivery_given
     assert parse(delivery="Exactly-Once").delivery is Delivery.EXACTLY_ONCE
     assert parse().include_headers is None
     assert parse().transactional_id_prefix == "pykafka-sink"
@@ -51,6 +50,10 @@ def test_producer_properties_reach_the_client_over_our_defaults() -> None:
         ({"topic": " "}, "'topic' is empty"),
         ({"includeHeaders": "yes"}, "true or false"),
         ({"transactionalIdPrefix": "a b"}, "transactionalIdPrefix"),
+        ({"txnAppId": "a~b"}, "'txnAppId' must be letters"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "'txnVersion' must be at least 0"),
+        ({"txnVersion": "1"}, "'txnVersion' needs option 'txnAppId'"),
+        ({"txnAppId": "a", "delivery": "at-least-once"}, "needs delivery=exactly-once"),
         ({"kafka.key.serializer": "x"}, "key.serializer' is not supported"),
         ({"kafka.transactional.id": "x"}, "transactionalIdPrefix"),
         ({"kafka.transaction.timeout.ms": "soon"}, "whole number"),
@@ -65,6 +68,14 @@ def test_what_is_wrong_is_said(options: dict[str, str], said: str) -> None:
         parse_write_options({**SERVERS, **options}, stream=False)
 
 
+def test_a_write_with_a_name_is_exactly_once_and_a_stream_takes_none() -> None:
+    options = parse(txnAppId="copy", txnVersion="7")
+    assert (options.delivery, options.txn_app_id, options.txn_version) == (Delivery.EXACTLY_ONCE, "copy", 7)
+    assert parse(txnAppId="copy").txn_version is None
+    with pytest.raises(ConfigError, match="are for batch writes"):
+        parse(stream=True, txnAppId="copy")
+
+
 def test_options_travel_and_show_no_password() -> None:
     options, same = (
         parse(kafka_sasl_password="geheim", kafka_sasl_mechanism="PLAIN", kafka_sasl_username="me") for _ in range(2)
@@ -76,6 +87,7 @@ def test_options_travel_and_show_no_password() -> None:
 
 def test_every_declared_option_is_read() -> None:
     values = {"delivery": "exactly-once", "includeHeaders": "true", "transactionalIdPrefix": "x", "topic": "t"}
+    values |= {"txnAppId": "a", "txnVersion": "1"}
     assert {option.name for option in WRITE_OPTIONS} == {*values, *SERVERS}
     changed = parse_write_options({**SERVERS, **values}, stream=False)
     assert (changed.topic, changed.include_headers, changed.transactional_id_prefix) == ("t", True, "x")

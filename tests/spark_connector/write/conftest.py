@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from spark_connector.options.write_options import parse_write_options
+from spark_connector.options.write_options import WriteOptions, parse_write_options
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write import plan
 from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
@@ -31,8 +32,7 @@ class Query:
         Topic(bootstrap, topic, partitions)
 
     def plan(self, **options: str) -> WritePlan:
-        given = {"kafka.bootstrap.servers": self.bootstrap, "topic": self.topic, **options}
-        return plan_write(parse_write_options({k.replace("_", "."): v for k, v in given.items()}, stream=True))
+        return plan_write(write_options(self, options, stream=True))
 
     def task(self, batch_id: int, partition: int, values: Sequence[str], **options: str) -> TaskReport:
         """One attempt at a task that writes `values`."""
@@ -51,12 +51,48 @@ class Query:
     def visible(self) -> list[str]:
         return [value.decode() for value in committed_values(self.bootstrap, self.topic)]
 
+    def ids(self) -> dict[str, str]:
+        """The transactional ids of its tasks, and the state of each."""
+        names = SinkNames("pykafka-sink", self.id)
+        with Cluster(self.bootstrap) as cluster:
+            found = Admin(cluster).list_transactions()
+        return {one.transactional_id: one.state for one in found if names.task_of(one.transactional_id) is not None}
 
-def standing(query: Query, partition: int) -> str:
-    """Kafka's name for the state of the transaction of that task."""
+    def left_open(self) -> list[str]:
+        return [name for name, state in self.ids().items() if state == "Ongoing"]
+
+
+def write_options(query: Query, options: Mapping[str, str], *, stream: bool) -> WriteOptions:
+    """Of a write to the query's topic."""
+    given = {"kafka.bootstrap.servers": query.bootstrap, "topic": query.topic, **options}
+    return parse_write_options({name.replace("_", "."): value for name, value in given.items()}, stream=stream)
+
+
+class Died(BaseException):
+    """The driver is gone: no handler of the product's may see it."""
+
+
+def die_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: int = 0, first: bool = False) -> None:
+    """Have the function die: at its call number `after`, before it does anything unless `first`."""
+    original, calls = getattr(owner, name), 0
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls <= after:
+            return original(*args, **kwargs)
+        if first:
+            original(*args, **kwargs)
+        raise Died
+
+    monkeypatch.setattr(owner, name, dying)
+
+
+def standing(query: Query, report: TaskReport) -> str:
+    """Kafka's name for the state of the transaction that a task has reported."""
+    assert report.handle is not None
     with Cluster(query.bootstrap) as cluster:
-        names = SinkNames("pykafka-sink", query.id)
-        return Admin(cluster).describe_transaction(names.of_task(partition)).state
+        return Admin(cluster).describe_transaction(report.handle.transactional_id).state
 
 
 @pytest.fixture

@@ -19,15 +19,17 @@ from spark_connector.write.decision import (
     Standing,
     may_withdraw,
     next_step,
+    overtaken,
     pack,
     parse_part,
     unpack,
 )
-from spark_connector.write.names import SinkNames
+from spark_connector.write.names import ATTEMPT_IDS, SinkNames, named_sink
 
 PREPARED = st.builds(
     Prepared,
     partition=st.integers(0, 100_000),
+    number=st.integers(0, 2**15 - 1),
     producer_id=st.integers(0, 2**63 - 1),
     epoch=st.integers(0, 2**15 - 1),
     rows=st.integers(0, 2**48),
@@ -37,8 +39,9 @@ DECISIONS = st.builds(
     batch_id=st.integers(0, 2**62),
     prepared=st.lists(PREPARED, max_size=50).map(lambda rows: tuple(sorted(rows))),
     withdrawn=st.booleans(),
+    run=st.integers(0, 2**32 - 1),
 )
-ONE, TWO = Prepared(0, 7, 1, 10), Prepared(1, 8, 1, 20)
+ONE, TWO = Prepared(0, 4, 7, 1, 10), Prepared(1, 0, 8, 1, 20)
 
 
 @given(DECISIONS, st.integers(0, 2**79), st.integers(60, 4096))
@@ -53,7 +56,7 @@ def test_what_is_packed_comes_back_in_parts_that_fit(decision: Decision, stamp: 
 
 
 def test_a_batch_of_many_tasks_needs_few_parts() -> None:
-    tasks = tuple(Prepared(n, 4_000_000 + 3 * n, n % 5, 1_000_000 + n * n) for n in range(400))
+    tasks = tuple(Prepared(n, 900 + n % 3, 4_000_000 + 3 * n, n % 5, 1_000_000 + n * n) for n in range(400))
     assert len(pack(Decision(3, tasks), 1)) <= 2
 
 
@@ -83,7 +86,9 @@ class TestNextStep:
     def test_a_decided_batch_is_finished_by_the_decision_not_by_the_messages(self) -> None:
         decision = Decision(5, (ONE,))
         assert next_step(decision, 5, [], decided=[5]) == Finish(decision, ())
-        assert next_step(decision, 5, [ONE._replace(epoch=2), TWO]) == Finish(decision, (TWO,))
+        again = ONE._replace(number=5)
+        assert next_step(decision, 5, [again, TWO]) == Finish(decision, (again, TWO))
+        assert next_step(decision, 5, [ONE]) == Finish(decision, ())
 
     def test_a_driver_that_is_behind_fails(self) -> None:
         for step in (
@@ -143,9 +148,50 @@ class TestMayWithdraw:
         assert not may_withdraw(self.DECISION, [self.OPEN, self.OPEN])
 
 
+class TestOvertaken:
+    BEFORE = Decision(5, (ONE, TWO))  # attempt 4 at partition 0, attempt 0 at partition 1
+
+    def test_attempts_that_follow_each_other_leave_nothing(self) -> None:
+        assert overtaken(self.BEFORE, [(0, 5, 0), (1, 1, 0)]) == []
+        assert overtaken(None, [(0, 0, 0), (1, 0, 0)]) == []
+
+    def test_those_in_between_came_to_nothing_whoevers_they_were(self) -> None:
+        assert overtaken(self.BEFORE, [(0, 7, 0), (1, 2, 1)]) == [(0, 5), (0, 6), (1, 1)]
+
+    def test_where_the_decision_before_does_not_tell_spark_does(self) -> None:
+        assert overtaken(self.BEFORE, [(2, 9, 2)]) == overtaken(None, [(2, 9, 2)]) == [(2, 7), (2, 8)]
+        assert overtaken(None, [(2, 1, 3)]) == [(2, 0)]
+
+    def test_an_id_that_is_in_use_again_is_not_touched(self) -> None:
+        found = overtaken(self.BEFORE, [(0, 400, 0)])
+        assert [number for _, number in found] == list(range(400 - ATTEMPT_IDS + 1, 400))
+        assert 400 % ATTEMPT_IDS not in {number % ATTEMPT_IDS for _, number in found}
+
+    def test_numbers_that_began_anew_leave_nothing(self) -> None:
+        assert overtaken(Decision(5, (ONE._replace(number=32766),)), [(0, 0, 0)]) == []
+
+
+def test_a_second_write_of_a_batch_under_one_name_is_told_from_a_repeated_one() -> None:
+    decision = Decision(5, (ONE,), run=77)
+    with pytest.raises(ConnectorError, match=r"NAME_TWICE.*txnAppId='copy'.*a txnAppId of its own"):
+        decision.refuse_namesake("copy", 5, 77)
+    for batch, run in ((5, 78), (5, 0), (6, 77)):
+        decision.refuse_namesake("copy", batch, run)
+    Decision(5, (), withdrawn=True, run=77).refuse_namesake("copy", 5, 77)
+
+
 def test_names_of_tasks_are_told_from_those_of_other_queries() -> None:
     names = SinkNames("prefix", "query")
-    assert [names.task_of(names.of_task(n)) for n in (0, 7, 123)] == [0, 7, 123]
-    for other in (names.of_driver, "prefix-query-", "prefix-query-1-2", "prefix-query2-1", "x", "prefix-query-\u0661"):
+    assert [names.task_of(names.of_partition(n)) for n in (0, 7, 123)] == [0, 7, 123]
+    assert [names.task_of(names.of_attempt(n, 9 * n)) for n in (0, 7, 123)] == [0, 7, 123]
+    assert names.task_of(names.of_task(3, 1 << 40)) == 3
+    named = SinkNames("prefix", named_sink("7", "query"))
+    others = [names.of_driver, named.of_driver, named.of_partition(1), named.of_attempt(1, 2)]
+    for other in (*others, "prefix-query-", "prefix-query-1-2-3", "prefix-query2-1", "x", "prefix-query-\u0661"):
         assert names.task_of(other) is None
+    assert named.task_of(named.of_attempt(1, 2)) == 1
+    ids = [names.of_attempt(1, number) for number in range(100)]
+    assert len(set(ids)) == ATTEMPT_IDS
+    assert all(len(set(ids[n : n + ATTEMPT_IDS])) == ATTEMPT_IDS for n in range(90))
+    assert names.of_partition(1) not in ids
     assert len({names.group(), names.group(1), names.group_of_done}) == 3

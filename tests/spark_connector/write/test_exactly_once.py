@@ -8,44 +8,26 @@ from typing import Any
 
 import pytest
 
+from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.group_offsets import GroupOffsets
-from broker.client.transaction_errors import TransactionError
 from broker.client.transaction_runs import end_transactions
 from broker.client.transactions import TransactionHandle, end_transaction
 from spark_connector.errors import ConnectorError
 from spark_connector.write import commit as commit_module
 from spark_connector.write import decision_log
+from spark_connector.write.attempt import TaskReport
 from spark_connector.write.commit import abort_batch, commit_batch
 from spark_connector.write.decision import may_withdraw
 from spark_connector.write.decision_log import DecisionLog
-from tests.spark_connector.write.conftest import Query, standing
+from spark_connector.write.names import SinkNames
+from tests.spark_connector.write.conftest import Died, Query, die_at, standing
 from tests.support.committed_records import committed_values
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
 ROWS = (["a0", "a1"], ["b0"], ["c0", "c1", "c2"])
 ALL = ["a0", "a1", "b0", "c0", "c1", "c2"]
-
-
-class Died(BaseException):
-    """The driver is gone: no handler of the product's may see it."""
-
-
-def die_at(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, *, after: int = 0, first: bool = False) -> None:
-    """Have the function die: at its call number `after`, before it does anything unless `first`."""
-    original, calls = getattr(owner, name), 0
-
-    def dying(*args: Any, **kwargs: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls <= after:
-            return original(*args, **kwargs)
-        if first:
-            original(*args, **kwargs)
-        raise Died
-
-    monkeypatch.setattr(owner, name, dying)
 
 
 def die_between_ends(monkeypatch: pytest.MonkeyPatch, after: int) -> None:
@@ -136,18 +118,6 @@ def test_a_decided_batch_is_finished_though_the_repeated_one_has_no_rows(
     assert query.visible() == ALL
 
 
-def test_an_attempt_that_is_repeated_fences_the_one_before(query: Query) -> None:
-    first = query.task(0, 0, ["a0"])
-    second = query.task(0, 0, ["a0"])
-    assert first.handle is not None
-    assert second.handle is not None
-    assert second.handle.epoch > first.handle.epoch
-    commit_batch(query.plan(), 0, [second])
-    assert query.visible() == ["a0"]
-    with Cluster(query.bootstrap) as cluster, pytest.raises(TransactionError):
-        end_transaction(cluster, first.handle, commit=True)
-
-
 def test_a_task_that_goes_on_after_the_abort_leaves_nothing(query: Query) -> None:
     reports = query.tasks(0, ROWS)
     abort_batch(query.plan(), 0, reports[:2])
@@ -155,6 +125,26 @@ def test_a_task_that_goes_on_after_the_abort_leaves_nothing(query: Query) -> Non
     assert late.handle is not None
     query.run(0, ROWS)
     assert query.visible() == ALL
+    assert query.left_open() == []
+
+
+def test_what_tasks_report_is_committed_whatever_the_committing_process_would_have_planned(query: Query) -> None:
+    reports = query.tasks(0, ROWS)
+    commit_batch(query.plan(delivery="at-least-once"), 0, reports)
+    assert query.visible() == ALL
+
+
+def test_a_query_that_was_exactly_once_is_not_continued_at_least_once(query: Query) -> None:
+    query.run(0, ROWS)
+    with pytest.raises(ConnectorError, match=r"DELIVERY_CHANGED.*exactly-once up to batch 0.*delete the groups"):
+        query.task(1, 0, ["d0"], delivery="at-least-once")
+    assert query.visible() == ALL
+    with Cluster(query.bootstrap) as cluster:
+        names = SinkNames("pykafka-sink", query.id)
+        for group in (names.group(), names.group_of_done):
+            Admin(cluster).delete_group(group)
+    query.task(1, 0, ["d0"], delivery="at-least-once")
+    assert query.visible() == [*ALL, "d0"]
 
 
 def test_an_abort_does_not_touch_what_is_decided(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +163,7 @@ def test_what_more_tasks_of_an_earlier_attempt_left_open_is_aborted(query: Query
     commit_module._swept.clear()
     query.run(0, [[value for values in ROWS for value in values]])
     assert query.visible() == ALL
-    assert [standing(query, partition) for partition in (3, 4)] == ["Empty", "Empty"]
+    assert query.left_open() == []
 
 
 def test_what_a_failed_batch_left_open_is_aborted_by_the_next_one_of_the_same_process(query: Query) -> None:
@@ -181,7 +171,7 @@ def test_what_a_failed_batch_left_open_is_aborted_by_the_next_one_of_the_same_pr
     reports = query.tasks(1, [*ROWS, ["x"]])
     abort_batch(query.plan(), 1, reports[:1])  # the others had not reported
     query.run(1, [[value for values in ROWS for value in values]])
-    assert standing(query, 3) == "Empty"
+    assert query.left_open() == []
 
 
 def test_the_first_decision_is_waited_for_while_it_is_being_made(query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,13 +214,12 @@ class TestTimeOut:
     def short(self) -> dict[str, str]:
         return {"kafka_transaction_timeout_ms": "300"}
 
-    def wait(self, query: Query, *partitions: int) -> None:
-        for partition in partitions:
-            eventually(lambda p=partition: standing(query, p) == "CompleteAbort")  # type: ignore[misc]
+    def wait(self, query: Query, report: TaskReport) -> None:
+        eventually(lambda: standing(query, report) == "CompleteAbort")
 
     def test_before_the_decision_the_batch_fails_whole(self, query: Query, short: dict[str, str]) -> None:
         reports = [query.task(0, 0, ROWS[0]), query.task(0, 1, ROWS[1], **short)]
-        self.wait(query, 1)
+        self.wait(query, reports[1])
         with pytest.raises(ConnectorError, match=r"TRANSACTION_LOST.*task 1 of batch 0 \(1 rows.*Nothing is visible"):
             commit_batch(query.plan(), 0, reports)
         abort_batch(query.plan(), 0, reports)
@@ -245,7 +234,7 @@ class TestTimeOut:
             die_at(patch, DecisionLog, "record", first=True)
             with pytest.raises(Died):
                 commit_batch(query.plan(), 0, reports)
-        self.wait(query, 1)
+        self.wait(query, reports[1])
         skipping = query.tasks(0, ROWS)
         assert [report.decided for report in skipping] == [0, 0, 0]
         with pytest.raises(ConnectorError, match=r"BATCH_WITHDRAWN.*Nothing of it is visible.*restart"):
@@ -262,7 +251,7 @@ class TestTimeOut:
             die_at(patch, DecisionLog, "record", first=True)
             with pytest.raises(Died):
                 commit_batch(query.plan(), 0, reports)
-        self.wait(query, 1)
+        self.wait(query, reports[1])
         look = may_withdraw
 
         def look_and_be_overtaken(*args: Any) -> bool:
@@ -284,7 +273,7 @@ class TestTimeOut:
             die_between_ends(patch, 1)
             with pytest.raises(Died):
                 commit_batch(query.plan(), 0, reports)
-        self.wait(query, 1)
+        self.wait(query, reports[1])
         for _ in range(2):
             skipping = query.tasks(0, ROWS)
             missing = (
@@ -333,14 +322,13 @@ class TestTwoDrivers:
         abort_batch(query.plan(), 0, older)
         assert query.visible() == ALL
 
-    def test_the_older_one_finds_its_tasks_fenced(self, query: Query) -> None:
-        older = query.tasks(0, ROWS)
-        newer = query.tasks(0, ROWS)
-        with pytest.raises(ConnectorError, match="TRANSACTION_LOST"):
-            commit_batch(query.plan(), 0, older)
-        abort_batch(query.plan(), 0, older)
-        commit_batch(query.plan(), 0, newer)
+    @pytest.mark.parametrize("newer_first", [False, True])
+    def test_the_first_to_decide_wins_and_the_other_finishes_it(self, query: Query, newer_first: bool) -> None:
+        older, newer = query.tasks(0, ROWS), query.tasks(0, ROWS)
+        for reports in (newer, older) if newer_first else (older, newer):
+            commit_batch(query.plan(), 0, reports)
         assert query.visible() == ALL
+        assert query.left_open() == []
 
     def test_one_that_is_a_batch_behind_fails_and_takes_nothing_back(self, query: Query) -> None:
         behind = query.tasks(0, ROWS)
@@ -361,29 +349,3 @@ class TestTwoDrivers:
         query.run(0, ROWS)
         commit_batch(query.plan(), 1, next_batch)
         assert query.visible() == [*ALL, "d0", "d1"]
-
-    def test_tasks_that_did_not_see_the_decision_in_time_fail_the_batch_and_hide_nothing(
-        self, query: Query, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The one race that costs an operator: a second driver's task begins between the look and the decision."""
-        older = query.tasks(0, ROWS[:2])
-        late: list[Any] = []
-
-        def race(*_: Any) -> None:
-            monkeypatch.undo()
-            late.append(query_task_blind(query, 0, 1, ROWS[1]))
-
-        monkeypatch.setattr(commit_module, "_check_standing", race)
-        with pytest.raises(ConnectorError, match=r"BATCH_INCOMPLETE.*tasks 1 \(1 rows\)"):
-            commit_batch(query.plan(), 0, older)
-        abort_batch(query.plan(), 0, older)
-        with pytest.raises(ConnectorError, match="BATCH_INCOMPLETE"):
-            commit_batch(query.plan(), 0, late)
-        assert query.visible() == ROWS[0]
-
-
-def query_task_blind(query: Query, batch_id: int, partition: int, values: Sequence[str]) -> Any:
-    """A task that asked for a decision before there was one."""
-    report = query.task(batch_id + 1, partition, values)
-    assert report.handle is not None
-    return report

@@ -43,17 +43,16 @@ def test_brokers_that_do_not_tell_their_limit_are_taken_to_have_kafkas(
     assert query.plan(kafka_transaction_timeout_ms="900001").timeout_ms == 900_001
 
 
-def test_without_transactions_a_stream_is_at_least_once_with_a_warning_unless_it_must_not(
-    query: Query, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_without_transactions_a_stream_is_refused_and_never_silently_at_least_once(
+    query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(plan, "_check_transactions", no_transactions)
-    with caplog.at_level(logging.WARNING, "pykafka.spark"):
-        assert not query.plan().exactly_once
-    assert "The write is at-least-once" in caplog.text
-    with pytest.raises(ConfigError, match="Set option 'delivery' to at-least-once"):
-        query.plan(delivery="exactly-once")
-    (report,) = query.tasks(0, [["a"]])
-    assert report.handle is None
+    with pytest.raises(ConfigError, match="needs transactions.*Set option 'delivery' to at-least-once"):
+        query.plan()
+    weaker = {"delivery": "at-least-once"}
+    (report,) = query.tasks(0, [["a"]], **weaker)
+    assert (report.handle, report.exactly_once) == (None, False)
+    commit_batch(query.plan(**weaker), 0, [report])
     assert query.visible() == ["a"]
 
 
