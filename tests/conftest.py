@@ -18,7 +18,9 @@ import pytest
 from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from tests.support import broker_process
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import RUN, VARIABLE, Kafka, external_kafka, tidy
 from tests.support.spark_home import shared_spark_home
+from tests.support.topics import Topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -44,14 +46,42 @@ BrokerFactory = Callable[..., BrokerProcess]
 LONG_FIRST = ("faults", "notebooks", "spark_connector", "hdfs")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the long files first, so that two workers end together."""
+# Here `broker` is any Kafka: a test that takes it is marked `kafka`, and one that needs our process takes `own_broker`.
+ON_ANY_KAFKA = ("client", "compat", "spark_connector", "tools")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put the long files first, so that two workers end together; mark what any Kafka can be put under."""
 
     def rank(item: pytest.Item) -> int:
-        folder = item.path.relative_to(Path(__file__).parent).parts[0]
+        folder = folder_of(item)
         return LONG_FIRST.index(folder) if folder in LONG_FIRST else len(LONG_FIRST)
 
     items.sort(key=rank)
+    for item in items:
+        fixtures = getattr(item, "fixturenames", ())
+        if folder_of(item) in ON_ANY_KAFKA and "foreign_kafka" in fixtures and "own_broker" not in fixtures:
+            item.add_marker(pytest.mark.kafka)
+    if external_kafka() is not None:
+        slow_too = "slow" in config.option.markexpr  # `-m kafka` alone has replaced the `not slow` of pyproject.toml
+
+        def meant(item: pytest.Item) -> bool:
+            return item.get_closest_marker("kafka") is not None and (slow_too or not item.get_closest_marker("slow"))
+
+        config.hook.pytest_deselected(items=[item for item in items if not meant(item)])
+        items[:] = [item for item in items if meant(item)]
+
+
+def folder_of(item: pytest.Item) -> str:
+    """The folder of tests/ that it is in."""
+    return item.path.relative_to(Path(__file__).parent).parts[0]
+
+
+def pytest_report_header() -> str | None:
+    """Say which cluster is tested."""
+    kafka = external_kafka()
+    return None if kafka is None else f"{VARIABLE}: {kafka.bootstrap}, names of this run have {RUN} in them"
 
 
 @pytest.hookimpl(wrapper=True)
@@ -73,13 +103,29 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[BrokerProcess]:
-    """A broker shared by the session: use your own topic and group names, never stop it."""
+def own_broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[BrokerProcess]:
+    """Our broker, shared by the session: use your own topic and group names, never stop it."""
     data_dir = tmp_path_factory.mktemp("broker") / "data"
     with BrokerProcess(data_dir, SESSION_SETTINGS, zookeeper=f"{zookeeper}/session") as process:
         yield process
     # Whatever the clients did to it, nothing may have come as a surprise.
     assert "Traceback" not in process.output, process.output[-LOG_TAIL:]
+
+
+@pytest.fixture(scope="session")
+def foreign_kafka() -> Iterator[Kafka | None]:
+    """The cluster that `PYKAFKA_TEST_KAFKA` names, if it does; what tests made there is deleted at the end."""
+    kafka = external_kafka()
+    yield kafka
+    if kafka is not None:
+        tidy(kafka)
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest, foreign_kafka: Kafka | None) -> Kafka:
+    """Any Kafka: `foreign_kafka`, which tests marked `kafka` meet, or else `own_broker`."""
+    ours: Kafka = foreign_kafka or request.getfixturevalue("own_broker")
+    return ours
 
 
 @pytest.fixture
@@ -111,6 +157,12 @@ def topic(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
+def made_topic(broker: Kafka, topic: str) -> str:
+    """The same, and it is there with one partition: not every Kafka makes a topic that is asked for."""
+    return Topic(broker.bootstrap, topic).name
+
+
+@pytest.fixture
 def group(request: pytest.FixtureRequest) -> str:
     """A group name no other test uses."""
     return unique_name("group-" + request.node.name)
@@ -118,7 +170,7 @@ def group(request: pytest.FixtureRequest) -> str:
 
 def unique_name(text: str) -> str:
     """A legal topic or group name that tells where it comes from."""
-    return f"{re.sub(r'[^a-zA-Z0-9_-]+', '-', text)[:120].strip('-')}-{next(_counter)}"
+    return f"{re.sub(r'[^a-zA-Z0-9_-]+', '-', text)[:120].strip('-')}-{RUN}-{next(_counter)}"
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka, await_topics
 
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
@@ -18,19 +18,20 @@ TopicMaker = Callable[..., str]
 
 
 @pytest.fixture
-def cluster(broker: BrokerProcess) -> Iterator[Cluster]:
+def cluster(broker: Kafka) -> Iterator[Cluster]:
     """A client of the session's broker."""
     with Cluster(broker.bootstrap) as view:
         yield view
 
 
 @pytest.fixture
-def make_topic(cluster: Cluster, topic: str) -> TopicMaker:
+def make_topic(broker: Kafka, cluster: Cluster, topic: str) -> TopicMaker:
     """`make_topic(partitions=…, **configs)` creates this test's topic and returns its name."""
 
     def make(partitions: int = 1, **configs: str) -> str:
         named = {name.replace("_", "."): value for name, value in configs.items()}
         Admin(cluster).create_topic(topic, partitions, configs=named)
+        await_topics(broker.bootstrap, topic, partitions=partitions)
         return topic
 
     return make

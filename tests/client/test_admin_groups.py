@@ -12,7 +12,7 @@ from broker.client.consumer import Consumer
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 
@@ -22,7 +22,7 @@ def admin(cluster: Cluster) -> Admin:
 
 
 @pytest.fixture
-def member(broker: BrokerProcess, make_topic: TopicMaker, group: str) -> Iterator[Consumer]:
+def member(broker: Kafka, make_topic: TopicMaker, group: str) -> Iterator[Consumer]:
     """A consumer that has its two partitions."""
     topic = make_topic(2)
     properties = {"group.id": group, "client.id": "someone", "auto.offset.reset": "earliest"}

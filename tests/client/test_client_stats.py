@@ -12,7 +12,7 @@ from broker.client.producer import Producer
 from broker.client.stats_reporter import StatsReporter
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 
@@ -82,7 +82,7 @@ def test_the_reporter_reports_when_it_is_time_and_survives_its_callback() -> Non
     assert StatsReporter(on_stats, 0, 0.0).due_at == StatsReporter(None, 1000, 0.0).due_at == float("inf")
 
 
-def test_what_is_produced_and_consumed_is_counted(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_what_is_produced_and_consumed_is_counted(broker: Kafka, make_topic: TopicMaker) -> None:
     topic, seen = make_topic(2), list[ClientStats]()
     with Producer(broker.bootstrap, {"statistics.interval.ms": 50}, on_stats=seen.append) as producer:
         for number in range(100):

@@ -18,6 +18,7 @@ from broker.errors import BrokerError, ConfigError, ConnectionFailed, ErrorCode,
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka, await_topics
 from tests.support.metadata_requests import record_metadata_requests
 from tests.support.waiting import eventually
 
@@ -56,7 +57,7 @@ def test_a_topic_is_described_with_its_partitions_and_leaders(cluster: Cluster, 
     assert cluster.leader_epoch(TopicPartition(topic, 0)) >= 0
 
 
-def test_a_missing_topic_is_named_and_not_waited_for(cluster: Cluster, broker: BrokerProcess, topic: str) -> None:
+def test_a_missing_topic_is_named_and_not_waited_for(cluster: Cluster, broker: Kafka, topic: str) -> None:
     started = time.monotonic()
     with pytest.raises(UnknownTopic, match=f"there is no topic '{topic}' on {broker.bootstrap}"):
         cluster.partitions(topic)
@@ -76,8 +77,8 @@ def test_an_impossible_topic_name_is_an_error_that_names_it(cluster: Cluster) ->
     assert not raised.value.retriable
 
 
-def test_a_producers_view_creates_the_topic_it_asks_for(broker: BrokerProcess, topic: str) -> None:
-    with Cluster(broker.bootstrap, create_topics=True) as cluster:
+def test_a_producers_view_creates_the_topic_it_asks_for(own_broker: BrokerProcess, topic: str) -> None:
+    with Cluster(own_broker.bootstrap, create_topics=True) as cluster:
         assert cluster.partitions(topic) == [0]
 
 
@@ -89,7 +90,7 @@ def test_partitions_added_later_are_found(cluster: Cluster, make_topic: TopicMak
     assert cluster.leader(TopicPartition(topic, 2)).port
 
 
-def test_metadata_is_asked_for_again_when_it_is_old(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_metadata_is_asked_for_again_when_it_is_old(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic(1)
     with Cluster(broker.bootstrap, {"metadata.max.age.ms": 0}) as cluster:
         assert cluster.partitions(topic) == [0]
@@ -97,7 +98,7 @@ def test_metadata_is_asked_for_again_when_it_is_old(broker: BrokerProcess, make_
         eventually(lambda: cluster.partitions(topic) == [0, 1])
 
 
-def test_bootstrapping_goes_on_to_the_next_address(broker: BrokerProcess) -> None:
+def test_bootstrapping_goes_on_to_the_next_address(broker: Kafka) -> None:
     with Cluster(f"127.0.0.1:{unused_port()},{broker.bootstrap}") as cluster:
         assert cluster.brokers()
 
@@ -120,11 +121,12 @@ def metadata_requests(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
 
 
 @pytest.fixture
-def five_topics(broker: BrokerProcess, topic: str) -> list[str]:
+def five_topics(broker: Kafka, topic: str) -> list[str]:
     """Of two partitions each."""
     names = [f"{topic}-{number}" for number in range(5)]
     with Cluster(broker.bootstrap) as other:
         Admin(other).create_topics([NewTopic(name, 2, 1, {}) for name in names])
+    await_topics(broker.bootstrap, *names, partitions=2)
     return names
 
 
@@ -150,7 +152,9 @@ def test_offsets_of_many_topics_cost_one_metadata_request(
 def test_partitions_are_grouped_by_leader(cluster: Cluster, make_topic: TopicMaker) -> None:
     topic = make_topic(2)
     partitions = [TopicPartition(topic, index) for index in range(2)]
-    assert cluster.by_leader(partitions) == {cluster.brokers()[0]: {tp: cluster.leader_epoch(tp) for tp in partitions}}
+    grouped = cluster.by_leader(partitions)
+    assert sum(map(len, grouped.values())) == 2
+    assert all(grouped[cluster.leader(tp)][tp] == cluster.leader_epoch(tp) for tp in partitions)
     with pytest.raises(UnknownTopic, match=f"topic '{topic}' has 2 partitions, but no 7"):
         cluster.by_leader([*partitions, TopicPartition(topic, 7)])
     with Cluster(cluster.settings) as other:
@@ -190,18 +194,18 @@ def test_what_is_known_can_be_read_without_asking(cluster: Cluster, make_topic: 
     assert cluster.known_partitions(tp.topic) == 2
 
 
-def test_retriable_errors_are_tried_again(broker: BrokerProcess) -> None:
+def test_retriable_errors_are_tried_again(broker: Kafka) -> None:
     with Cluster(broker.bootstrap, QUICK) as cluster:
         cluster.brokers()
         assert cluster.retrying(failing(BrokerError(ErrorCode.not_leader_or_follower), 3)) == 4
 
 
-def test_other_errors_are_not(broker: BrokerProcess) -> None:
+def test_other_errors_are_not(broker: Kafka) -> None:
     with Cluster(broker.bootstrap, QUICK) as cluster, pytest.raises(BrokerError, match="INVALID_REQUEST"):
         cluster.retrying(failing(BrokerError(ErrorCode.invalid_request), 1))
 
 
-def test_retrying_ends_with_the_last_error_when_time_is_up(broker: BrokerProcess) -> None:
+def test_retrying_ends_with_the_last_error_when_time_is_up(broker: Kafka) -> None:
     with Cluster(broker.bootstrap, QUICK) as cluster:
         cluster.brokers()
         started = time.monotonic()
@@ -210,7 +214,7 @@ def test_retrying_ends_with_the_last_error_when_time_is_up(broker: BrokerProcess
         assert time.monotonic() - started < 3
 
 
-def test_retrying_ends_after_so_many_retries(broker: BrokerProcess) -> None:
+def test_retrying_ends_after_so_many_retries(broker: Kafka) -> None:
     with Cluster(broker.bootstrap, {**QUICK, "retries": 2}) as cluster:
         cluster.brokers()
         assert cluster.retrying(failing(ConnectionFailed("twice"), 2)) == 3
@@ -218,7 +222,7 @@ def test_retrying_ends_after_so_many_retries(broker: BrokerProcess) -> None:
             cluster.retrying(failing(ConnectionFailed("thrice"), 3))
 
 
-def test_retrying_inside_retrying_tries_once(broker: BrokerProcess) -> None:
+def test_retrying_inside_retrying_tries_once(broker: Kafka) -> None:
     with Cluster(broker.bootstrap, QUICK) as cluster:
         cluster.brokers()
         inner = failing(ConnectionFailed("inner"), 2)
@@ -232,7 +236,7 @@ def test_retrying_inside_retrying_tries_once(broker: BrokerProcess) -> None:
         assert len(outer_attempts) == 3
 
 
-def test_every_retry_asks_for_metadata_anew(broker: BrokerProcess) -> None:
+def test_every_retry_asks_for_metadata_anew(broker: Kafka) -> None:
     with Cluster(broker.bootstrap, QUICK) as cluster:
         cluster.brokers()
         assert not cluster.stale
@@ -243,7 +247,7 @@ def test_every_retry_asks_for_metadata_anew(broker: BrokerProcess) -> None:
         assert not cluster.stale
 
 
-def test_close_ends_a_wait_and_may_be_repeated(broker: BrokerProcess) -> None:
+def test_close_ends_a_wait_and_may_be_repeated(broker: Kafka) -> None:
     cluster = Cluster(broker.bootstrap, {"retry.backoff.ms": 60_000, "retry.backoff.max.ms": 60_000})
     cluster.brokers()
     closer = threading.Timer(0.1, cluster.close)

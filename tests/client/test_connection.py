@@ -20,7 +20,7 @@ from broker.errors import (
 )
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_request, encode_response
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.tcp_peer import TcpPeer, read_frame, send_frame
 
 ALL_TOPICS = {"topics": None}
@@ -28,8 +28,9 @@ ANY = [{"api_key": int(api), "min_version": 0, "max_version": 99} for api in Api
 
 
 @pytest.fixture
-def connection(broker: BrokerProcess):  # type: ignore[no-untyped-def]
-    with Connection("127.0.0.1", broker.port) as opened:
+def connection(broker: Kafka):  # type: ignore[no-untyped-def]
+    host, _, port = broker.bootstrap.partition(",")[0].rpartition(":")
+    with Connection(host, int(port)) as opened:
         yield opened
 
 
@@ -45,8 +46,8 @@ def shake_hands(sock: socket.socket) -> None:
 
 def test_a_request_is_answered_in_a_negotiated_version(connection: Connection) -> None:
     body = connection.request(ApiKey.METADATA, ALL_TOPICS)
-    assert [broker.port for broker in body.brokers] == [connection.port]
-    assert connection.version(ApiKey.METADATA) == 12
+    assert connection.port in [broker.port for broker in body.brokers]
+    assert connection.version(ApiKey.METADATA) >= 12
     assert connection.version(ApiKey.METADATA, at_most=4) == 4
 
 
@@ -60,7 +61,7 @@ def test_requests_sent_ahead_are_answered_in_order(connection: Connection) -> No
 def test_threads_may_share_a_connection_for_requests(connection: Connection) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: connection.request(ApiKey.METADATA, ALL_TOPICS), range(80)))
-    assert {answer.brokers[0].port for answer in answers} == {connection.port}
+    assert all(connection.port in [broker.port for broker in answer.brokers] for answer in answers)
 
 
 def test_a_reply_may_come_in_the_callers_own_time(connection: Connection) -> None:

@@ -16,6 +16,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.builder import BatchBuilder
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 
 EARLIEST = {"auto.offset.reset": "earliest", "fetch.max.wait.ms": 50}
 
@@ -46,7 +47,7 @@ def tp(cluster: Cluster, make_topic: TopicMaker) -> TopicPartition:
 
 
 @pytest.fixture
-def consumer(broker: BrokerProcess) -> Iterator[Consumer]:
+def consumer(broker: Kafka) -> Iterator[Consumer]:
     with Consumer(broker.bootstrap, EARLIEST) as opened:
         yield opened
 
@@ -61,7 +62,7 @@ def test_a_record_says_where_it_was_and_what_it_holds(consumer: Consumer, tp: To
     assert second == ConsumerRecord(tp.topic, 0, 1, 1001, b"k", b"1", (("h", b"1"),), 0)
 
 
-def test_reading_goes_on_where_the_last_poll_ended(broker: BrokerProcess, tp: TopicPartition) -> None:
+def test_reading_goes_on_where_the_last_poll_ended(broker: Kafka, tp: TopicPartition) -> None:
     with Consumer(broker.bootstrap, {**EARLIEST, "max.poll.records": 3}) as consumer:
         consumer.assign([tp])
         polls = [consumer.poll(10) for _ in range(4)]
@@ -70,7 +71,7 @@ def test_reading_goes_on_where_the_last_poll_ended(broker: BrokerProcess, tp: To
         assert consumer.poll(0.1) == []
 
 
-def test_latest_sees_only_what_comes_later(broker: BrokerProcess, cluster: Cluster, tp: TopicPartition) -> None:
+def test_latest_sees_only_what_comes_later(broker: Kafka, cluster: Cluster, tp: TopicPartition) -> None:
     with Consumer(broker.bootstrap, {"fetch.max.wait.ms": 50}) as consumer:
         consumer.assign([tp])
         assert consumer.poll(0.2) == []
@@ -138,7 +139,7 @@ def test_a_paused_partition_is_silent_until_it_is_resumed(
     assert len(poll_until(consumer, 10)) == 10
 
 
-def test_what_was_fetched_of_a_paused_partition_is_kept(broker: BrokerProcess, tp: TopicPartition) -> None:
+def test_what_was_fetched_of_a_paused_partition_is_kept(broker: Kafka, tp: TopicPartition) -> None:
     with Consumer(broker.bootstrap, {**EARLIEST, "max.poll.records": 3}) as consumer:
         consumer.assign([tp])
         assert offsets(poll_until(consumer, 3)) == [0, 1, 2]
@@ -153,16 +154,14 @@ def test_what_was_fetched_of_a_paused_partition_is_kept(broker: BrokerProcess, t
         assert offsets(poll_until(consumer, 2)) == [8, 9]
 
 
-def test_a_busy_partition_is_not_held_up_by_a_quiet_one(broker: BrokerProcess, tp: TopicPartition) -> None:
+def test_a_busy_partition_is_not_held_up_by_a_quiet_one(broker: Kafka, tp: TopicPartition) -> None:
     slow = {**EARLIEST, "fetch.max.wait.ms": 20_000, "max.poll.records": 2, "max.partition.fetch.bytes": 1}
     with Consumer(broker.bootstrap, slow) as consumer:
         consumer.assign([tp, tp._replace(partition=1)])
         assert offsets(poll_until(consumer, 10, seconds=5)) == list(range(10))
 
 
-def test_offsets_out_of_range_are_reset_or_raised(
-    broker: BrokerProcess, consumer: Consumer, tp: TopicPartition
-) -> None:
+def test_offsets_out_of_range_are_reset_or_raised(broker: Kafka, consumer: Consumer, tp: TopicPartition) -> None:
     consumer.assign([tp])
     consumer.seek(tp, 1000)
     assert poll_until(consumer, 1)[0].offset == 0
@@ -182,9 +181,7 @@ def test_a_missing_topic_is_an_error(consumer: Consumer, topic: str) -> None:
         consumer.poll(5)
 
 
-def test_offsets_are_committed_and_found_by_the_next_consumer(
-    broker: BrokerProcess, tp: TopicPartition, group: str
-) -> None:
+def test_offsets_are_committed_and_found_by_the_next_consumer(broker: Kafka, tp: TopicPartition, group: str) -> None:
     properties = {**EARLIEST, "group.id": group, "enable.auto.commit": False}
     with Consumer(broker.bootstrap, properties) as first:
         first.assign([tp])
@@ -198,7 +195,7 @@ def test_offsets_are_committed_and_found_by_the_next_consumer(
         assert second.committed([tp]) == {tp: 10}
 
 
-def test_automatic_commits_follow_what_was_returned(broker: BrokerProcess, tp: TopicPartition, group: str) -> None:
+def test_automatic_commits_follow_what_was_returned(broker: Kafka, tp: TopicPartition, group: str) -> None:
     properties = {**EARLIEST, "group.id": group, "auto.commit.interval.ms": 0, "max.poll.records": 4}
     with Consumer(broker.bootstrap, properties) as consumer:
         consumer.assign([tp])
@@ -226,7 +223,7 @@ def test_calls_that_cannot_be_meant_are_refused(
         act(consumer)
 
 
-def test_assigning_and_subscribing_exclude_each_other(broker: BrokerProcess, tp: TopicPartition, group: str) -> None:
+def test_assigning_and_subscribing_exclude_each_other(broker: Kafka, tp: TopicPartition, group: str) -> None:
     with Consumer(broker.bootstrap, {"group.id": group}) as consumer:
         with pytest.raises(ConfigError, match="no regular expression"):
             consumer.subscribe(pattern="(")

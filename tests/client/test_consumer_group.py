@@ -18,6 +18,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 EAGER = {
@@ -81,7 +82,7 @@ def produce(bootstrap: str, topic: str, count: int) -> None:
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 def test_members_share_partitions_and_take_over_from_one_that_leaves(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str, strategy: str
+    broker: Kafka, make_topic: TopicMaker, group: str, strategy: str
 ) -> None:
     topic = make_topic(4)
     with member(broker.bootstrap, group, [topic], partition_assignment_strategy=strategy) as first:
@@ -98,9 +99,7 @@ def test_members_share_partitions_and_take_over_from_one_that_leaves(
         eventually(lambda: len(first.records) + len(second.records) == 1100)
 
 
-def test_what_one_member_committed_the_next_does_not_read(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
-) -> None:
+def test_what_one_member_committed_the_next_does_not_read(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic = make_topic(2)
     produce(broker.bootstrap, topic, 200)
     with member(broker.bootstrap, group, [topic]) as first:
@@ -111,7 +110,7 @@ def test_what_one_member_committed_the_next_does_not_read(
         eventually(lambda: sum(second.consumer.committed(second.share).values()) == 250)
 
 
-def test_a_group_of_ours_and_librdkafkas_members(broker: BrokerProcess, make_topic: TopicMaker, group: str) -> None:
+def test_a_group_of_ours_and_librdkafkas_members(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic = make_topic(4)
     theirs = LibrdkafkaConsumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": group, "auto.offset.reset": "earliest"}
@@ -130,7 +129,7 @@ def test_a_group_of_ours_and_librdkafkas_members(broker: BrokerProcess, make_top
 
 
 def test_callbacks_tell_what_comes_and_what_goes_while_it_can_be_committed(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
+    broker: Kafka, make_topic: TopicMaker, group: str
 ) -> None:
     topic, seen = make_topic(2), list[tuple[str, list[TopicPartition]]]()
     produce(broker.bootstrap, topic, 10)
@@ -149,9 +148,7 @@ def test_callbacks_tell_what_comes_and_what_goes_while_it_can_be_committed(
         assert sum(after.committed(partitions(topic, 0, 1)).values()) == 10
 
 
-def test_a_pattern_takes_topics_that_appear_later(
-    broker: BrokerProcess, cluster: Cluster, topic: str, group: str
-) -> None:
+def test_a_pattern_takes_topics_that_appear_later(broker: Kafka, cluster: Cluster, topic: str, group: str) -> None:
     admin = Admin(cluster)
     admin.create_topic(f"{topic}-a")
     properties = {**EAGER, "group.id": group, "metadata.max.age.ms": 100}
@@ -168,7 +165,7 @@ def test_a_pattern_takes_topics_that_appear_later(
         eventually(lambda: has("a", "b"))
 
 
-def test_a_black_list_takes_all_other_topics(broker: BrokerProcess, cluster: Cluster, topic: str, group: str) -> None:
+def test_a_black_list_takes_all_other_topics(broker: Kafka, cluster: Cluster, topic: str, group: str) -> None:
     admin = Admin(cluster)
     for name in "abc":
         admin.create_topic(f"{topic}-{name}")
@@ -181,7 +178,7 @@ def test_a_black_list_takes_all_other_topics(broker: BrokerProcess, cluster: Clu
 
 
 def test_a_topic_that_is_created_after_the_subscription_is_read(
-    broker: BrokerProcess, cluster: Cluster, topic: str, group: str
+    broker: Kafka, cluster: Cluster, topic: str, group: str
 ) -> None:
     with member(broker.bootstrap, group, [topic]) as waiting:
         eventually(lambda: waiting.consumer._subscription is not None)
@@ -189,9 +186,7 @@ def test_a_topic_that_is_created_after_the_subscription_is_read(
         eventually(lambda: waiting.share == partitions(topic, 0, 1))
 
 
-def test_added_partitions_are_shared_out(
-    broker: BrokerProcess, cluster: Cluster, make_topic: TopicMaker, group: str
-) -> None:
+def test_added_partitions_are_shared_out(broker: Kafka, cluster: Cluster, make_topic: TopicMaker, group: str) -> None:
     topic = make_topic(1)
     with member(broker.bootstrap, group, [topic], metadata_max_age_ms=100) as growing:
         eventually(lambda: growing.share == partitions(topic, 0))
@@ -200,7 +195,7 @@ def test_added_partitions_are_shared_out(
 
 
 def test_a_member_that_does_not_poll_loses_its_partitions_and_comes_back(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
+    broker: Kafka, make_topic: TopicMaker, group: str
 ) -> None:
     topic = make_topic(2)
     properties = {**EAGER, "group.id": group, "max.poll.interval.ms": 300}
@@ -212,9 +207,7 @@ def test_a_member_that_does_not_poll_loses_its_partitions_and_comes_back(
             eventually(lambda: not sleepy.poll(0.05) and len(sleepy.assignment()) == 1)
 
 
-def test_a_static_member_keeps_its_share_over_a_restart(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
-) -> None:
+def test_a_static_member_keeps_its_share_over_a_restart(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic = make_topic(2)
     with member(broker.bootstrap, group, [topic], group_instance_id="one") as first:
         with member(broker.bootstrap, group, [topic], group_instance_id="two") as second:
@@ -225,7 +218,7 @@ def test_a_static_member_keeps_its_share_over_a_restart(
         assert len(first.share) == 1, "nobody else was disturbed"
 
 
-def test_a_static_member_that_was_replaced_is_told(broker: BrokerProcess, make_topic: TopicMaker, group: str) -> None:
+def test_a_static_member_that_was_replaced_is_told(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic = make_topic(1)
     properties = {**EAGER, "group.id": group, "group.instance.id": "only"}
     with Consumer(broker.bootstrap, properties) as old:
@@ -238,9 +231,7 @@ def test_a_static_member_that_was_replaced_is_told(broker: BrokerProcess, make_t
             assert raised.value.code is ErrorCode.fenced_instance_id
 
 
-def test_members_without_a_common_strategy_are_refused(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
-) -> None:
+def test_members_without_a_common_strategy_are_refused(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic = make_topic(1)
     with member(broker.bootstrap, group, [topic], partition_assignment_strategy="range") as first:
         eventually(lambda: len(first.share) == 1)
@@ -252,9 +243,7 @@ def test_members_without_a_common_strategy_are_refused(
             assert raised.value.code is ErrorCode.inconsistent_group_protocol
 
 
-def test_a_poll_that_waits_for_the_group_ends_in_time(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
-) -> None:
+def test_a_poll_that_waits_for_the_group_ends_in_time(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic = make_topic(1)
     with Consumer(broker.bootstrap, {**EAGER, "group.id": group}) as silent:
         silent.subscribe([topic])

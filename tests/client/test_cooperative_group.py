@@ -13,7 +13,7 @@ from broker.client.consumer import Consumer
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.client.test_consumer_group import EAGER, Member, member, partitions, produce
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 COOPERATIVE = {**EAGER, "partition.assignment.strategy": "cooperative-sticky"}
@@ -21,7 +21,7 @@ COOPERATIVE = {**EAGER, "partition.assignment.strategy": "cooperative-sticky"}
 Seen = list[tuple[str, list[TopicPartition]]]
 
 
-def cooperative(broker: BrokerProcess, group: str, topic: str, seen: Seen, **properties: object) -> Consumer:
+def cooperative(broker: Kafka, group: str, topic: str, seen: Seen, **properties: object) -> Consumer:
     named = {name.replace("_", "."): value for name, value in properties.items()}
     consumer = Consumer(broker.bootstrap, {**COOPERATIVE, "group.id": group, **named})
     consumer.subscribe(
@@ -32,9 +32,7 @@ def cooperative(broker: BrokerProcess, group: str, topic: str, seen: Seen, **pro
     return consumer
 
 
-def test_only_what_moves_is_revoked_and_the_rest_is_read_on(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
-) -> None:
+def test_only_what_moves_is_revoked_and_the_rest_is_read_on(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic, seen, seen_second = make_topic(4), Seen(), Seen()
     with ExitStack() as stack:
         first = Member(stack.enter_context(cooperative(broker, group, topic, seen)))
@@ -58,7 +56,7 @@ def test_only_what_moves_is_revoked_and_the_rest_is_read_on(
 
 
 def test_records_come_while_the_group_waits_for_another_member(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
+    broker: Kafka, make_topic: TopicMaker, group: str
 ) -> None:
     topic, seen = make_topic(2), Seen()
     with cooperative(broker, group, topic, seen) as first, cooperative(broker, group, topic, Seen()) as silent:
@@ -78,9 +76,7 @@ def test_records_come_while_the_group_waits_for_another_member(
         assert running.error is None, running.error
 
 
-def test_a_member_that_was_put_out_gives_everything_up(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
-) -> None:
+def test_a_member_that_was_put_out_gives_everything_up(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic, seen = make_topic(2), Seen()
     with cooperative(broker, group, topic, seen, max_poll_interval_ms=300) as consumer:
         eventually(lambda: not consumer.poll(0.05) and len(consumer.assignment()) == 2)
@@ -91,9 +87,7 @@ def test_a_member_that_was_put_out_gives_everything_up(
     assert [(sign, tps) for sign, tps in seen if tps] == [("+", both), ("-", both), ("+", both), ("-", both)]
 
 
-def test_a_group_of_ours_and_librdkafkas_cooperative_members(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
-) -> None:
+def test_a_group_of_ours_and_librdkafkas_cooperative_members(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic = make_topic(6)
     theirs = LibrdkafkaConsumer(
         {

@@ -11,7 +11,7 @@ from broker.client.group_offsets import GroupOffsets, Membership
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_what_is_committed_is_fetched_all_or_some(offsets: GroupOffsets, make_to
     offsets.commit({})
 
 
-def test_librdkafka_sees_the_same_offsets(offsets: GroupOffsets, broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_librdkafka_sees_the_same_offsets(offsets: GroupOffsets, broker: Kafka, make_topic: TopicMaker) -> None:
     tp = TopicPartition(make_topic(), 0)
     offsets.commit({tp: 42})
     consumer = LibrdkafkaConsumer({"bootstrap.servers": broker.bootstrap, "group.id": offsets.group})

@@ -16,7 +16,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.client.test_consumer_group import member
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 STRATEGY = "cooperative-sticky"
@@ -62,7 +62,7 @@ def theirs(bootstrap: str, group: str, topic: str) -> Iterator[Theirs]:
 
 @pytest.mark.parametrize("we_lead", [True, False])
 def test_the_second_member_keeps_its_share_when_a_third_joins(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str, we_lead: bool
+    broker: Kafka, make_topic: TopicMaker, group: str, we_lead: bool
 ) -> None:
     topic = make_topic(6)
     with ExitStack() as stack:

@@ -19,6 +19,7 @@ from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, Req
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.produced_frames import ProducedFrames
 from tests.support.sample_records import CODECS, samples
 
@@ -37,13 +38,13 @@ def read_all(bootstrap: str, topic: str) -> list[ConsumerRecord]:
 
 
 @pytest.fixture
-def producer(broker: BrokerProcess) -> Iterator[Producer]:
+def producer(broker: Kafka) -> Iterator[Producer]:
     with Producer(broker.bootstrap) as opened:
         yield opened
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_records_arrive_as_they_were_sent(broker: BrokerProcess, make_topic: TopicMaker, codec: str) -> None:
+def test_records_arrive_as_they_were_sent(broker: Kafka, make_topic: TopicMaker, codec: str) -> None:
     topic, sent = make_topic(), samples(200)
     with Producer(broker.bootstrap, {"compression.type": codec}) as producer:
         futures = [producer.send(topic, s.value, s.key, s.headers, timestamp=1000 + n) for n, s in enumerate(sent)]
@@ -55,7 +56,7 @@ def test_records_arrive_as_they_were_sent(broker: BrokerProcess, make_topic: Top
 
 @pytest.mark.parametrize("id_", [None, "id"], ids=["plain", "transactional"])
 def test_kafka_would_take_every_batch_that_is_sent(
-    broker: BrokerProcess, make_topic: TopicMaker, monkeypatch: pytest.MonkeyPatch, id_: str | None
+    broker: Kafka, make_topic: TopicMaker, monkeypatch: pytest.MonkeyPatch, id_: str | None
 ) -> None:
     topic = make_topic(2, max_message_bytes="1000")  # so that some go again in halves
     wire = ProducedFrames(monkeypatch)
@@ -73,7 +74,7 @@ def test_kafka_would_take_every_batch_that_is_sent(
 
 
 def test_a_key_goes_to_the_partition_java_would_choose(
-    producer: Producer, broker: BrokerProcess, make_topic: TopicMaker
+    producer: Producer, broker: Kafka, make_topic: TopicMaker
 ) -> None:
     topic = make_topic(5)
     futures = {key: producer.send(topic, b"v", key=key) for key in (b"", b"a", b"foobar", b"N14228")}
@@ -105,12 +106,13 @@ def test_partitions_added_later_can_be_named(producer: Producer, cluster: Cluste
     assert producer.send(topic, b"v", partition=2).result(30).partition == 2
 
 
-def test_a_topic_that_does_not_exist_is_created_by_the_broker(producer: Producer, topic: str) -> None:
-    assert producer.send(topic, b"v").result(30).offset == 0
+def test_a_topic_that_does_not_exist_is_created_by_the_broker(own_broker: BrokerProcess, topic: str) -> None:
+    with Producer(own_broker.bootstrap) as producer:
+        assert producer.send(topic, b"v").result(30).offset == 0
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_every_kind_of_acknowledgement(broker: BrokerProcess, make_topic: TopicMaker, acks: str) -> None:
+def test_every_kind_of_acknowledgement(broker: Kafka, make_topic: TopicMaker, acks: str) -> None:
     topic = make_topic()
     with Producer(broker.bootstrap, {"acks": acks}) as producer:
         futures = [producer.send(topic, b"%d" % n) for n in range(100)]
@@ -127,7 +129,7 @@ def test_a_flush_leaves_nothing_undone(producer: Producer, make_topic: TopicMake
     assert all(future.done() for future in futures)
 
 
-def test_a_small_buffer_slows_down_but_does_not_stall(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_a_small_buffer_slows_down_but_does_not_stall(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic(2)
     with Producer(broker.bootstrap, {"buffer.memory": 20_000, "batch.size": 2_000, "linger.ms": 60_000}) as producer:
         started = time.monotonic()
@@ -144,9 +146,7 @@ def test_delivery_is_reported_to_the_callback(producer: Producer, make_topic: To
     assert reported == [future]
 
 
-def test_a_record_larger_than_the_broker_takes_fails_with_what_to_change(
-    broker: BrokerProcess, make_topic: TopicMaker
-) -> None:
+def test_a_record_larger_than_the_broker_takes_fails_with_what_to_change(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic(max_message_bytes="1000")
     with Producer(broker.bootstrap) as producer:
         too_large, fine = producer.send(topic, b"x" * 2000), None
@@ -159,7 +159,7 @@ def test_a_record_larger_than_the_broker_takes_fails_with_what_to_change(
 
 @pytest.mark.parametrize("idempotent", [True, False])
 def test_a_batch_larger_than_the_broker_takes_is_sent_in_parts(
-    broker: BrokerProcess, make_topic: TopicMaker, idempotent: bool
+    broker: Kafka, make_topic: TopicMaker, idempotent: bool
 ) -> None:
     topic = make_topic(2, max_message_bytes="1000")
     with Producer(broker.bootstrap, {"linger.ms": 50, "enable.idempotence": idempotent}) as producer:
@@ -175,7 +175,7 @@ def test_a_batch_larger_than_the_broker_takes_is_sent_in_parts(
         assert (numbers if idempotent else sorted(numbers)) == list(range(partition, 600, 2))
 
 
-def test_a_function_chooses_partitions(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_a_function_chooses_partitions(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic(3)
 
     def choose(topic: str, key: bytes | None, value: bytes | None, partitions: int) -> int | None:
@@ -190,7 +190,7 @@ def test_a_function_chooses_partitions(broker: BrokerProcess, make_topic: TopicM
             producer.send(topic, b"v", key=b"3")
 
 
-def test_partitioners_by_name(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_partitioners_by_name(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic(4)
     with Producer(broker.bootstrap, {"partitioner": "roundrobin"}) as producer:
         futures = [producer.send(topic, b"v", key=b"same") for _ in range(8)]

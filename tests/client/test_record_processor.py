@@ -17,7 +17,8 @@ from broker.errors import BrokerError, ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.client.test_producer import read_all
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
+from tests.support.topics import Topic
 
 PROPERTIES = {"auto.offset.reset": "earliest", "fetch.max.wait.ms": 20, "enable.auto.commit": False}
 
@@ -41,7 +42,7 @@ class Picky:
 
 @contextmanager
 def processing(
-    broker: BrokerProcess, group: str, topic: str, handler: Handler, **options: object
+    broker: Kafka, group: str, topic: str, handler: Handler, **options: object
 ) -> Iterator[tuple[RecordProcessor, Consumer]]:
     properties = {**PROPERTIES, "group.id": group}
     with Consumer(broker.bootstrap, properties) as consumer, Producer(broker.bootstrap, {"linger.ms": 0}) as producer:
@@ -60,7 +61,7 @@ def step_until(processor: RecordProcessor, total: int) -> Processed:
     return sums
 
 
-def produce(broker: BrokerProcess, topic: str, *values: bytes) -> None:
+def produce(broker: Kafka, topic: str, *values: bytes) -> None:
     with Producer(broker.bootstrap) as producer:
         for value in values:
             producer.send(topic, value, key=b"key", headers=[("mine", b"1")], timestamp=1000)
@@ -71,9 +72,10 @@ def notes(record: ConsumerRecord) -> dict[str, str]:
 
 
 def test_a_record_that_keeps_failing_goes_to_the_dead_letters_and_the_rest_in_order(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
+    broker: Kafka, make_topic: TopicMaker, group: str
 ) -> None:
     topic, picky = make_topic(), Picky({b"2"})
+    Topic(broker.bootstrap, f"{topic}-dead")
     produce(broker, topic, b"1", b"2", b"3")
     with processing(broker, group, topic, picky, retries=2) as (processor, consumer):
         assert step_until(processor, 3) == Processed(handled=2, dead=1)
@@ -93,9 +95,7 @@ def test_a_record_that_keeps_failing_goes_to_the_dead_letters_and_the_rest_in_or
     }
 
 
-def test_a_record_that_fails_once_is_tried_again_in_place(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str
-) -> None:
+def test_a_record_that_fails_once_is_tried_again_in_place(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic, picky = make_topic(), Picky({b"1"}, times=1)
     produce(broker, topic, b"1", b"2")
     with processing(broker, group, topic, picky) as (processor, _):
@@ -104,10 +104,11 @@ def test_a_record_that_fails_once_is_tried_again_in_place(
 
 
 def test_a_record_comes_back_through_the_retry_topic_while_others_pass(
-    broker: BrokerProcess, cluster: Cluster, make_topic: TopicMaker, group: str
+    broker: Kafka, cluster: Cluster, make_topic: TopicMaker, group: str
 ) -> None:
     topic, picky = make_topic(), Picky({b"1"})
-    Admin(cluster).create_topic(f"{topic}-retry", 1)
+    Topic(broker.bootstrap, f"{topic}-retry")
+    Topic(broker.bootstrap, f"{topic}-dead")
     produce(broker, topic, b"1", b"2", b"3")
     with processing(broker, group, topic, picky, retries=2, retry_topic=f"{topic}-retry") as (processor, _):
         assert step_until(processor, 3) == Processed(handled=2, retried=2, dead=1)
@@ -117,11 +118,9 @@ def test_a_record_comes_back_through_the_retry_topic_while_others_pass(
     assert [name for name, _ in dead.headers].count("pykafka.origin.offset") == 1
 
 
-def test_records_rest_in_the_retry_topic(
-    broker: BrokerProcess, cluster: Cluster, make_topic: TopicMaker, group: str
-) -> None:
+def test_records_rest_in_the_retry_topic(broker: Kafka, cluster: Cluster, make_topic: TopicMaker, group: str) -> None:
     topic, picky = make_topic(), Picky({b"1"}, times=1)
-    Admin(cluster).create_topic(f"{topic}-retry", 1)
+    Topic(broker.bootstrap, f"{topic}-retry")
     produce(broker, topic, b"1")
     options = {"retry_topic": f"{topic}-retry", "retry_delay_ms": 300}
     with processing(broker, group, topic, picky, **options) as (processor, _):
@@ -132,7 +131,7 @@ def test_records_rest_in_the_retry_topic(
 
 
 def test_what_cannot_be_parked_is_not_committed_and_comes_again(
-    broker: BrokerProcess, cluster: Cluster, make_topic: TopicMaker, group: str
+    broker: Kafka, cluster: Cluster, make_topic: TopicMaker, group: str
 ) -> None:
     topic, picky = make_topic(), Picky({b"large" * 300})
     Admin(cluster).create_topic(f"{topic}-dead", 1, configs={"max.message.bytes": "1000"})
@@ -147,7 +146,7 @@ def test_what_cannot_be_parked_is_not_committed_and_comes_again(
     assert picky.seen == [b"1", b"large" * 300, b"large" * 300]
 
 
-def test_an_interrupted_step_commits_what_was_done(broker: BrokerProcess, make_topic: TopicMaker, group: str) -> None:
+def test_an_interrupted_step_commits_what_was_done(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic = make_topic()
     tp = TopicPartition(topic, 0)
 
@@ -162,7 +161,7 @@ def test_an_interrupted_step_commits_what_was_done(broker: BrokerProcess, make_t
         assert consumer.committed([tp]) == {tp: 1}
 
 
-def test_it_runs_until_it_is_stopped(broker: BrokerProcess, make_topic: TopicMaker, group: str) -> None:
+def test_it_runs_until_it_is_stopped(broker: Kafka, make_topic: TopicMaker, group: str) -> None:
     topic, picky = make_topic(2), Picky(set())
     produce(broker, topic, b"1", b"2")
     with processing(broker, group, topic, picky) as (processor, _):

@@ -21,6 +21,7 @@ from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.client.test_producer import restart_often
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 COMMITTED = {"isolation.level": "read_committed", "auto.offset.reset": "earliest", "fetch.max.wait.ms": 50}
@@ -52,13 +53,13 @@ def committed(bootstrap: str, topic: str) -> list[bytes | None]:
 
 
 @pytest.fixture
-def producer(broker: BrokerProcess, topic: str) -> Iterator[Producer]:
+def producer(broker: Kafka, topic: str) -> Iterator[Producer]:
     with transactional(broker.bootstrap, topic) as opened:
         yield opened
 
 
 def test_records_are_seen_when_the_transaction_commits(
-    producer: Producer, broker: BrokerProcess, make_topic: TopicMaker
+    producer: Producer, broker: Kafka, make_topic: TopicMaker
 ) -> None:
     topic = make_topic(3)
     for number in range(3):
@@ -72,7 +73,7 @@ def test_records_are_seen_when_the_transaction_commits(
 
 
 def test_a_reader_of_committed_data_waits_for_the_end_of_the_transaction(
-    producer: Producer, broker: BrokerProcess, make_topic: TopicMaker
+    producer: Producer, broker: Kafka, make_topic: TopicMaker
 ) -> None:
     topic = make_topic()
     tp = TopicPartition(topic, 0)
@@ -104,7 +105,7 @@ def test_a_partition_that_does_not_exist_is_named(cluster: Cluster, make_topic: 
 
 
 def test_records_of_an_aborted_transaction_are_never_seen(
-    producer: Producer, broker: BrokerProcess, make_topic: TopicMaker
+    producer: Producer, broker: Kafka, make_topic: TopicMaker
 ) -> None:
     topic = make_topic(2)
     for number in range(4):
@@ -119,7 +120,7 @@ def test_records_of_an_aborted_transaction_are_never_seen(
     eventually(lambda: committed(broker.bootstrap, topic) == ([b"0"] * 20 + [b"2"] * 20) * 2)
 
 
-def test_what_was_not_sent_yet_is_dropped_by_an_abort(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_what_was_not_sent_yet_is_dropped_by_an_abort(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic()
     with transactional(broker.bootstrap, topic, linger_ms=60_000) as producer:
         producer.begin_transaction()
@@ -138,7 +139,7 @@ def test_an_empty_transaction_costs_nothing(producer: Producer) -> None:
         end()
 
 
-def test_an_open_transaction_is_aborted_on_close(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_an_open_transaction_is_aborted_on_close(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic()
     with transactional(broker.bootstrap, topic) as producer:
         producer.begin_transaction()
@@ -148,7 +149,7 @@ def test_an_open_transaction_is_aborted_on_close(broker: BrokerProcess, make_top
         eventually(lambda: consumer.end_offsets([tp]) == {tp: 2})  # the record and its marker: nothing is open
 
 
-def test_a_record_that_fails_leaves_only_the_abort(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_a_record_that_fails_leaves_only_the_abort(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic(max_message_bytes="1000")
     with transactional(broker.bootstrap, topic) as producer:
         producer.begin_transaction()
@@ -166,7 +167,7 @@ def test_a_record_that_fails_leaves_only_the_abort(broker: BrokerProcess, make_t
     eventually(lambda: committed(broker.bootstrap, topic) == [b"again"])
 
 
-def test_the_later_of_two_producers_fences_the_earlier(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_the_later_of_two_producers_fences_the_earlier(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic()
     with transactional(broker.bootstrap, topic) as old:
         old.begin_transaction()
@@ -183,9 +184,7 @@ def test_the_later_of_two_producers_fences_the_earlier(broker: BrokerProcess, ma
     eventually(lambda: committed(broker.bootstrap, topic) == [b"new"])
 
 
-def test_a_fenced_producer_that_only_sends_is_told_when_it_aborts(
-    broker: BrokerProcess, make_topic: TopicMaker
-) -> None:
+def test_a_fenced_producer_that_only_sends_is_told_when_it_aborts(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic()
     with transactional(broker.bootstrap, topic) as old:
         old.begin_transaction()
@@ -197,7 +196,7 @@ def test_a_fenced_producer_that_only_sends_is_told_when_it_aborts(
 
 
 def test_offsets_are_committed_with_the_transaction(
-    producer: Producer, broker: BrokerProcess, make_topic: TopicMaker, group: str
+    producer: Producer, broker: Kafka, make_topic: TopicMaker, group: str
 ) -> None:
     topic = make_topic()
     tp = TopicPartition(topic, 0)
@@ -230,7 +229,7 @@ def test_offsets_of_a_member_that_was_put_out_abort_the_transaction(
     producer.begin_transaction()
 
 
-def test_calls_out_of_turn_are_refused(broker: BrokerProcess, topic: str) -> None:
+def test_calls_out_of_turn_are_refused(broker: Kafka, topic: str) -> None:
     with Producer(broker.bootstrap) as plain, pytest.raises(ConfigError, match=r"transactional\.id is missing"):
         plain.begin_transaction()
     with Producer(broker.bootstrap, {"transactional.id": topic}) as producer:
@@ -260,13 +259,13 @@ def test_closing_in_a_hurry_does_not_wait_for_a_broker_that_is_gone(
     assert future.done()
 
 
-def test_a_time_out_longer_than_the_broker_allows_is_refused(broker: BrokerProcess, topic: str) -> None:
+def test_a_time_out_longer_than_the_broker_allows_is_refused(broker: Kafka, topic: str) -> None:
     with pytest.raises(BrokerError) as raised:
         transactional(broker.bootstrap, topic, transaction_timeout_ms=10**9)
     assert raised.value.code is ErrorCode.invalid_transaction_timeout
 
 
-def test_batches_too_large_are_divided_in_transactions_too(broker: BrokerProcess, make_topic: TopicMaker) -> None:
+def test_batches_too_large_are_divided_in_transactions_too(broker: Kafka, make_topic: TopicMaker) -> None:
     topic = make_topic(max_message_bytes="1000")
     with transactional(broker.bootstrap, topic, linger_ms=50) as producer:
         for _ in range(2):
@@ -278,7 +277,7 @@ def test_batches_too_large_are_divided_in_transactions_too(broker: BrokerProcess
 
 
 def test_a_reader_of_committed_data_and_librdkafka_see_the_same(
-    producer: Producer, broker: BrokerProcess, make_topic: TopicMaker, group: str
+    producer: Producer, broker: Kafka, make_topic: TopicMaker, group: str
 ) -> None:
     topic, expected = make_topic(), list[bytes]()
     for number in range(30):

@@ -29,7 +29,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.builder import BatchBuilder
 from broker.records.record import decode_records
 from tests.client.conftest import TopicMaker
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 
@@ -62,7 +62,7 @@ def end_elsewhere(bootstrap: str, handle: TransactionHandle) -> None:
         end_transaction(cluster, handle, commit=True)
 
 
-def test_another_process_ends_what_this_one_began(broker: BrokerProcess, cluster: Cluster, tp: TopicPartition) -> None:
+def test_another_process_ends_what_this_one_began(broker: Kafka, cluster: Cluster, tp: TopicPartition) -> None:
     handle = init_transactional_id(cluster, tp.topic, timeout_ms=120_000)
     assert pickle.loads(pickle.dumps(handle)) == handle
     add_partitions(cluster, handle, [tp])
@@ -86,9 +86,7 @@ def test_the_same_end_may_be_repeated_and_the_other_one_is_refused(cluster: Clus
         end_transaction(cluster, handle, commit=False)
 
 
-def test_a_later_attempt_aborts_and_fences_the_earlier_one(
-    broker: BrokerProcess, cluster: Cluster, tp: TopicPartition
-) -> None:
+def test_a_later_attempt_aborts_and_fences_the_earlier_one(broker: Kafka, cluster: Cluster, tp: TopicPartition) -> None:
     first = init_transactional_id(cluster, tp.topic)
     add_partitions(cluster, first, [tp])
     produce_batches(cluster, tp, [batch(1)], transaction=first)
@@ -105,7 +103,7 @@ def test_a_later_attempt_aborts_and_fences_the_earlier_one(
     eventually(lambda: committed(broker.bootstrap, tp) == [3])
 
 
-def test_a_partition_is_written_in_several_goes(broker: BrokerProcess, cluster: Cluster, tp: TopicPartition) -> None:
+def test_a_partition_is_written_in_several_goes(broker: Kafka, cluster: Cluster, tp: TopicPartition) -> None:
     handle = init_transactional_id(cluster, tp.topic)
     add_partitions(cluster, handle, [tp])
     with PartitionWriter(cluster, tp, transaction=handle) as writer:
@@ -147,7 +145,7 @@ def test_only_transactional_batches_go_into_a_transaction(cluster: Cluster, tp: 
 
 
 def test_many_are_ended_at_once_and_each_is_told_what_became_of_it(
-    broker: BrokerProcess, cluster: Cluster, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
+    broker: Kafka, cluster: Cluster, tp: TopicPartition, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     handles = [init_transactional_id(cluster, f"{tp.topic}-{number}") for number in range(70)]
     for number, handle in enumerate(handles):

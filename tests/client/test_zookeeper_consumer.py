@@ -16,7 +16,7 @@ from broker.errors import BrokerError, ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.client.test_consumer_group import produce
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 PROPERTIES = {"auto.offset.reset": "earliest", "fetch.max.wait.ms": 20, "retry.backoff.ms": 20}
@@ -37,7 +37,7 @@ def registry(connect: Callable[[], ZooKeeper]) -> ConsumerMembership:
 
 
 @pytest.fixture
-def open_consumer(broker: BrokerProcess, group: str, registry: ConsumerMembership) -> Iterator[Open]:
+def open_consumer(broker: Kafka, group: str, registry: ConsumerMembership) -> Iterator[Open]:
     with ExitStack() as stack:
 
         def opened(registry: ConsumerMembership = registry, **properties: object) -> ZooKeeperConsumer:
@@ -56,7 +56,7 @@ def all_poll(*consumers: ZooKeeperConsumer, into: list[ConsumerRecord] | None = 
 
 
 def test_members_share_partitions_and_take_over_from_one_that_leaves(
-    broker: BrokerProcess,
+    broker: Kafka,
     make_topic: TopicMaker,
     group: str,
     registry: ConsumerMembership,
@@ -98,7 +98,7 @@ def test_members_share_partitions_and_take_over_from_one_that_leaves(
 
 
 def test_offsets_are_those_that_other_tools_set(
-    broker: BrokerProcess, make_topic: TopicMaker, group: str, registry: ConsumerMembership, open_consumer: Open
+    broker: Kafka, make_topic: TopicMaker, group: str, registry: ConsumerMembership, open_consumer: Open
 ) -> None:
     topic = make_topic(1)
     tp = TopicPartition(topic, 0)
@@ -119,7 +119,7 @@ def test_offsets_are_those_that_other_tools_set(
 
 
 def test_a_member_whose_session_was_lost_cannot_commit_and_joins_again(
-    broker: BrokerProcess,
+    broker: Kafka,
     make_topic: TopicMaker,
     group: str,
     registry: ConsumerMembership,
@@ -144,7 +144,7 @@ def test_a_member_whose_session_was_lost_cannot_commit_and_joins_again(
     eventually(lambda: not consumer.poll(0.01) and consumer.assignment() == [tp])
 
 
-def test_calls_that_cannot_be_meant_are_refused(broker: BrokerProcess, registry: ConsumerMembership) -> None:
+def test_calls_that_cannot_be_meant_are_refused(broker: Kafka, registry: ConsumerMembership) -> None:
     with pytest.raises(ConfigError, match=r"group\.id is missing"):
         ZooKeeperConsumer(broker.bootstrap, registry)
     with ZooKeeperConsumer(broker.bootstrap, registry, {"group.id": "g"}) as consumer:

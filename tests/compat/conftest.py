@@ -10,23 +10,30 @@ import pytest
 from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
 from tests.support.group_members import Member
+from tests.support.kafka import Kafka, broker_ids
 
 
 @pytest.fixture(scope="session")
-def groups_broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[BrokerProcess]:
+def groups_broker(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, foreign_kafka: Kafka | None
+) -> Iterator[Kafka]:
+    if foreign_kafka is not None:
+        yield foreign_kafka
+        return
     settings = {
         **SESSION_SETTINGS,
         "group.min.session.timeout.ms": "500",
         "transaction.state.log.num.partitions": "4",
     }
     directory = tmp_path_factory.mktemp("groups") / "data"
+    zookeeper = request.getfixturevalue("zookeeper")
     with BrokerProcess(directory, settings, zookeeper=f"{zookeeper}/compat-groups") as process:
         yield process
     assert "Traceback" not in process.output, process.output[-4_000:]
 
 
 @pytest.fixture
-def member(groups_broker: BrokerProcess) -> Iterator[Callable[..., Member]]:
+def member(groups_broker: Kafka) -> Iterator[Callable[..., Member]]:
     """`member(group, topic, **settings)`; each is closed after the test."""
     made: list[Member] = []
 
@@ -37,3 +44,9 @@ def member(groups_broker: BrokerProcess) -> Iterator[Callable[..., Member]]:
     yield make
     for one in made:
         one.consumer.close()
+
+
+@pytest.fixture
+def broker_id(broker: Kafka) -> int:
+    """One of the cluster's brokers."""
+    return broker_ids(broker.bootstrap)[0]

@@ -20,6 +20,7 @@ from kafka.structs import TopicPartitionReplica
 
 from broker.api.table import API_TABLE
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
 
 TIMEOUT = 30.0
@@ -36,20 +37,24 @@ def code_of(future: Any) -> int:
 
 class TestConfluentKafka:
     @pytest.fixture
-    def admin(self, broker: BrokerProcess) -> confluent.AdminClient:
+    def admin(self, broker: Kafka) -> confluent.AdminClient:
         return confluent.AdminClient({"bootstrap.servers": broker.bootstrap})
 
     @pytest.fixture
-    def made(self, admin: confluent.AdminClient, topic: str) -> str:
+    def made(self, broker: Kafka, admin: confluent.AdminClient, topic: str) -> str:
         """A topic of two partitions."""
         admin.create_topics([confluent.NewTopic(topic, 2, 1)])[topic].result(TIMEOUT)
+        await_topics(broker.bootstrap, topic, partitions=2)
         return topic
 
-    def test_create_with_an_assignment(self, admin: confluent.AdminClient, topic: str) -> None:
-        new = confluent.NewTopic(topic, num_partitions=2, replica_assignment=[[0], [0]])
+    def test_create_with_an_assignment(
+        self, broker: Kafka, admin: confluent.AdminClient, topic: str, broker_id: int
+    ) -> None:
+        new = confluent.NewTopic(topic, num_partitions=2, replica_assignment=[[broker_id], [broker_id]])
         admin.create_topics([new], operation_timeout=TIMEOUT)[topic].result(TIMEOUT)
+        await_topics(broker.bootstrap, topic, partitions=2)
         assert len(admin.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions) == 2
-        bad = confluent.NewTopic(f"{topic}-bad", num_partitions=1, replica_assignment=[[9]])
+        bad = confluent.NewTopic(f"{topic}-bad", num_partitions=1, replica_assignment=[[999]])
         assert code_of(admin.create_topics([bad])[bad.topic]) == KafkaError.INVALID_REPLICA_ASSIGNMENT
 
     def test_create_some_of_many(self, admin: confluent.AdminClient, made: str) -> None:
@@ -61,8 +66,8 @@ class TestConfluentKafka:
             KafkaError.TOPIC_EXCEPTION,
         ]
 
-    def test_create_partitions(self, admin: confluent.AdminClient, made: str) -> None:
-        grown = confluent.NewPartitions(made, 4, replica_assignment=[[0], [0]])
+    def test_create_partitions(self, admin: confluent.AdminClient, made: str, broker_id: int) -> None:
+        grown = confluent.NewPartitions(made, 4, replica_assignment=[[broker_id], [broker_id]])
         assert code_of(admin.create_partitions([grown], validate_only=True)[made]) == 0
         assert code_of(admin.create_partitions([grown])[made]) == 0
         eventually(lambda: len(admin.list_topics(made, timeout=TIMEOUT).topics[made].partitions) == 4)
@@ -72,14 +77,17 @@ class TestConfluentKafka:
         asked = TopicCollection([made, "no-such-topic"])
         futures = admin.describe_topics(asked, include_authorized_operations=True)
         described = futures[made].result(TIMEOUT)
-        assert [(p.id, p.leader.id, [r.id for r in p.isr]) for p in described.partitions] == [(0, 0, [0]), (1, 0, [0])]
+        assert [(p.id, [r.id for r in p.isr]) for p in described.partitions] == [
+            (number, [described.partitions[number].leader.id]) for number in (0, 1)
+        ]
         assert confluent.AclOperation.WRITE in described.authorized_operations
         assert code_of(futures["no-such-topic"]) == KafkaError.UNKNOWN_TOPIC_OR_PART
 
-    def test_describe_the_cluster(self, admin: confluent.AdminClient, broker: BrokerProcess) -> None:
+    def test_describe_the_cluster(self, admin: confluent.AdminClient, broker: Kafka) -> None:
         described = admin.describe_cluster(include_authorized_operations=True).result(TIMEOUT)
         assert described.cluster_id == admin.list_topics(timeout=TIMEOUT).cluster_id
-        assert (described.controller.id, described.controller.port) == (0, broker.port)
+        assert described.controller.id in [node.id for node in described.nodes]
+        assert set(broker.bootstrap.split(",")) <= {f"{node.host}:{node.port}" for node in described.nodes}
         assert confluent.AclOperation.ALTER_CONFIGS in described.authorized_operations
 
     def test_list_offsets(self, admin: confluent.AdminClient, made: str) -> None:
@@ -107,31 +115,41 @@ class TestConfluentKafka:
         change = confluent.ConfigResource(confluent.ResourceType.TOPIC, made, incremental_configs=[entry])
         assert code_of(admin.incremental_alter_configs([change], validate_only=True)[change]) == 0
         assert code_of(admin.incremental_alter_configs([change])[change]) == 0
-        found = admin.describe_configs([resource])[resource].result(TIMEOUT)["cleanup.policy"]
-        assert (found.value, found.source) == ("delete,compact", confluent.ConfigSource.DYNAMIC_TOPIC_CONFIG.value)
+
+        def settings() -> dict[str, confluent.ConfigEntry]:
+            now: dict[str, confluent.ConfigEntry] = admin.describe_configs([resource])[resource].result(TIMEOUT)
+            return now
+
+        eventually(lambda: settings()["cleanup.policy"].value == "delete,compact")
+        found = settings()["cleanup.policy"]
+        assert confluent.ConfigSource(found.source) is confluent.ConfigSource.DYNAMIC_TOPIC_CONFIG
         assert list(found.synonyms) == ["cleanup.policy", "log.cleanup.policy"]
         replacing = confluent.ConfigResource(confluent.ResourceType.TOPIC, made, set_config={"segment.ms": "9000"})
         with pytest.deprecated_call():
             assert code_of(admin.alter_configs([replacing])[replacing]) == 0
-        now = admin.describe_configs([resource])[resource].result(TIMEOUT)
-        assert (now["segment.ms"].value, now["cleanup.policy"].value) == ("9000", "delete")
+        eventually(lambda: settings()["segment.ms"].value == "9000")
+        assert settings()["cleanup.policy"].value == "delete"
 
-    def test_settings_of_the_broker(self, admin: confluent.AdminClient) -> None:
+    def test_settings_of_the_broker(self, admin: confluent.AdminClient, broker_id: int) -> None:
         kinds = confluent.ResourceType.BROKER
 
         def alter(name: str, value: str | None) -> int:
             operation = confluent.AlterConfigOpType.DELETE if value is None else confluent.AlterConfigOpType.SET
             entry = confluent.ConfigEntry(name, value, incremental_operation=operation)
-            change = confluent.ConfigResource(kinds, "0", incremental_configs=[entry])
+            change = confluent.ConfigResource(kinds, str(broker_id), incremental_configs=[entry])
             return code_of(admin.incremental_alter_configs([change])[change])
 
-        broker = confluent.ConfigResource(kinds, "0")
+        broker = confluent.ConfigResource(kinds, str(broker_id))
         assert alter("log.retention.bytes", "123456789") == 0
-        found = admin.describe_configs([broker])[broker].result(TIMEOUT)
-        retention, broker_id = found["log.retention.bytes"], found["broker.id"]
-        assert (retention.value, retention.is_read_only) == ("123456789", False)
-        assert retention.source == confluent.ConfigSource.DYNAMIC_BROKER_CONFIG.value
-        assert broker_id.is_read_only
+
+        def setting(name: str) -> confluent.ConfigEntry:
+            return admin.describe_configs([broker])[broker].result(TIMEOUT)[name]
+
+        eventually(lambda: setting("log.retention.bytes").value == "123456789")
+        retention = setting("log.retention.bytes")
+        assert not retention.is_read_only
+        assert confluent.ConfigSource(retention.source) is confluent.ConfigSource.DYNAMIC_BROKER_CONFIG
+        assert setting("broker.id").is_read_only
         assert alter("log.retention.bytes", None) == 0
         assert alter("broker.id", "5") == KafkaError.INVALID_REQUEST
 
@@ -153,15 +171,16 @@ class TestConfluentKafka:
 
 class TestKafkaPython:
     @pytest.fixture
-    def admin(self, broker: BrokerProcess) -> Iterator[KafkaAdminClient]:
+    def admin(self, broker: Kafka) -> Iterator[KafkaAdminClient]:
         client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
         yield client
         client.close()
 
     @pytest.fixture
-    def made(self, admin: KafkaAdminClient, topic: str) -> str:
+    def made(self, broker: Kafka, admin: KafkaAdminClient, topic: str) -> str:
         """A topic of two partitions."""
         admin.create_topics({topic: {"num_partitions": 2, "replication_factor": 1}}, wait_for_metadata=True)
+        await_topics(broker.bootstrap, topic, partitions=2)
         return topic
 
     def test_topics_are_listed_and_described(self, admin: KafkaAdminClient, made: str) -> None:
@@ -172,24 +191,28 @@ class TestKafkaPython:
     def test_partitions_are_described_in_pages(self, admin: KafkaAdminClient, made: str) -> None:
         (topic,) = admin.describe_topic_partitions([made], response_partition_limit=2)["topics"]
         assert [p["partition_index"] for p in topic["partitions"]] == [0, 1]
-        assert [p["leader_id"] for p in topic["partitions"]] == [0, 0]
+        assert all(p["leader_id"] in p["isr_nodes"] for p in topic["partitions"])
 
-    def test_partitions_are_added(self, admin: KafkaAdminClient, made: str) -> None:
-        admin.create_partitions({made: {"count": 3, "assignments": [[0]]}})
+    def test_partitions_are_added(self, admin: KafkaAdminClient, made: str, broker_id: int) -> None:
+        admin.create_partitions({made: {"count": 3, "assignments": [[broker_id]]}})
         eventually(lambda: len(admin.describe_topics([made])[0]["partitions"]) == 3)
         with pytest.raises(kafka_errors.InvalidPartitionsError):
             admin.create_partitions({made: 2})
 
-    def test_the_cluster_is_described(self, admin: KafkaAdminClient, broker: BrokerProcess) -> None:
+    def test_the_cluster_is_described(self, admin: KafkaAdminClient, broker: Kafka) -> None:
         described = admin.describe_cluster()
-        assert (described["controller_id"], described["brokers"][0]["port"]) == (0, broker.port)
+        assert described["controller_id"] in [one["broker_id"] for one in described["brokers"]]
+        assert set(broker.bootstrap.split(",")) <= {f"{one['host']}:{one['port']}" for one in described["brokers"]}
+
+    @pytest.mark.usefixtures("own_broker")
+    def test_apis_and_features_are_what_we_say(self, admin: KafkaAdminClient) -> None:
         assert len(admin.api_versions()) == len(API_TABLE)
         assert admin.describe_features() == {}
 
-    def test_log_directories(self, admin: KafkaAdminClient, broker: BrokerProcess, made: str) -> None:
+    def test_log_directories(self, admin: KafkaAdminClient, own_broker: BrokerProcess, made: str) -> None:
         (described,) = admin.describe_log_dirs({made: [0, 1]})
         (directory,) = described["log_dirs"]
-        assert Path(directory["log_dir"]) == broker.data_dir / "broker"
+        assert Path(directory["log_dir"]) == own_broker.data_dir / "broker"
         assert directory["usable_bytes"] > 0
         (topic,) = directory["topics"]
         assert (topic["name"], len(topic["partitions"])) == (made, 2)
@@ -208,7 +231,9 @@ class TestKafkaPython:
             admin.elect_leaders(0, {made: [9]})
 
     def test_reassignments(self, admin: KafkaAdminClient, made: str) -> None:
-        wanted = {Partition(made, 0): [0], Partition(made, 1): [9]}
+        (topic,) = admin.describe_topics([made])
+        (leader,) = [one["leader_id"] for one in topic["partitions"] if one["partition_index"] == 0]
+        wanted = {Partition(made, 0): [leader], Partition(made, 1): [999]}
         answer = admin.alter_partition_reassignments(wanted)
         assert list(answer.values()) == [None, kafka_errors.InvalidReplicationAssignmentError]
         cancelled = admin.alter_partition_reassignments({Partition(made, 0): None})
@@ -225,27 +250,32 @@ class TestKafkaPython:
             return found
 
         admin.alter_configs([kafka_python.ConfigResource(topic, made, {"segment.ms": "9000"})])
-        assert described()["segment.ms"]["value"] == "9000"
+        eventually(lambda: described().get("segment.ms", {}).get("value") == "9000")
         assert described()["segment.ms"]["config_type"] == "LONG"
         admin.reset_configs([kafka_python.ConfigResource(topic, made, {"segment.ms": None})])
-        assert "segment.ms" not in described()
+        eventually(lambda: "segment.ms" not in described())
 
-    def test_settings_of_the_broker(self, admin: KafkaAdminClient) -> None:
-        broker = kafka_python.ConfigResourceType.BROKER
-        change = kafka_python.ConfigResource(broker, "0", {"log.flush.interval.ms": "77000"})
+    def test_settings_of_the_broker(self, admin: KafkaAdminClient, broker_id: int) -> None:
+        kind, name = kafka_python.ConfigResourceType.BROKER, str(broker_id)
+
+        def described() -> dict[str, Any]:
+            found: dict[str, Any] = admin.describe_configs([kafka_python.ConfigResource(kind, name)])["broker"][name]
+            return found
+
+        change = kafka_python.ConfigResource(kind, name, {"log.flush.interval.ms": "77000"})
         admin.alter_configs([change], incremental=True)
-        found = admin.describe_configs([kafka_python.ConfigResource(broker, "0")])["broker"]["0"]
-        assert found["log.flush.interval.ms"]["config_source"] == "DYNAMIC_BROKER_CONFIG"
-        admin.reset_configs([kafka_python.ConfigResource(broker, "0", {"log.flush.interval.ms": None})])
-        found = admin.describe_configs([kafka_python.ConfigResource(broker, "0")])["broker"]["0"]
-        assert "log.flush.interval.ms" not in found
+        eventually(lambda: "log.flush.interval.ms" in described())
+        assert described()["log.flush.interval.ms"]["config_source"] == "DYNAMIC_BROKER_CONFIG"
+        admin.reset_configs([kafka_python.ConfigResource(kind, name, {"log.flush.interval.ms": None})])
+        eventually(lambda: "log.flush.interval.ms" not in described())
 
-    def test_log_levels(self, admin: KafkaAdminClient) -> None:
+    def test_log_levels(self, admin: KafkaAdminClient, broker_id: int) -> None:
         kind = kafka_python.ConfigResourceType.BROKER_LOGGER
-        resource = kafka_python.ConfigResource(kind, "0")
-        found = admin.describe_configs([resource], config_filter="all")["broker_logger"]["0"]
+        resource = kafka_python.ConfigResource(kind, str(broker_id))
+        found = admin.describe_configs([resource], config_filter="all")["broker_logger"][str(broker_id)]
         assert found["root"]["config_source"] == "DYNAMIC_BROKER_LOGGER_CONFIG"
 
+    @pytest.mark.usefixtures("own_broker")  # KIP-1142: Kafka has it since 4.1
     def test_resources_are_listed(self, admin: KafkaAdminClient, made: str) -> None:
         found = admin.list_config_resources()
         assert made in found["topic"]
@@ -264,6 +294,6 @@ class TestKafkaPython:
 
     def test_deletion(self, admin: KafkaAdminClient, made: str) -> None:
         admin.delete_topics([made])
-        assert made not in admin.list_topics()
+        eventually(lambda: made not in admin.list_topics())
         with pytest.raises(kafka_errors.UnknownTopicOrPartitionError):
             admin.delete_topics([made])

@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.sample_records import AWKWARD, CODECS, Sample, samples
 from tests.support.waiting import eventually
 
@@ -26,7 +26,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @asynccontextmanager
-async def admin_of(broker: BrokerProcess) -> AsyncIterator[AIOKafkaAdminClient]:
+async def admin_of(broker: Kafka) -> AsyncIterator[AIOKafkaAdminClient]:
     admin = AIOKafkaAdminClient(bootstrap_servers=broker.bootstrap)
     await admin.start()
     try:
@@ -35,14 +35,14 @@ async def admin_of(broker: BrokerProcess) -> AsyncIterator[AIOKafkaAdminClient]:
         await admin.close()
 
 
-async def create(broker: BrokerProcess, topic: str, partitions: int = 1, **configs: str) -> None:
+async def create(broker: Kafka, topic: str, partitions: int = 1, **configs: str) -> None:
     async with admin_of(broker) as admin:
         wanted = {key.replace("_", "."): value for key, value in configs.items()}
         await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=wanted)])
 
 
 async def produce(
-    broker: BrokerProcess, topic: str, records: list[Sample], *, partition: int = 0, **settings: Any
+    broker: Kafka, topic: str, records: list[Sample], *, partition: int = 0, **settings: Any
 ) -> list[int]:
     """Offsets in the order of `records`."""
     async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=5, **settings) as producer:
@@ -53,7 +53,7 @@ async def produce(
         return [(await future).offset for future in futures]
 
 
-def consumer_of(broker: BrokerProcess, *topics: str, group: str | None = None, **settings: Any) -> AIOKafkaConsumer:
+def consumer_of(broker: Kafka, *topics: str, group: str | None = None, **settings: Any) -> AIOKafkaConsumer:
     defaults = {
         "bootstrap_servers": broker.bootstrap,
         "group_id": group,
@@ -75,7 +75,7 @@ def as_sample(message: Any) -> Sample:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-async def test_records_come_back_unchanged_in_every_codec(broker: BrokerProcess, topic: str, codec: str) -> None:
+async def test_records_come_back_unchanged_in_every_codec(broker: Kafka, topic: str, codec: str) -> None:
     await create(broker, topic)
     records = samples(1000)
     offsets = await produce(broker, topic, records, compression_type=None if codec == "none" else codec)
@@ -87,21 +87,21 @@ async def test_records_come_back_unchanged_in_every_codec(broker: BrokerProcess,
 
 
 @pytest.mark.parametrize("acks", [1, "all"])
-async def test_every_acks_setting_stores_the_records(broker: BrokerProcess, topic: str, acks: int | str) -> None:
+async def test_every_acks_setting_stores_the_records(broker: Kafka, topic: str, acks: int | str) -> None:
     await create(broker, topic)
     await produce(broker, topic, AWKWARD, acks=acks)
     async with consumer_of(broker, topic) as consumer:
         assert [as_sample(message) for message in await take(consumer, len(AWKWARD))] == AWKWARD
 
 
-async def test_idempotent_producer_keeps_the_order(broker: BrokerProcess, topic: str) -> None:
+async def test_idempotent_producer_keeps_the_order(broker: Kafka, topic: str) -> None:
     await create(broker, topic)
     records = samples(3000, size=40)[len(AWKWARD) :]
     offsets = await produce(broker, topic, records, enable_idempotence=True, max_batch_size=1000)
     assert offsets == list(range(len(records)))
 
 
-async def test_large_message_passes_and_a_larger_one_is_refused(broker: BrokerProcess, topic: str) -> None:
+async def test_large_message_passes_and_a_larger_one_is_refused(broker: Kafka, topic: str) -> None:
     await create(broker, topic, max_message_bytes="3000000")
     large = Sample(b"large", bytes(2_500_000))
     await produce(broker, topic, [large], max_request_size=10_000_000)
@@ -111,7 +111,7 @@ async def test_large_message_passes_and_a_larger_one_is_refused(broker: BrokerPr
         await produce(broker, topic, [Sample(None, bytes(4_000_000))], max_request_size=10_000_000)
 
 
-async def test_offsets_are_found_by_position_and_time(broker: BrokerProcess, topic: str) -> None:
+async def test_offsets_are_found_by_position_and_time(broker: Kafka, topic: str) -> None:
     await create(broker, topic)
     async with AIOKafkaProducer(bootstrap_servers=broker.bootstrap) as producer:
         for number in range(10):
@@ -124,9 +124,7 @@ async def test_offsets_are_found_by_position_and_time(broker: BrokerProcess, top
         assert (found.offset, found.timestamp) == (5, 1_600_000_005_000)
 
 
-async def test_two_members_share_the_partitions_and_one_takes_over(
-    broker: BrokerProcess, topic: str, group: str
-) -> None:
+async def test_two_members_share_the_partitions_and_one_takes_over(broker: Kafka, topic: str, group: str) -> None:
     await create(broker, topic, partitions=4)
     async with consumer_of(broker, topic, group=group) as first:
         async with consumer_of(broker, topic, group=group) as second:
@@ -138,7 +136,7 @@ async def test_two_members_share_the_partitions_and_one_takes_over(
         assert sorted(message.partition for message in await take(first, 8)) == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-async def test_group_resumes_where_it_committed(broker: BrokerProcess, topic: str, group: str) -> None:
+async def test_group_resumes_where_it_committed(broker: Kafka, topic: str, group: str) -> None:
     await create(broker, topic)
     await produce(broker, topic, samples(30)[len(AWKWARD) :][:20])
     partition = TopicPartition(topic, 0)
@@ -150,7 +148,7 @@ async def test_group_resumes_where_it_committed(broker: BrokerProcess, topic: st
         assert [message.offset for message in await take(consumer, 13)] == list(range(7, 20))
 
 
-async def test_auto_commit_stores_the_position_on_close(broker: BrokerProcess, topic: str, group: str) -> None:
+async def test_auto_commit_stores_the_position_on_close(broker: Kafka, topic: str, group: str) -> None:
     await create(broker, topic)
     await produce(broker, topic, AWKWARD)
     async with consumer_of(broker, topic, group=group, enable_auto_commit=True) as consumer:
@@ -160,7 +158,7 @@ async def test_auto_commit_stores_the_position_on_close(broker: BrokerProcess, t
     assert offsets[TopicPartition(topic, 0)].offset == len(AWKWARD)
 
 
-async def test_a_pattern_subscription_finds_its_topics(broker: BrokerProcess, topic: str, group: str) -> None:
+async def test_a_pattern_subscription_finds_its_topics(broker: Kafka, topic: str, group: str) -> None:
     await create(broker, f"{topic}-one")
     await create(broker, f"{topic}-two")
     await produce(broker, f"{topic}-one", AWKWARD[:1])
@@ -171,7 +169,7 @@ async def test_a_pattern_subscription_finds_its_topics(broker: BrokerProcess, to
         assert {message.topic for message in await take(consumer, 2)} == {f"{topic}-one", f"{topic}-two"}
 
 
-async def test_admin_creates_alters_and_deletes_topics(broker: BrokerProcess, topic: str) -> None:
+async def test_admin_creates_alters_and_deletes_topics(broker: Kafka, topic: str) -> None:
     await create(broker, topic, partitions=2)
     async with admin_of(broker) as admin:
         duplicate = await admin.create_topics([NewTopic(topic, 1, 1)])

@@ -20,31 +20,31 @@ from kafka import TopicPartition as PythonTopicPartition
 from kafka.admin import MemberToRemove
 from kafka.structs import OffsetAndMetadata
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.group_members import TIMEOUT, Member, described
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def broker(groups_broker: BrokerProcess) -> BrokerProcess:
+def broker(groups_broker: Kafka) -> Kafka:
     return groups_broker
 
 
 @pytest.fixture
-def admin(broker: BrokerProcess) -> AdminClient:
+def admin(broker: Kafka) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
 @pytest.fixture
-def python_admin(broker: BrokerProcess) -> Iterator[KafkaAdminClient]:
+def python_admin(broker: Kafka) -> Iterator[KafkaAdminClient]:
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     yield client
     client.close()
 
 
 def test_admin_lists_groups_by_state_and_type(
-    broker: BrokerProcess, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
+    broker: Kafka, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     Topic(broker.bootstrap, topic, 1)
     one = member(group, topic)
@@ -65,7 +65,7 @@ def test_admin_lists_groups_by_state_and_type(
 
 
 def test_admin_describes_members_and_what_may_be_done(
-    broker: BrokerProcess, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
+    broker: Kafka, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     Topic(broker.bootstrap, topic, 2)
     one = member(group, topic, client_id="the-client", group_instance_id="the-instance")
@@ -79,7 +79,7 @@ def test_admin_describes_members_and_what_may_be_done(
 
 
 def test_admin_deletes_groups_that_are_empty(
-    broker: BrokerProcess, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
+    broker: Kafka, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     Topic(broker.bootstrap, topic, 1)
     one = member(group, topic)
@@ -100,7 +100,7 @@ def test_admin_deletes_groups_that_are_empty(
     assert delete(group) == KafkaError.GROUP_ID_NOT_FOUND
 
 
-def test_admin_alters_offsets(broker: BrokerProcess, admin: AdminClient, topic: str, group: str) -> None:
+def test_admin_alters_offsets(broker: Kafka, admin: AdminClient, topic: str, group: str) -> None:
     Topic(broker.bootstrap, topic, 2)
     wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 5), TopicPartition(topic, 1, 6)])
     admin.alter_consumer_group_offsets([wanted])[group].result(TIMEOUT)
@@ -110,7 +110,7 @@ def test_admin_alters_offsets(broker: BrokerProcess, admin: AdminClient, topic: 
 
 
 def test_kafka_pythons_admin_alters_deletes_and_resets(
-    broker: BrokerProcess, python_admin: KafkaAdminClient, topic: str, group: str
+    broker: Kafka, python_admin: KafkaAdminClient, topic: str, group: str
 ) -> None:
     Topic(broker.bootstrap, topic, 2).number(3)
     zero, one = PythonTopicPartition(topic, 0), PythonTopicPartition(topic, 1)
@@ -129,7 +129,7 @@ def test_kafka_pythons_admin_alters_deletes_and_resets(
 
 
 def test_offsets_of_a_topic_somebody_reads_are_not_deleted(
-    broker: BrokerProcess, python_admin: KafkaAdminClient, member: Callable[..., Member], topic: str, group: str
+    broker: Kafka, python_admin: KafkaAdminClient, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     Topic(broker.bootstrap, topic, 1).number(1)
     one = member(group, topic)
@@ -140,7 +140,7 @@ def test_offsets_of_a_topic_somebody_reads_are_not_deleted(
 
 
 def test_kafka_pythons_admin_removes_a_static_member(
-    broker: BrokerProcess,
+    broker: Kafka,
     admin: AdminClient,
     python_admin: KafkaAdminClient,
     member: Callable[..., Member],

@@ -19,6 +19,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
 from tests.support.group_members import TIMEOUT, Member, described, share
+from tests.support.kafka import Kafka
 from tests.support.polling import polled
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
@@ -39,12 +40,12 @@ while True:
 
 
 @pytest.fixture
-def broker(groups_broker: BrokerProcess) -> BrokerProcess:
+def broker(groups_broker: Kafka) -> Kafka:
     return groups_broker
 
 
 @pytest.fixture
-def admin(broker: BrokerProcess) -> AdminClient:
+def admin(broker: Kafka) -> AdminClient:
     return AdminClient({"bootstrap.servers": broker.bootstrap})
 
 
@@ -52,7 +53,7 @@ def admin(broker: BrokerProcess) -> AdminClient:
 
 
 def test_static_member_that_restarts_moves_nothing(
-    broker: BrokerProcess, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
+    broker: Kafka, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     """KIP-345: an instance that is back within its session finds its partitions, and the others notice nothing."""
     Topic(broker.bootstrap, topic, 4)
@@ -73,7 +74,7 @@ def test_static_member_that_restarts_moves_nothing(
 
 
 def test_static_member_with_a_taken_instance_id_is_fenced(
-    broker: BrokerProcess, member: Callable[..., Member], topic: str, group: str
+    broker: Kafka, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     Topic(broker.bootstrap, topic, 2)
     first = member(group, topic, group_instance_id="same", session_timeout_ms=20_000)
@@ -91,7 +92,7 @@ def test_static_member_with_a_taken_instance_id_is_fenced(
 
 
 def test_cooperative_rebalance_takes_only_what_moves(
-    broker: BrokerProcess, member: Callable[..., Member], topic: str, group: str
+    broker: Kafka, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     """KIP-429: two rebalances of the classic protocol; a partition that stays is never revoked."""
     Topic(broker.bootstrap, topic, 4)
@@ -109,7 +110,7 @@ def test_cooperative_rebalance_takes_only_what_moves(
 
 
 def test_killed_member_is_missed_when_its_session_ends(
-    broker: BrokerProcess, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
+    broker: Kafka, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     Topic(broker.bootstrap, topic, 4)
     command = [sys.executable, "-c", VICTIM, broker.bootstrap, group, topic]
@@ -123,7 +124,7 @@ def test_killed_member_is_missed_when_its_session_ends(
     assert len(described(admin, group).members) == 1
 
 
-def test_cooperative_members_of_kafka_python_share(broker: BrokerProcess, topic: str, group: str) -> None:
+def test_cooperative_members_of_kafka_python_share(broker: Kafka, topic: str, group: str) -> None:
     Topic(broker.bootstrap, topic, 4)
 
     def consumer() -> KafkaConsumer:
@@ -145,9 +146,7 @@ def test_cooperative_members_of_kafka_python_share(broker: BrokerProcess, topic:
             assert {p.partition for p in first.assignment() | second.assignment()} == {0, 1, 2, 3}
 
 
-async def test_static_member_of_aiokafka_comes_back(
-    broker: BrokerProcess, admin: AdminClient, topic: str, group: str
-) -> None:
+async def test_static_member_of_aiokafka_comes_back(broker: Kafka, admin: AdminClient, topic: str, group: str) -> None:
     Topic(broker.bootstrap, topic, 2).number(4)
 
     async def start() -> AIOKafkaConsumer:
@@ -178,14 +177,14 @@ async def test_static_member_of_aiokafka_comes_back(
 # --- offsets
 
 
-def transactional_producer(broker: BrokerProcess, name: str) -> Producer:
+def transactional_producer(broker: Kafka, name: str) -> Producer:
     producer = Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": name})
     producer.init_transactions(TIMEOUT)
     return producer
 
 
 def test_offsets_move_with_the_transaction(
-    broker: BrokerProcess, member: Callable[..., Member], topic: str, group: str
+    broker: Kafka, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     """Consume, transform, produce: the position moves when, and only when, the transaction is committed."""
     Topic(broker.bootstrap, topic, 1).number(3)
@@ -208,7 +207,7 @@ def test_offsets_move_with_the_transaction(
 
 
 def test_member_that_was_replaced_cannot_move_the_offsets(
-    broker: BrokerProcess, member: Callable[..., Member], topic: str, group: str
+    broker: Kafka, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     """KIP-447: what a member of an older generation has read, one of the next reads as well."""
     Topic(broker.bootstrap, topic, 2)
@@ -224,7 +223,7 @@ def test_member_that_was_replaced_cannot_move_the_offsets(
     producer.abort_transaction(TIMEOUT)
 
 
-async def test_aiokafka_sends_offsets_in_a_transaction(broker: BrokerProcess, topic: str, group: str) -> None:
+async def test_aiokafka_sends_offsets_in_a_transaction(broker: Kafka, topic: str, group: str) -> None:
     Topic(broker.bootstrap, topic, 1)
     tp = AioTopicPartition(topic, 0)
     producer = AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=group)

@@ -12,7 +12,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.polling import polled
 from tests.support.sample_records import AWKWARD, CODECS, Sample, samples
 from tests.support.waiting import eventually
@@ -24,7 +24,7 @@ WRITABLE = [sample for sample in AWKWARD if all(value is not None for _, value i
 
 
 @pytest.fixture
-def admin(broker: BrokerProcess) -> Iterator[KafkaAdminClient]:
+def admin(broker: Kafka) -> Iterator[KafkaAdminClient]:
     client = KafkaAdminClient(bootstrap_servers=broker.bootstrap)
     yield client
     client.close()
@@ -37,9 +37,7 @@ def create(admin: KafkaAdminClient, topic: str, partitions: int = 1, **configs: 
     )
 
 
-def produce(
-    broker: BrokerProcess, topic: str, records: list[Sample], *, partition: int = 0, **settings: Any
-) -> list[int]:
+def produce(broker: Kafka, topic: str, records: list[Sample], *, partition: int = 0, **settings: Any) -> list[int]:
     """Offsets in the order of `records`."""
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap, linger_ms=5, **settings)
     try:
@@ -52,7 +50,7 @@ def produce(
         producer.close(timeout=TIMEOUT)
 
 
-def consumer_of(broker: BrokerProcess, group: str | None = None, **settings: Any) -> KafkaConsumer:
+def consumer_of(broker: Kafka, group: str | None = None, **settings: Any) -> KafkaConsumer:
     defaults = {
         "bootstrap_servers": broker.bootstrap,
         "group_id": group,
@@ -63,7 +61,7 @@ def consumer_of(broker: BrokerProcess, group: str | None = None, **settings: Any
     return KafkaConsumer(**{**defaults, **settings})
 
 
-def member_of(broker: BrokerProcess, group: str, topic: str, **settings: Any) -> KafkaConsumer:
+def member_of(broker: Kafka, group: str, topic: str, **settings: Any) -> KafkaConsumer:
     """A consumer that subscribes once it knows the topic.
 
     One that leads its group before its metadata has come assigns nothing, and never looks again (kafka-python
@@ -92,7 +90,7 @@ def as_sample(message: Any) -> Sample:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_come_back_unchanged_in_every_codec(
-    broker: BrokerProcess, admin: KafkaAdminClient, topic: str, codec: str
+    broker: Kafka, admin: KafkaAdminClient, topic: str, codec: str
 ) -> None:
     create(admin, topic)
     records = WRITABLE + samples(1000)[len(AWKWARD) :]
@@ -108,7 +106,7 @@ def test_records_come_back_unchanged_in_every_codec(
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
 def test_every_acks_setting_stores_the_records(
-    broker: BrokerProcess, admin: KafkaAdminClient, topic: str, acks: int | str
+    broker: Kafka, admin: KafkaAdminClient, topic: str, acks: int | str
 ) -> None:
     create(admin, topic)
     produce(broker, topic, WRITABLE, acks=acks, enable_idempotence=acks == "all")
@@ -118,16 +116,14 @@ def test_every_acks_setting_stores_the_records(
     consumer.close()
 
 
-def test_idempotent_producer_keeps_the_order(broker: BrokerProcess, admin: KafkaAdminClient, topic: str) -> None:
+def test_idempotent_producer_keeps_the_order(broker: Kafka, admin: KafkaAdminClient, topic: str) -> None:
     create(admin, topic)
     records = samples(3000, size=40)[len(AWKWARD) :]
     offsets = produce(broker, topic, records, enable_idempotence=True, batch_size=1000)
     assert offsets == list(range(len(records)))
 
 
-def test_large_message_passes_and_a_larger_one_is_refused(
-    broker: BrokerProcess, admin: KafkaAdminClient, topic: str
-) -> None:
+def test_large_message_passes_and_a_larger_one_is_refused(broker: Kafka, admin: KafkaAdminClient, topic: str) -> None:
     create(admin, topic, max_message_bytes="3000000")
     large = Sample(b"large", bytes(2_500_000))
     produce(broker, topic, [large], max_request_size=10_000_000)
@@ -139,7 +135,7 @@ def test_large_message_passes_and_a_larger_one_is_refused(
         produce(broker, topic, [Sample(None, bytes(4_000_000))], max_request_size=10_000_000)
 
 
-def test_offsets_are_found_by_position_and_time(broker: BrokerProcess, admin: KafkaAdminClient, topic: str) -> None:
+def test_offsets_are_found_by_position_and_time(broker: Kafka, admin: KafkaAdminClient, topic: str) -> None:
     create(admin, topic)
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for number in range(10):
@@ -155,7 +151,7 @@ def test_offsets_are_found_by_position_and_time(broker: BrokerProcess, admin: Ka
 
 
 def test_two_members_share_the_partitions_and_one_takes_over(
-    broker: BrokerProcess, admin: KafkaAdminClient, topic: str, group: str
+    broker: Kafka, admin: KafkaAdminClient, topic: str, group: str
 ) -> None:
     create(admin, topic, partitions=4)
     first, second = member_of(broker, group, topic), member_of(broker, group, topic)
@@ -175,9 +171,7 @@ def test_two_members_share_the_partitions_and_one_takes_over(
     first.close()
 
 
-def test_group_resumes_where_it_committed(
-    broker: BrokerProcess, admin: KafkaAdminClient, topic: str, group: str
-) -> None:
+def test_group_resumes_where_it_committed(broker: Kafka, admin: KafkaAdminClient, topic: str, group: str) -> None:
     create(admin, topic)
     produce(broker, topic, samples(20)[:8] + samples(21)[9:])
     first = member_of(broker, group, topic, enable_auto_commit=False)
@@ -192,7 +186,7 @@ def test_group_resumes_where_it_committed(
 
 
 def test_auto_commit_stores_the_position_on_close(
-    broker: BrokerProcess, admin: KafkaAdminClient, topic: str, group: str
+    broker: Kafka, admin: KafkaAdminClient, topic: str, group: str
 ) -> None:
     create(admin, topic)
     produce(broker, topic, WRITABLE)
@@ -213,7 +207,7 @@ def test_admin_creates_describes_and_deletes_topics(admin: KafkaAdminClient, top
     eventually(lambda: topic not in admin.list_topics())
 
 
-def test_admin_adds_partitions(broker: BrokerProcess, admin: KafkaAdminClient, topic: str) -> None:
+def test_admin_adds_partitions(broker: Kafka, admin: KafkaAdminClient, topic: str) -> None:
     create(admin, topic)
     admin.create_partitions({topic: 3})
     eventually(lambda: len(admin.describe_topics([topic])[0]["partitions"]) == 3)

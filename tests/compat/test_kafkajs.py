@@ -12,7 +12,7 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from tests.conftest import SESSION_SETTINGS
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.kafkajs import JsClient, KafkaJs, KafkaJsError
 from tests.support.requirements import Unavailable, give_up
 from tests.support.sample_records import AWKWARD, Sample
@@ -27,7 +27,7 @@ KAFKA = {"clientId": "kafkajs", "retry": {"retries": 5, "initialRetryTime": 50}}
 
 
 @pytest.fixture(scope="module")
-def js(broker: BrokerProcess) -> Iterator[KafkaJs]:
+def js(broker: Kafka) -> Iterator[KafkaJs]:
     try:
         started = KafkaJs({**KAFKA, "brokers": [broker.bootstrap]})
     except Unavailable as error:
@@ -249,7 +249,7 @@ class TestAdmin:
         with pytest.raises(KafkaJsError, match="does not host this topic-partition"):
             admin.call("deleteTopics", topics=[topic])
 
-    def test_the_cluster(self, admin: JsClient, broker: BrokerProcess) -> None:
+    def test_the_cluster(self, admin: JsClient, broker: Kafka) -> None:
         cluster = admin.call("describeCluster")
         host, _, port = broker.bootstrap.partition(":")
         assert cluster["brokers"] == [{"nodeId": 0, "host": host, "port": int(port)}]

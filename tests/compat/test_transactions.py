@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
@@ -20,11 +20,11 @@ TIMEOUT = 30.0
 
 
 @pytest.fixture
-def made(broker: BrokerProcess, topic: str) -> Topic:
+def made(broker: Kafka, topic: str) -> Topic:
     return Topic(broker.bootstrap, topic, 2)
 
 
-def producer_of(broker: BrokerProcess, transactional_id: str, **settings: Any) -> Producer:
+def producer_of(broker: Kafka, transactional_id: str, **settings: Any) -> Producer:
     dotted = {key.replace("_", "."): value for key, value in settings.items()}
     defaults = {"bootstrap.servers": broker.bootstrap, "transactional.id": transactional_id, "log_level": 0}
     producer = Producer({**defaults, **dotted})
@@ -32,7 +32,7 @@ def producer_of(broker: BrokerProcess, transactional_id: str, **settings: Any) -
     return producer
 
 
-def consumer_settings(broker: BrokerProcess, group: str, *, committed: bool = True) -> dict[str, Any]:
+def consumer_settings(broker: Kafka, group: str, *, committed: bool = True) -> dict[str, Any]:
     return {
         "bootstrap.servers": broker.bootstrap,
         "group.id": group,
@@ -43,7 +43,7 @@ def consumer_settings(broker: BrokerProcess, group: str, *, committed: bool = Tr
     }
 
 
-def read_to_end(broker: BrokerProcess, topic: str, *, committed: bool = True, partitions: int = 2) -> list[bytes]:
+def read_to_end(broker: Kafka, topic: str, *, committed: bool = True, partitions: int = 2) -> list[bytes]:
     """All values up to where a reader gets at the moment, sorted."""
     consumer = Consumer(consumer_settings(broker, f"reader-of-{topic}", committed=committed))
     consumer.assign([TopicPartition(topic, number, 0) for number in range(partitions)])
@@ -65,7 +65,7 @@ def read_to_end(broker: BrokerProcess, topic: str, *, committed: bool = True, pa
 # --- confluent-kafka
 
 
-def test_confluent_commits_and_aborts(broker: BrokerProcess, made: Topic) -> None:
+def test_confluent_commits_and_aborts(broker: Kafka, made: Topic) -> None:
     producer = producer_of(broker, made.name)
     for number in range(6):
         producer.begin_transaction()
@@ -81,9 +81,7 @@ def test_confluent_commits_and_aborts(broker: BrokerProcess, made: Topic) -> Non
     assert len(read_to_end(broker, made.name, committed=False)) == 12
 
 
-def test_confluent_reader_of_committed_data_sees_a_transaction_at_once_when_it_ends(
-    broker: BrokerProcess, made: Topic
-) -> None:
+def test_confluent_reader_of_committed_data_sees_a_transaction_at_once_when_it_ends(broker: Kafka, made: Topic) -> None:
     producer = producer_of(broker, made.name)
     producer.begin_transaction()
     producer.produce(made.name, b"a", partition=0)
@@ -101,9 +99,7 @@ def test_confluent_reader_of_committed_data_sees_a_transaction_at_once_when_it_e
     consumer.close()
 
 
-def test_confluent_consumes_transforms_and_produces_exactly_once(
-    broker: BrokerProcess, made: Topic, group: str
-) -> None:
+def test_confluent_consumes_transforms_and_produces_exactly_once(broker: Kafka, made: Topic, group: str) -> None:
     made.number(6)
     out = Topic(broker.bootstrap, made.name + "-out", 2)
     producer = producer_of(broker, made.name)
@@ -143,7 +139,7 @@ def test_confluent_consumes_transforms_and_produces_exactly_once(
     assert read_to_end(broker, out.name) == [b"out-%d" % number for number in range(6)]
 
 
-def test_confluent_zombie_is_fenced(broker: BrokerProcess, made: Topic) -> None:
+def test_confluent_zombie_is_fenced(broker: Kafka, made: Topic) -> None:
     zombie = producer_of(broker, made.name)
     zombie.begin_transaction()
     zombie.produce(made.name, b"zombie", partition=0)
@@ -158,7 +154,7 @@ def test_confluent_zombie_is_fenced(broker: BrokerProcess, made: Topic) -> None:
     assert read_to_end(broker, made.name) == [b"successor"]
 
 
-def test_confluent_transaction_that_takes_too_long_is_aborted(broker: BrokerProcess, made: Topic) -> None:
+def test_confluent_transaction_that_takes_too_long_is_aborted(broker: Kafka, made: Topic) -> None:
     producer = producer_of(broker, made.name, transaction_timeout_ms=1000, message_timeout_ms=1000)
     producer.begin_transaction()
     producer.produce(made.name, b"late", partition=0)
@@ -180,7 +176,7 @@ def test_confluent_transaction_that_takes_too_long_is_aborted(broker: BrokerProc
 
 
 @pytest.fixture
-def python_producer(broker: BrokerProcess, topic: str) -> Iterator[Callable[[], kafka.KafkaProducer]]:
+def python_producer(broker: Kafka, topic: str) -> Iterator[Callable[[], kafka.KafkaProducer]]:
     opened: list[kafka.KafkaProducer] = []
 
     def make() -> kafka.KafkaProducer:
@@ -196,7 +192,7 @@ def python_producer(broker: BrokerProcess, topic: str) -> Iterator[Callable[[], 
         producer.close(0)
 
 
-def read_with_kafka_python(broker: BrokerProcess, topic: str, count: int) -> list[bytes]:
+def read_with_kafka_python(broker: Kafka, topic: str, count: int) -> list[bytes]:
     consumer = kafka.KafkaConsumer(
         bootstrap_servers=broker.bootstrap, isolation_level="read_committed", consumer_timeout_ms=int(TIMEOUT * 1000)
     )
@@ -210,7 +206,7 @@ def read_with_kafka_python(broker: BrokerProcess, topic: str, count: int) -> lis
 
 
 def test_kafka_python_commits_and_aborts(
-    broker: BrokerProcess, made: Topic, python_producer: Callable[[], kafka.KafkaProducer]
+    broker: Kafka, made: Topic, python_producer: Callable[[], kafka.KafkaProducer]
 ) -> None:
     producer = python_producer()
     for number in range(4):
@@ -228,7 +224,7 @@ def test_kafka_python_commits_and_aborts(
 
 
 def test_kafka_python_commits_offsets(
-    broker: BrokerProcess, made: Topic, group: str, python_producer: Callable[[], kafka.KafkaProducer]
+    broker: Kafka, made: Topic, group: str, python_producer: Callable[[], kafka.KafkaProducer]
 ) -> None:
     producer = python_producer()
     tp = kafka.TopicPartition(made.name, 0)
@@ -246,7 +242,7 @@ def test_kafka_python_commits_offsets(
 
 
 def test_kafka_python_zombie_is_fenced(
-    broker: BrokerProcess, made: Topic, python_producer: Callable[[], kafka.KafkaProducer]
+    broker: Kafka, made: Topic, python_producer: Callable[[], kafka.KafkaProducer]
 ) -> None:
     zombie = python_producer()
     zombie.begin_transaction()
@@ -264,7 +260,7 @@ def test_kafka_python_zombie_is_fenced(
 # --- aiokafka
 
 
-async def test_aiokafka_commits_aborts_and_reads(broker: BrokerProcess, made: Topic) -> None:
+async def test_aiokafka_commits_aborts_and_reads(broker: Kafka, made: Topic) -> None:
     async with aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=made.name) as producer:
         for number in range(4):
             await producer.begin_transaction()
@@ -282,7 +278,7 @@ async def test_aiokafka_commits_aborts_and_reads(broker: BrokerProcess, made: To
     assert sorted(values) == [b"0-0", b"0-1", b"2-0", b"2-1"]
 
 
-async def test_aiokafka_commits_offsets(broker: BrokerProcess, made: Topic, group: str) -> None:
+async def test_aiokafka_commits_offsets(broker: Kafka, made: Topic, group: str) -> None:
     tp = aiokafka.TopicPartition(made.name, 0)
     consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=group, enable_auto_commit=False)
     async with (
@@ -300,7 +296,7 @@ async def test_aiokafka_commits_offsets(broker: BrokerProcess, made: Topic, grou
         assert await consumer.committed(tp) == 5
 
 
-async def test_aiokafka_zombie_is_fenced(broker: BrokerProcess, made: Topic) -> None:
+async def test_aiokafka_zombie_is_fenced(broker: Kafka, made: Topic) -> None:
     zombie = aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=made.name)
     await zombie.start()
     await zombie.begin_transaction()
@@ -315,7 +311,7 @@ async def test_aiokafka_zombie_is_fenced(broker: BrokerProcess, made: Topic) -> 
 
 
 def test_kafka_python_admin_sees_transactions_and_ends_one(
-    broker: BrokerProcess, made: Topic, python_producer: Callable[[], kafka.KafkaProducer]
+    broker: Kafka, made: Topic, python_producer: Callable[[], kafka.KafkaProducer]
 ) -> None:
     producer = python_producer()
     producer.begin_transaction()

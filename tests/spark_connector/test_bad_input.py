@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from broker.records.batch import walk_batches
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 
 Changes = dict[str, str | None]
@@ -30,9 +31,7 @@ TABLE: list[tuple[str, Changes, str]] = [
 
 
 @pytest.mark.parametrize(("changes", "message"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_bad_input_is_explained(
-    spark: SparkSession, broker: BrokerProcess, topic: str, changes: Changes, message: str
-) -> None:
+def test_bad_input_is_explained(spark: SparkSession, broker: Kafka, topic: str, changes: Changes, message: str) -> None:
     Topic(broker.bootstrap, topic).number(10)
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **changes}
     given = {name: value.replace("TOPIC", topic) for name, value in options.items() if value is not None}
@@ -41,7 +40,7 @@ def test_bad_input_is_explained(
 
 
 def test_an_offset_out_of_range_names_the_range_and_what_there_is(
-    spark: SparkSession, broker: BrokerProcess, topic: str
+    spark: SparkSession, broker: Kafka, topic: str
 ) -> None:
     Topic(broker.bootstrap, topic).number(10)
     start, end = (json.dumps({topic: {"0": offset}}) for offset in (50, 60))

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark_connector.listener import LagListener, LastCommit, PrometheusLag
 from spark_connector.progress.lag import QueryLag
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
@@ -59,7 +59,7 @@ NOW = {"availableNow": True}
 
 
 @pytest.fixture
-def streams(spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path) -> Streams:
+def streams(spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path) -> Streams:
     made = Topic(broker.bootstrap, topic, 2)
     made.number(30, 0)
     made.number(20, 1)

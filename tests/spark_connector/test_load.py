@@ -20,7 +20,7 @@ from spark_connector.load import LoadResult, load, recover
 from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData, transact
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Loads:
 
 
 @pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
+def data(broker: Kafka, topic: str) -> TopicData:
     return TopicData(broker.bootstrap, topic, partitions=3)
 
 

@@ -19,7 +19,7 @@ from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
 from spark_connector.loads.upkeep import history, rewind
 from spark_connector.loads.verify import verify
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Loads:
 
 
 @pytest.fixture
-def loads(spark: SparkSession, broker: BrokerProcess, topic: str) -> Loads:
+def loads(spark: SparkSession, broker: Kafka, topic: str) -> Loads:
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(20, headers=[("h", b"\x01")])
     return Loads(spark, data)
@@ -155,9 +155,7 @@ def test_partitioned_files(loads: Loads, format: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("format", ["parquet", "avro", "delta"])
-def test_many_topics_at_once(
-    spark: SparkSession, broker: BrokerProcess, topic: str, format: str, tmp_path: Path
-) -> None:
+def test_many_topics_at_once(spark: SparkSession, broker: Kafka, topic: str, format: str, tmp_path: Path) -> None:
     topics = [TopicData(broker.bootstrap, f"{topic}-{number}", partitions=number + 1) for number in range(4)]
     for number, data in enumerate(topics):
         data.produce(5 * number)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import BrokerFactory
-from tests.support.broker_process import BrokerProcess
 from tests.support.committed_records import committed_values
+from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 from tests.support.topics import Topic
 
@@ -19,7 +19,7 @@ from tests.support.topics import Topic
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_batch_stream_sink_and_load_on_two_executors(
-    broker: BrokerProcess, broker_factory: BrokerFactory, topic: str, group: str, tmp_path: Path
+    broker: Kafka, broker_factory: BrokerFactory, topic: str, group: str, tmp_path: Path
 ) -> None:
     """Two clusters have a topic of the same name, read by turns: a kept connection must not serve the other one."""
     other = broker_factory(name="other")

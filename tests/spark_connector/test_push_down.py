@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.spark_versions import since_spark
 from tests.support.topics import Topic
 
@@ -69,9 +69,7 @@ def test_pyspark_keeps_a_pushed_filter_for_the_next_query_on_the_same_dataframe(
     assert after == 3, "10 would be right: lift the refusal of pushDown"
 
 
-def test_ours_pushes_nothing_down_whatever_the_session_allows(
-    spark: SparkSession, broker: BrokerProcess, topic: str
-) -> None:
+def test_ours_pushes_nothing_down_whatever_the_session_allows(spark: SparkSession, broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic)
     made.number(10)
     reader = spark.read.format("pykafka").option("kafka.bootstrap.servers", made.bootstrap).option("subscribe", topic)

@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructType
 
 from spark_connector.options.column_options import COLUMNS
 from spark_connector.read.schema import spark_schema
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.sample_records import AWKWARD
 from tests.support.topics import Topic
 
@@ -24,7 +24,7 @@ def read(spark: SparkSession, topic: Topic, **options: str) -> DataFrame:
 
 
 @pytest.fixture
-def thousand(broker: BrokerProcess, topic: str) -> Topic:
+def thousand(broker: Kafka, topic: str) -> Topic:
     """A thousand numbered records in each of three partitions."""
     made = Topic(broker.bootstrap, topic, 3)
     for partition in range(3):
@@ -39,7 +39,7 @@ def test_every_record_is_read_once(spark: SparkSession, thousand: Topic) -> None
     assert seen.first() == (3000, 3000, 3 * sum(range(1000)))
 
 
-def test_what_a_record_holds_arrives(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+def test_what_a_record_holds_arrives(spark: SparkSession, broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic)
     for sample in AWKWARD:
         made.produce([sample.value], key=sample.key, headers=sample.headers, codec="zstd", timestamp=1_700_000_000_123)
@@ -70,9 +70,7 @@ def test_only_the_columns_asked_for_in_their_order(spark: SparkSession, thousand
     assert sorted(right.groupBy("partition").count().collect()) == [(0, 1000), (1, 1000), (2, 1000)]
 
 
-def test_an_empty_range_has_no_rows_and_still_the_schema(
-    spark: SparkSession, broker: BrokerProcess, topic: str
-) -> None:
+def test_an_empty_range_has_no_rows_and_still_the_schema(spark: SparkSession, broker: Kafka, topic: str) -> None:
     frame = read(spark, Topic(broker.bootstrap, topic), includeHeaders="true")
     assert frame.count() == 0
     assert frame.collect() == []

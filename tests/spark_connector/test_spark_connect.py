@@ -9,16 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.connect_session import SECRET
+from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 from tests.support.topics import Topic
 
 
 @pytest.mark.timeout(330)  # a Spark of its own, and its server
-def test_batches_and_streams_are_read_and_written_over_spark_connect(
-    broker: BrokerProcess, topic: str, tmp_path: Path
-) -> None:
+def test_batches_and_streams_are_read_and_written_over_spark_connect(broker: Kafka, topic: str, tmp_path: Path) -> None:
     made = Topic(broker.bootstrap, topic, 2)
     made.number(100, 0)
     made.number(50, 1)

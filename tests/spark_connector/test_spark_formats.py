@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.schema_registry import schema_registry
 from tests.support.topics import Topic
 
@@ -65,7 +65,7 @@ def read(spark: SparkSession, topic: Topic, **options: str) -> DataFrame:
     ("name", "schema", "good", "bad"), [("json", WIDE, JSON_VALUES, BAD_JSON), ("csv", FLAT, CSV_VALUES, BAD_CSV)]
 )
 def test_good_and_bad_values_are_those_of_spark(
-    spark: SparkSession, broker: BrokerProcess, topic: str, name: str, schema: str, good: list[bytes], bad: list[bytes]
+    spark: SparkSession, broker: Kafka, topic: str, name: str, schema: str, good: list[bytes], bad: list[bytes]
 ) -> None:
     made = Topic(broker.bootstrap, topic)
     made.produce([*good, None, *bad])
@@ -120,9 +120,7 @@ def avro(number: int) -> bytes:
     return stream.getvalue()
 
 
-def test_avro_from_a_registry_batch_and_stream(
-    spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path
-) -> None:
+def test_avro_from_a_registry_batch_and_stream(spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path) -> None:
     made, bad = Topic(broker.bootstrap, topic), Topic(broker.bootstrap, f"{topic}-bad", 2)
     with schema_registry() as registry:
         registry.user_info = "reader:hush"
@@ -176,7 +174,7 @@ def test_avro_from_a_registry_batch_and_stream(
     assert (sent.key, sent.value, headers["pykafka.origin.offset"]) == (b"k\xc3\xa9", b"bad", b"1")
 
 
-def test_failfast_names_the_record(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+def test_failfast_names_the_record(spark: SparkSession, broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic)
     made.produce([b'{"i":1}', b'{"i":"x"}'])
     with pytest.raises(PySparkException) as raised:
@@ -186,7 +184,7 @@ def test_failfast_names_the_record(spark: SparkSession, broker: BrokerProcess, t
     assert "field i: 'x' is no int32" in text
 
 
-def test_only_what_is_asked_for_and_in_that_order(spark: SparkSession, broker: BrokerProcess, topic: str) -> None:
+def test_only_what_is_asked_for_and_in_that_order(spark: SparkSession, broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic)
     made.produce([b'{"i":1}', b"bad"], key=b"\xff")
     frame = read(spark, made, valueFormat="json", valueSchema="i INT", columns="partition,value", mode="DROPMALFORMED")

@@ -11,7 +11,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
@@ -57,7 +57,7 @@ class Stream:
 
 
 @pytest.fixture
-def stream(spark: SparkSession, broker: BrokerProcess, topic: str, tmp_path: Path) -> Any:
+def stream(spark: SparkSession, broker: Kafka, topic: str, tmp_path: Path) -> Any:
     made = Topic(broker.bootstrap, topic, 2)
     made.number(30, 0)
     made.number(20, 1)
@@ -139,7 +139,7 @@ def test_an_idle_query_writes_no_batches(stream: Stream) -> None:
     assert len(stream.logged()) == 1
 
 
-def test_a_union_of_a_busy_and_an_idle_topic(stream: Stream, broker: BrokerProcess, topic: str) -> None:
+def test_a_union_of_a_busy_and_an_idle_topic(stream: Stream, broker: Kafka, topic: str) -> None:
     idle = Topic(broker.bootstrap, f"{topic}-idle")
     frames = [
         stream.spark.readStream.format("pykafka")

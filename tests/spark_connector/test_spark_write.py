@@ -10,13 +10,13 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.client.partitioner import partition_of_key
-from tests.support.broker_process import BrokerProcess
 from tests.support.committed_records import committed_records, committed_values
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 
 
 @pytest.fixture
-def target(broker: BrokerProcess, topic: str) -> Topic:
+def target(broker: Kafka, topic: str) -> Topic:
     return Topic(broker.bootstrap, topic, 3)
 
 

@@ -13,7 +13,7 @@ from broker.errors import ConfigError
 from spark_connector.load import load
 from spark_connector.loads.record import LoadRecord
 from spark_connector.watch import watch
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData
 from tests.support.waiting import eventually
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
+def data(broker: Kafka, topic: str) -> TopicData:
     return TopicData(broker.bootstrap, topic, partitions=2)
 
 

@@ -7,17 +7,17 @@ from typing import Any
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka, external_kafka
 from tests.support.waiting import eventually
 
 TIMEOUT = 30.0
-SESSION_MS = 1_000
+SESSION_MS = 1_000 if external_kafka() is None else 6_000  # the shortest that Kafka takes by default
 
 
 class Member:
     """A member of librdkafka that remembers what it was given and what was taken from it."""
 
-    def __init__(self, broker: BrokerProcess, group: str, topic: str, **settings: Any) -> None:
+    def __init__(self, broker: Kafka, group: str, topic: str, **settings: Any) -> None:
         self.given: list[list[int]] = []
         self.taken: list[list[int]] = []
         self.consumer = Consumer(

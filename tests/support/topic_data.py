@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.kafka import await_topics
+from tests.support.topics import DEFAULT_REPLICATION
+
 
 def transact(bootstrap: str, topic: str, *ends: str, count: int = 10) -> Producer:
     """A transaction of `count` records for each of `ends`: commit, abort, or open, which the caller may end by the
@@ -35,7 +38,8 @@ class TopicData:
         self.topic = topic
         self.ends = [0] * partitions
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
+        admin.create_topics([NewTopic(topic, partitions, DEFAULT_REPLICATION)])[topic].result(30)
+        await_topics(bootstrap, topic, partitions=partitions)
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 5, "compression.type": "lz4"})
 
     def produce(self, count: int, headers: Sequence[tuple[str, bytes]] | None = None) -> None:

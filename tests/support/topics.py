@@ -7,6 +7,10 @@ from collections.abc import Iterable, Sequence
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from tests.support.kafka import await_topics
+
+DEFAULT_REPLICATION = -1  # as many replicas as the cluster gives a topic that does not say
+
 
 class Topic:
     """A topic on the broker at `bootstrap`; made when constructed."""
@@ -20,7 +24,10 @@ class Topic:
     def create(self, partitions: int = 1, **config: str) -> None:
         """Make it (again, after `delete`); config keys with `_` for `.`."""
         settings = {key.replace("_", "."): value for key, value in config.items()}
-        self._admin.create_topics([NewTopic(self.name, partitions, 1, config=settings)])[self.name].result(30)
+        self._admin.create_topics([NewTopic(self.name, partitions, DEFAULT_REPLICATION, config=settings)])[
+            self.name
+        ].result(30)
+        await_topics(self.bootstrap, self.name, partitions=partitions)
 
     def delete(self) -> None:
         self._admin.delete_topics([self.name])[self.name].result(30)
@@ -28,6 +35,7 @@ class Topic:
     def grow(self, partitions: int) -> None:
         """Have it that many partitions in all."""
         self._admin.create_partitions([NewPartitions(self.name, partitions)])[self.name].result(30)
+        await_topics(self.bootstrap, self.name, partitions=partitions)
 
     def produce(
         self,

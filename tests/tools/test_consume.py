@@ -10,23 +10,23 @@ from collections.abc import Mapping
 import pytest
 
 from broker.tools.formatter import Formatter, ShownRecord
-from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, command, error_of, pykafka
+from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 
 
 @pytest.fixture
-def at(broker: BrokerProcess) -> tuple[str, str]:
+def at(broker: Kafka) -> tuple[str, str]:
     return ("--bootstrap-server", broker.bootstrap)
 
 
 @pytest.fixture
-def numbers(at: tuple[str, str], topic: str) -> str:
+def numbers(at: tuple[str, str], made_topic: str) -> str:
     """A topic of one partition that holds 0 to 99, each with its key."""
     lines = "".join(f"k{number}:{number}\n" for number in range(100))
     properties = ("--property", "parse.key=true", "--property", "key.separator=:")
-    answer_of("produce", "--topic", topic, *properties, *at, stdin=lines.encode())
-    return topic
+    answer_of("produce", "--topic", made_topic, *properties, *at, stdin=lines.encode())
+    return made_topic
 
 
 def fails_on_seven(properties: Mapping[str, str]) -> Formatter:
@@ -114,10 +114,10 @@ def test_a_signal_ends_it_cleanly(at: tuple[str, str], numbers: str, number: sig
     assert errors == b"Processed a total of 100 messages\n"
 
 
-def test_a_reader_that_goes_away_ends_it(at: tuple[str, str], topic: str) -> None:
-    answer_of("produce", "--topic", topic, *at, stdin=b"".join(b"%0100d\n" % number for number in range(5000)))
+def test_a_reader_that_goes_away_ends_it(at: tuple[str, str], made_topic: str) -> None:
+    answer_of("produce", "--topic", made_topic, *at, stdin=b"".join(b"%0100d\n" % number for number in range(5000)))
     process = subprocess.Popen(
-        command("consume", "--topic", topic, "--from-beginning", *at),
+        command("consume", "--topic", made_topic, "--from-beginning", *at),
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -13,20 +13,20 @@ from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
 from broker.protocol.topic_partition import TopicPartition
-from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, output_of
+from tests.support.kafka import Kafka
 from tests.support.waiting import eventually
 
 RECORDS = 10
 
 
 @pytest.fixture
-def at(broker: BrokerProcess) -> tuple[str, str]:
+def at(broker: Kafka) -> tuple[str, str]:
     return ("--bootstrap-server", broker.bootstrap)
 
 
 @pytest.fixture
-def filled(broker: BrokerProcess, topic: str, group: str) -> str:
+def filled(broker: Kafka, topic: str, group: str) -> str:
     """A topic of two partitions with RECORDS each, of ms 1000, 2000, …; `group` has read 4 of the first."""
     with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
         Admin(cluster).create_topic(topic, 2, configs={"retention.ms": "-1"})  # of 1970: a cleaner would take them
@@ -39,7 +39,7 @@ def filled(broker: BrokerProcess, topic: str, group: str) -> str:
 
 
 @pytest.fixture
-def member(broker: BrokerProcess, filled: str, group: str) -> Iterator[Consumer]:
+def member(broker: Kafka, filled: str, group: str) -> Iterator[Consumer]:
     """A member of the group, with both partitions."""
     with Consumer(broker.bootstrap, {"group.id": group, "client.id": "reader"}) as consumer:
         consumer.subscribe([filled])

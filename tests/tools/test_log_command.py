@@ -18,6 +18,7 @@ from broker.tools.main import main
 from tests.support.batches import NOW, batch, open_log
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, output_of
+from tests.support.kafka import Kafka
 
 
 @pytest.fixture
@@ -173,16 +174,19 @@ def test_every_file_beside_a_segment_can_be_dumped(transactional: Path, capsys: 
 
 
 def test_records_of_internal_topics_are_decoded(
-    broker: BrokerProcess, topic: str, group: str, capsys: pytest.CaptureFixture[str]
+    own_broker: BrokerProcess, topic: str, group: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap, {"transactional.id": group}) as producer:
+    with (
+        Cluster(own_broker.bootstrap) as cluster,
+        Producer(own_broker.bootstrap, {"transactional.id": group}) as producer,
+    ):
         Admin(cluster).create_topic(topic)
         Admin(cluster).alter_group_offsets(group, {TopicPartition(topic, 0): 5})
         producer.init_transactions()
         producer.begin_transaction()
         producer.send(topic, b"x")
         producer.commit_transaction()
-    data_dir = broker.data_dir
+    data_dir = own_broker.data_dir
     found: dict[str, list[dict[str, Any]]] = {}
     for name in ("__consumer_offsets", "__transaction_state"):
         found[name] = []
@@ -197,7 +201,7 @@ def test_records_of_internal_topics_are_decoded(
     assert [f"{topic}-0"] in [state["partitions"] for state in states]
 
 
-def test_directories_of_brokers_are_described(broker: BrokerProcess, topic: str) -> None:
+def test_directories_of_brokers_are_described(broker: Kafka, topic: str) -> None:
     with Cluster(broker.bootstrap) as cluster:
         Admin(cluster).create_topic(topic, 2)
     at = ("--bootstrap-server", broker.bootstrap)

@@ -13,7 +13,7 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.errors import ConfigError
 from broker.tools import main as console
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 
 
@@ -109,7 +109,7 @@ def completions(line: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_the_shell_completes_commands_options_and_names(
-    broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert completions("pykafka top", monkeypatch) == ["topics"]
     assert completions("pykafka topics desc", monkeypatch) == ["describe"]

@@ -12,17 +12,17 @@ from broker.client.cluster import Cluster
 from broker.client.producer import Producer
 from broker.cluster.consumer_membership import ConsumerMembership
 from broker.cluster.zk import ZooKeeper
-from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, output_of
+from tests.support.kafka import Kafka
 
 
 @pytest.fixture
-def at(broker: BrokerProcess) -> tuple[str, str]:
+def at(broker: Kafka) -> tuple[str, str]:
     return ("--bootstrap-server", broker.bootstrap)
 
 
 @pytest.fixture
-def filled(broker: BrokerProcess, topic: str) -> str:
+def filled(broker: Kafka, topic: str) -> str:
     """Two partitions; the first has records of ms 1000, 2000 and 3000."""
     with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
         Admin(cluster).create_topic(topic, 2)
@@ -66,7 +66,7 @@ def test_offsets_of_a_group_are_set_and_read(at: tuple[str, str], filled: str, g
 
 
 def test_groups_in_zookeeper_are_read_and_set(
-    at: tuple[str, str], broker: BrokerProcess, zookeeper: str, filled: str, group: str
+    at: tuple[str, str], broker: Kafka, zookeeper: str, filled: str, group: str
 ) -> None:
     """The early generation's groups: their own place, the same commands."""
     there = ("--zookeeper", f"{zookeeper}/session")

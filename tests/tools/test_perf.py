@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, output_of
+from tests.support.kafka import Kafka
+
+pytestmark = pytest.mark.usefixtures("made_topic")
 
 
 @pytest.fixture
-def at(broker: BrokerProcess) -> tuple[str, str]:
+def at(broker: Kafka) -> tuple[str, str]:
     return ("--bootstrap-server", broker.bootstrap)
 
 

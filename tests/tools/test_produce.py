@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, output_of
+from tests.support.kafka import Kafka
 
 
 @pytest.fixture
-def at(broker: BrokerProcess) -> tuple[str, str]:
+def at(broker: Kafka) -> tuple[str, str]:
     return ("--bootstrap-server", broker.bootstrap)
 
 
-def read_all(broker: BrokerProcess, topic: str, partition: int = 0) -> list[Any]:
+def read_all(broker: Kafka, topic: str, partition: int = 0) -> list[Any]:
     consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest")
     try:
         tp = TopicPartition(topic, partition)
@@ -31,15 +31,17 @@ def read_all(broker: BrokerProcess, topic: str, partition: int = 0) -> list[Any]
         consumer.close()
 
 
+@pytest.mark.usefixtures("made_topic")
 @pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
-def test_lines_become_records_in_order(broker: BrokerProcess, at: tuple[str, str], topic: str, codec: str) -> None:
+def test_lines_become_records_in_order(broker: Kafka, at: tuple[str, str], topic: str, codec: str) -> None:
     lines = [f"line {number} äöü" for number in range(1000)]
     run = output_of if codec == "none" else answer_of
     run("produce", "--topic", topic, "-z", codec, *at, stdin="\n".join(lines).encode())
     assert [message.value.decode() for message in read_all(broker, topic)] == lines
 
 
-def test_keys_and_headers_are_split_off(broker: BrokerProcess, at: tuple[str, str], topic: str) -> None:
+@pytest.mark.usefixtures("made_topic")
+def test_keys_and_headers_are_split_off(broker: Kafka, at: tuple[str, str], topic: str) -> None:
     properties = ("parse.key=true", "key.separator=:", "parse.headers=true", "null.marker=NULL")
     given = [argument for text in properties for argument in ("--property", text)]
     answer_of("produce", "--topic", topic, *given, *at, stdin=b"a:1\tk:v\nNULL\tgone:NULL\n")
@@ -48,23 +50,26 @@ def test_keys_and_headers_are_split_off(broker: BrokerProcess, at: tuple[str, st
     assert (second.key, second.value, list(second.headers)) == (b"gone", None, [])
 
 
-def test_sync_and_acks_settings_store_the_lines(broker: BrokerProcess, at: tuple[str, str], topic: str) -> None:
+@pytest.mark.usefixtures("made_topic")
+def test_sync_and_acks_settings_store_the_lines(broker: Kafka, at: tuple[str, str], topic: str) -> None:
     answer_of("produce", "--topic", topic, "--sync", "--acks", "1", *at, stdin=b"one\ntwo\n")
     answer_of("produce", "--topic", topic, "--batch-size", "100", "--timeout", "0", *at, stdin=b"three\n")
     assert [message.value for message in read_all(broker, topic)] == [b"one", b"two", b"three"]
 
 
-def test_a_partition_can_be_chosen(broker: BrokerProcess, at: tuple[str, str], topic: str) -> None:
+def test_a_partition_can_be_chosen(broker: Kafka, at: tuple[str, str], topic: str) -> None:
     answer_of("topics", "create", "--topic", topic, "--partitions", "2", *at)
     answer_of("produce", "--topic", topic, "--partition", "1", *at, stdin=b"v\n")
     assert [message.value for message in read_all(broker, topic, 1)] == [b"v"]
     assert read_all(broker, topic, 0) == []
 
 
+@pytest.mark.usefixtures("made_topic")
 def test_the_shipped_configuration_is_taken(at: tuple[str, str], topic: str) -> None:
     answer_of("produce", "--topic", topic, "--config", "conf/producer.properties", *at, stdin=b"v\n")
 
 
+@pytest.mark.usefixtures("made_topic")
 @pytest.mark.parametrize(
     ("arguments", "stdin", "complaint"),
     [
@@ -103,6 +108,7 @@ def test_the_brokers_reason_is_told(at: tuple[str, str], topic: str) -> None:
     assert "key" in error.partition("INVALID_RECORD (87)")[2]
 
 
+@pytest.mark.usefixtures("made_topic")
 def test_lines_are_sent_in_transactions(at: tuple[str, str], topic: str, group: str) -> None:
     given = ("--transactional-id", group)
     answer_of("produce", "--topic", topic, *given, "--transaction-size", "2", *at, stdin=b"a\nb\nc\n")
@@ -111,6 +117,7 @@ def test_lines_are_sent_in_transactions(at: tuple[str, str], topic: str, group: 
     assert "--transaction-size needs --transactional-id" in error
 
 
+@pytest.mark.usefixtures("made_topic")
 def test_a_line_that_cannot_be_read_aborts_the_transaction(at: tuple[str, str], topic: str, group: str) -> None:
     given = ("--transactional-id", group, "--property", "parse.key=true", "--property", "key.separator=:")
     answer_of("produce", "--topic", topic, *given, *at, stdin=b"k:good\n")
@@ -118,6 +125,7 @@ def test_a_line_that_cannot_be_read_aborts_the_transaction(at: tuple[str, str], 
     assert committed(at, topic) == ["good"]
 
 
+@pytest.mark.usefixtures("made_topic")
 def test_it_tells_as_json_where_records_went(at: tuple[str, str], topic: str) -> None:
     lines = answer_of("produce", "--topic", topic, "--json", *at, stdin=b"a\nb\n").splitlines()
     told = [json.loads(line) for line in lines]

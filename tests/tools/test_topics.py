@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, output_of
+from tests.support.kafka import Kafka, await_topics
+from tests.support.waiting import eventually
 
 
 @pytest.fixture
-def at(broker: BrokerProcess) -> tuple[str, str]:
+def at(broker: Kafka) -> tuple[str, str]:
     return ("--bootstrap-server", broker.bootstrap)
 
 
@@ -26,23 +27,34 @@ def test_a_topic_is_created_described_altered_and_deleted(at: tuple[str, str], t
     configs = ("--config", "retention.ms=3600000", "--config", "segment.bytes=1048576")
     created = output_of("topics", "create", "--topic", topic, "--partitions", "3", *configs, *at)
     assert created == f"Created topic {topic}.\n"
+    await_topics(at[1], topic, partitions=3)
     assert topic in answer_of("topics", "list", *at).splitlines()
 
     described = describe(at, topic)
-    assert described["configs"] == {"retention.ms": "3600000", "segment.bytes": "1048576"}
-    assert described["partitions"][2] == {"partition": 2, "leader": 0, "replicas": [0], "isr": [0]}
+    wanted = {"retention.ms": "3600000", "segment.bytes": "1048576"}
+    assert wanted.items() <= described["configs"].items(), "a cluster may set some for all topics"
+    last = described["partitions"][2]
+    assert last["partition"] == 2
+    assert last["leader"] in last["isr"]
+    assert sorted(last["isr"]) == sorted(last["replicas"])
     text = output_of("topics", "describe", "--topic", topic, *at).splitlines()
-    assert "PartitionCount: 3\tReplicationFactor: 1\tConfigs: retention.ms=3600000,segment.bytes=1048576" in text[0]
-    assert text[1] == f"\tTopic: {topic}\tPartition: 0\tLeader: 0\tReplicas: 0\tIsr: 0"
+    assert f"PartitionCount: 3\tReplicationFactor: {len(last['replicas'])}\tConfigs: " in text[0]
+    assert "retention.ms=3600000" in text[0]
+    first = described["partitions"][0]
+    replicas, isr = (",".join(map(str, first[what])) for what in ("replicas", "isr"))
+    assert text[1] == f"\tTopic: {topic}\tPartition: 0\tLeader: {first['leader']}\tReplicas: {replicas}\tIsr: {isr}"
     assert len(text) == 4
 
     change = ("--partitions", "5", "--config", "retention.ms=60000", "--delete-config", "segment.bytes")
     answer_of("topics", "alter", "--topic", topic, *change, *at)
+    await_topics(at[1], topic, partitions=5)
+    eventually(lambda: describe(at, topic)["configs"].get("retention.ms") == "60000")
     described = describe(at, topic)
-    assert (described["partitionCount"], described["configs"]) == (5, {"retention.ms": "60000"})
+    assert described["partitionCount"] == 5
+    assert "segment.bytes" not in described["configs"]
 
     assert answer_of("topics", "delete", "--topic", topic, *at) == f"Deleted topic {topic}.\n"
-    assert topic not in json.loads(output_of("topics", "list", "--json", *at))
+    eventually(lambda: topic not in json.loads(output_of("topics", "list", "--json", *at)))
 
 
 def test_if_not_exists_and_if_exists_take_things_as_they_are(at: tuple[str, str], topic: str) -> None:
@@ -65,9 +77,9 @@ def test_without_them_it_is_an_error(at: tuple[str, str], topic: str) -> None:
     ("arguments", "complaint"),
     [
         (["create", "--topic", "bad name"], "INVALID_TOPIC_EXCEPTION"),
-        (["create", "--topic", "t-bad-config", "--config", "retention.mss=1"], "did you mean 'retention.ms'"),
-        (["create", "--topic", "t-bad-value", "--config", "retention.ms=soon"], "retention.ms=soon"),
-        (["create", "--topic", "t-replicas", "--replication-factor", "3"], "INVALID_REPLICATION_FACTOR"),
+        (["create", "--topic", "t-bad-config", "--config", "retention.mss=1"], "retention.mss"),
+        (["create", "--topic", "t-bad-value", "--config", "retention.ms=soon"], "retention.ms"),
+        (["create", "--topic", "t-replicas", "--replication-factor", "99"], "INVALID_REPLICATION_FACTOR"),
         (["list", "--command-config", "no-such-file"], "cannot read no-such-file"),
     ],
 )
@@ -103,7 +115,7 @@ def test_the_oldest_records_are_deleted(at: tuple[str, str], topic: str) -> None
     )
 
 
-def test_the_environment_names_the_broker(broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_names_the_broker(broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYKAFKA_BOOTSTRAP_SERVER", broker.bootstrap)
     assert answer_of("topics", "create", "--topic", topic) == f"Created topic {topic}.\n"
 

@@ -11,17 +11,17 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.producer import Producer
-from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, output_of
+from tests.support.kafka import Kafka
 
 
 @pytest.fixture
-def at(broker: BrokerProcess) -> tuple[str, str]:
+def at(broker: Kafka) -> tuple[str, str]:
     return ("--bootstrap-server", broker.bootstrap)
 
 
 @pytest.fixture
-def transactional_id(broker: BrokerProcess, topic: str, group: str) -> Iterator[str]:
+def transactional_id(broker: Kafka, topic: str, group: str) -> Iterator[str]:
     """One with an open transaction of a record in `topic`."""
     with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap, {"transactional.id": group}) as producer:
         Admin(cluster).create_topic(topic)

@@ -10,15 +10,16 @@ import sys
 import pytest
 
 from broker.tools.main import main
-from tests.support.broker_process import BrokerProcess
 from tests.support.console import error_of
+from tests.support.kafka import Kafka
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(params=["broker", "zookeeper"])
-def at(request: pytest.FixtureRequest, broker: BrokerProcess) -> tuple[str, str]:
+def at(request: pytest.FixtureRequest, broker: Kafka) -> tuple[str, str]:
     if request.param == "broker":
         return ("--bootstrap-server", broker.bootstrap)
-    return ("--zookeeper", broker.zookeeper)
+    return ("--zookeeper", request.getfixturevalue("own_broker").zookeeper)
 
 
 def output_of(*arguments: str, stdin: bytes = b"") -> str:
@@ -43,6 +44,7 @@ def test_a_user_is_created_listed_changed_and_deleted(at: tuple[str, str], group
     named = ("--user", group)
     created = output_of("users", "create", *named, "--password-stdin", *at, stdin=b"s3cret\n")
     assert created == f"Created user {group} (SCRAM-SHA-256, SCRAM-SHA-512).\n"
+    eventually(lambda: group in users(at))
     assert users(at)[group] == {"SCRAM-SHA-256": {"iterations": 4096}, "SCRAM-SHA-512": {"iterations": 4096}}
     again = error_of("users", "create", *named, "--password-stdin", *at, stdin=b"s3cret\n")
     assert f"there is a user {group} already" in again
@@ -50,13 +52,13 @@ def test_a_user_is_created_listed_changed_and_deleted(at: tuple[str, str], group
     change = ("--mechanism", "scram-sha-512", "--iterations", "8192")
     output_of("users", "password", *named, *change, "--password-stdin", *at, stdin=b"s3cret\n")
     line = f"{group}\tSCRAM-SHA-256=[iterations=4096],SCRAM-SHA-512=[iterations=8192]"
-    assert line in output_of("users", "list", *at).splitlines()
+    eventually(lambda: line in output_of("users", "list", *at).splitlines())
 
     output_of("users", "delete", *named, "--mechanism", "SCRAM-SHA-256", *at)
-    assert list(users(at)[group]) == ["SCRAM-SHA-512"]
+    eventually(lambda: list(users(at)[group]) == ["SCRAM-SHA-512"])
     assert "no credential for SCRAM-SHA-256" in error_of("users", "delete", *named, "--mechanism", "SCRAM-SHA-256", *at)
     assert output_of("users", "delete", *named, *at) == f"Deleted user {group} (SCRAM-SHA-512).\n"
-    assert group not in users(at)
+    eventually(lambda: group not in users(at))
 
 
 def test_what_is_wrong_is_said(at: tuple[str, str]) -> None:
@@ -67,6 +69,6 @@ def test_what_is_wrong_is_said(at: tuple[str, str]) -> None:
     assert "use SCRAM-SHA-256 or SCRAM-SHA-512" in wrong
 
 
-def test_broker_and_zookeeper_are_one_or_the_other(broker: BrokerProcess) -> None:
-    both = ("--zookeeper", broker.zookeeper, "--bootstrap-server", broker.bootstrap)
+def test_broker_and_zookeeper_are_one_or_the_other() -> None:
+    both = ("--zookeeper", "127.0.0.1:1", "--bootstrap-server", "127.0.0.1:1")
     assert "--zookeeper goes without a broker" in error_of("users", "list", *both)

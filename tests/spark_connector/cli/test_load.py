@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.dataset
 import pytest
 
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 from tests.support.topic_data import TopicData
 
@@ -29,7 +29,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
+def data(broker: Kafka, topic: str) -> TopicData:
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(1200)
     return data

@@ -9,16 +9,16 @@ import pytest
 
 from spark_connector.loads.planner import open_site
 from spark_connector.loads.record import LoadRecord
-from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, pykafka
 from tests.support.crashing import Crash
+from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads
 from tests.support.table_harness import TableWorld, delta_world, sqlite_world
 from tests.support.topic_data import TopicData
 
 
 @pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
+def data(broker: Kafka, topic: str) -> TopicData:
     return TopicData(broker.bootstrap, topic, partitions=2)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import command, error_of
+from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 from tests.support.topic_data import TopicData
 from tests.support.waiting import eventually
@@ -114,7 +115,7 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, words: list[str], message: st
     assert message in error_of("load", *target, *words)
 
 
-def test_a_topic_that_does_not_exist_ends_the_service_with_status_1(tmp_path: Path, broker: BrokerProcess) -> None:
+def test_a_topic_that_does_not_exist_ends_the_service_with_status_1(tmp_path: Path, broker: Kafka) -> None:
     with Service(tmp_path, broker.bootstrap, "no-such-topic-anywhere") as service:
         assert service.process.wait(60) == 1
     assert "no-such-topic-anywhere" in service.errors.splitlines()[-1]
@@ -123,7 +124,7 @@ def test_a_topic_that_does_not_exist_ends_the_service_with_status_1(tmp_path: Pa
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_service_loads_what_comes_until_it_is_told_to_stop(tmp_path: Path, broker: BrokerProcess, topic: str) -> None:
+def test_a_service_loads_what_comes_until_it_is_told_to_stop(tmp_path: Path, broker: Kafka, topic: str) -> None:
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(1000)
     with Service(tmp_path, broker.bootstrap, topic, "--json", "--history-keep", "2") as service:

@@ -14,7 +14,7 @@ from spark_connector.errors import ConnectorError
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 
 # Format: its options, a good value, what that becomes, a bad value.
@@ -39,7 +39,7 @@ def of(column: str, name: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def made(broker: BrokerProcess, topic: str) -> Topic:
+def made(broker: Kafka, topic: str) -> Topic:
     return Topic(broker.bootstrap, topic, 2)
 
 

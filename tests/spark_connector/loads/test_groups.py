@@ -17,13 +17,14 @@ from spark_connector.loads.upkeep import history, prune, recover, rewind
 from spark_connector.loads.verify import verify
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of
+from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads
 from tests.support.table_harness import TableWorld, delta_world, sqlite_world
 from tests.support.topic_data import TopicData
 
 
 @pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
+def data(broker: Kafka, topic: str) -> TopicData:
     data = TopicData(broker.bootstrap, topic, partitions=1)
     data.produce(10)
     return data

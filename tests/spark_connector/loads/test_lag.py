@@ -11,10 +11,11 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.lag import LoadLag
 from spark_connector.options.read_options import Mode, parse_options
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 
 
-def test_what_is_there_and_not_loaded_is_counted(broker: BrokerProcess, topic: str) -> None:
+def test_what_is_there_and_not_loaded_is_counted(broker: Kafka, topic: str) -> None:
     data = Topic(broker.bootstrap, topic, 2)
     data.number(10)
     options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}

@@ -19,7 +19,7 @@ from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.upkeep import rewind
 from spark_connector.loads.verify import verify
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads
 from tests.support.topic_data import TopicData
 from tests.support.topics import Topic
@@ -28,14 +28,14 @@ LENIENT = {"failOnDataLoss": "false"}
 
 
 @pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
+def data(broker: Kafka, topic: str) -> TopicData:
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(20)
     return data
 
 
 @pytest.fixture
-def admin(broker: BrokerProcess) -> Iterator[Admin]:
+def admin(broker: Kafka) -> Iterator[Admin]:
     with contextlib.closing(Cluster(broker.bootstrap, create_topics=False)) as cluster:
         yield Admin(cluster)
 
@@ -147,7 +147,7 @@ def test_a_load_of_before_there_were_ids_is_gone_on_from(data: TopicData, tmp_pa
 @pytest.mark.parametrize("options", [{}, {"startingOffsetsByTimestampStrategy": "latest"}], ids=["error", "latest"])
 @pytest.mark.parametrize("shape", ["for all", "by partition"])
 def test_a_partition_that_comes_later_has_no_record_that_is_young_enough_yet(
-    broker: BrokerProcess, topic: str, tmp_path: Path, options: dict[str, str], shape: str
+    broker: Kafka, topic: str, tmp_path: Path, options: dict[str, str], shape: str
 ) -> None:
     noon = 1_900_000_000_000
     records = Topic(broker.bootstrap, topic, message_timestamp_after_max_ms="9223372036854775807")

@@ -15,14 +15,14 @@ from spark_connector.loads.log import FilesLoadLog
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.upkeep import rewind
 from spark_connector.offset_store.base import OffsetConflict
-from tests.support.broker_process import BrokerProcess
 from tests.support.crashing import Crash
+from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads
 from tests.support.topic_data import TopicData
 
 
 @pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
+def data(broker: Kafka, topic: str) -> TopicData:
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(20)
     return data

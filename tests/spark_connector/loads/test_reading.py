@@ -14,7 +14,7 @@ from spark_connector.loads.reading import describe_changes, reading_of
 from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.upkeep import history, rewind
 from spark_connector.loads.verify import verify
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads
 from tests.support.table_harness import TableWorld, delta_world, sqlite_world
 from tests.support.topic_data import TopicData, transact
@@ -23,7 +23,7 @@ UNCOMMITTED = {"kafka.isolation.level": "read_uncommitted"}
 
 
 @pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
+def data(broker: Kafka, topic: str) -> TopicData:
     data = TopicData(broker.bootstrap, topic, partitions=1)
     data.produce(10)
     return data

@@ -23,7 +23,7 @@ from spark_connector.loads.upkeep import history, prune, rewind
 from spark_connector.loads.verify import LoadCheck, Verification, verify
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
 from spark_connector.storage import open_storage
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads
 from tests.support.topic_data import TopicData, transact
 from tests.support.topics import Topic
@@ -37,7 +37,7 @@ def administration(bootstrap: str) -> Iterator[Admin]:
 
 
 @pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
+def data(broker: Kafka, topic: str) -> TopicData:
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(400)
     return data
@@ -193,7 +193,7 @@ def test_a_topic_that_is_gone_is_unverifiable(loads: PlainLoads) -> None:
     assert {load.verdict for load in found.loads} == {"unverifiable"}
 
 
-def test_transactions_and_their_markers_are_no_rows(broker: BrokerProcess, topic: str, tmp_path: Path) -> None:
+def test_transactions_and_their_markers_are_no_rows(broker: Kafka, topic: str, tmp_path: Path) -> None:
     TopicData(broker.bootstrap, topic, partitions=1)
     transact(broker.bootstrap, topic, "commit", "abort", "commit")
     sound = PlainLoads(broker.bootstrap, topic, tmp_path / "committed")
@@ -262,9 +262,7 @@ def test_the_options_of_a_load_may_be_given_as_they_are(loads: PlainLoads, optio
     assert verify(loads.target, loads.bootstrap, options=options).ok
 
 
-def test_malformed_records_that_a_load_has_dropped_are_not_missing(
-    broker: BrokerProcess, topic: str, tmp_path: Path
-) -> None:
+def test_malformed_records_that_a_load_has_dropped_are_not_missing(broker: Kafka, topic: str, tmp_path: Path) -> None:
     records = Topic(broker.bootstrap, topic)
     records.produce([b'{"a":1}', b"no JSON", b'{"a":2}', b"nor this"])
     options = {"valueFormat": "json", "valueSchema": "a INT", "mode": "DROPMALFORMED"}

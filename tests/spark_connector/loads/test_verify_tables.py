@@ -21,8 +21,8 @@ from spark_connector.loads.destination import Destination
 from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.upkeep import prune, rewind
 from spark_connector.loads.verify import LoadCheck, Verification, verify
-from tests.support.broker_process import BrokerProcess
 from tests.support.deletion_vectors import delete_rows
+from tests.support.kafka import Kafka
 from tests.support.table_harness import (
     SCHEMA,
     DatabaseWorld,
@@ -36,7 +36,7 @@ from tests.support.topic_data import TopicData
 
 
 @pytest.fixture
-def data(broker: BrokerProcess, topic: str) -> TopicData:
+def data(broker: Kafka, topic: str) -> TopicData:
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(20)
     return data

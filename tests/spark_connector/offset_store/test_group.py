@@ -9,12 +9,12 @@ from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_connector.offset_store.base import OffsetConflict, OffsetStore, open_store
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.offset_store_contract import A0, A1, OffsetStoreContract
 
 
 @pytest.fixture
-def store(broker: BrokerProcess) -> Iterator[OffsetStore]:
+def store(broker: Kafka) -> Iterator[OffsetStore]:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     missing = {"a", "b"} - admin.list_topics(timeout=10).topics.keys()
     for created in admin.create_topics([NewTopic(topic, 2, 1) for topic in missing]).values() if missing else ():
@@ -28,7 +28,7 @@ class TestContract(OffsetStoreContract):
     pass
 
 
-def test_ordinary_clients_see_the_offsets(store: OffsetStore, broker: BrokerProcess, group: str) -> None:
+def test_ordinary_clients_see_the_offsets(store: OffsetStore, broker: Kafka, group: str) -> None:
     store.commit(group, {A0: 7, A1: 9})
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     asked = admin.list_consumer_group_offsets([ConsumerGroupTopicPartitions(group)])

@@ -9,11 +9,11 @@ import pytest
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.progress.record_sizes import RecordSizes
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 
 
-def test_the_average_is_what_the_log_takes_per_offset(broker: BrokerProcess, topic: str) -> None:
+def test_the_average_is_what_the_log_takes_per_offset(broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic, 3)
     made.produce([b"x" * 1000] * 50, 0)
     made.produce([b"x" * 10] * 50, 1)

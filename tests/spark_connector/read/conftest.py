@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from tests.support import stream_calls
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.stream_calls import Reader, ReaderOf
 from tests.support.topics import Topic
 
 
 @pytest.fixture
-def numbers(broker: BrokerProcess, topic: str) -> Topic:
+def numbers(broker: Kafka, topic: str) -> Topic:
     """A topic of two partitions with ten and five records."""
     made = Topic(broker.bootstrap, topic, 2)
     made.number(10, 0)
@@ -20,7 +20,7 @@ def numbers(broker: BrokerProcess, topic: str) -> Topic:
 
 
 @pytest.fixture
-def reader_of(broker: BrokerProcess, request: pytest.FixtureRequest) -> ReaderOf:
+def reader_of(broker: Kafka, request: pytest.FixtureRequest) -> ReaderOf:
     """`reader_of(topic, **options)`: a stream reader that starts at earliest unless told otherwise."""
 
     def make(topic: Topic | None = None, **options: str) -> Reader:

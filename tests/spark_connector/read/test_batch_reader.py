@@ -19,7 +19,7 @@ from spark_connector.errors import ConnectorError
 from spark_connector.offset_store.base import open_store
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.batch_reader import KafkaBatchReader
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.metadata_requests import record_metadata_requests
 from tests.support.topics import Topic
 
@@ -31,7 +31,7 @@ Plan = list[tuple[int, int, int]]
 
 
 @pytest.fixture
-def timed(broker: BrokerProcess, topic: str) -> Topic:
+def timed(broker: Kafka, topic: str) -> Topic:
     """Two partitions with a record a minute: ten from noon on, and five."""
     made = Topic(broker.bootstrap, topic, 2)
     for partition, count in ((0, 10), (1, 5)):
@@ -239,7 +239,7 @@ def test_timestamps_narrow_the_start_and_are_exact_though_they_run_backwards(tim
     assert plan(timed, startingOffsets=start, **window) == [(0, 5, 10), (1, 2, 8)], "never before the start"
 
 
-def test_keys_and_headers_are_filtered_and_need_not_be_asked_for(broker: BrokerProcess, topic: str) -> None:
+def test_keys_and_headers_are_filtered_and_need_not_be_asked_for(broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic)
     made.produce([b"1"], key=b"user-1", headers=[("type", b"click"), ("x", None)])
     made.produce([b"2"], key=b"user-2")
@@ -253,7 +253,7 @@ def test_keys_and_headers_are_filtered_and_need_not_be_asked_for(broker: BrokerP
 
 
 def test_all_topics_of_a_plan_are_asked_about_at_once(
-    broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+    broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = [Topic(broker.bootstrap, f"{topic}-{number}", 1) for number in range(4)]
     for one in made:

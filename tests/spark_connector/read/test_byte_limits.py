@@ -18,7 +18,7 @@ from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.read.planning import limit_bytes, limit_offsets
 from spark_connector.read.record_bytes import RecordBytes
-from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.spark_versions import since_spark
 from tests.support.stream_calls import (
     ALL,
@@ -98,7 +98,7 @@ def batches(reader: Reader) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("told", [True, False])
 def test_batches_have_about_the_bytes_asked_for(
-    reader_of: ReaderOf, broker: BrokerProcess, topic: str, told: bool, monkeypatch: pytest.MonkeyPatch
+    reader_of: ReaderOf, broker: Kafka, topic: str, told: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Records of 0 to 2000 bytes, 300 a batch: less than a tenth off by the log's size, than a quarter by samples."""
     if not told:
@@ -118,9 +118,7 @@ def not_authorized(*_: object, **__: object) -> list[object]:
     raise BrokerError(ErrorCode.cluster_authorization_failed, "describing the directories of broker 0")
 
 
-def test_sizes_that_drift_are_off_by_as_much_and_nothing_stalls(
-    reader_of: ReaderOf, broker: BrokerProcess, topic: str
-) -> None:
+def test_sizes_that_drift_are_off_by_as_much_and_nothing_stalls(reader_of: ReaderOf, broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic)
     fill(made, [10] * 1000)
     fill(made, [5000] * 1000)
@@ -129,7 +127,7 @@ def test_sizes_that_drift_are_off_by_as_much_and_nothing_stalls(
     assert max(size for _, size in found) <= 2.1 * (500 << 10), "the average is half of the larger size"
 
 
-def test_a_record_larger_than_the_cap_is_read_alone(reader_of: ReaderOf, broker: BrokerProcess, topic: str) -> None:
+def test_a_record_larger_than_the_cap_is_read_alone(reader_of: ReaderOf, broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic, 2)
     fill(made, [900] * 5, 0)
     fill(made, [900] * 5, 1)
@@ -137,7 +135,7 @@ def test_a_record_larger_than_the_cap_is_read_alone(reader_of: ReaderOf, broker:
 
 
 @since_spark("4.2", "admission control")
-def test_bytes_and_offsets_are_capped_together(reader_of: ReaderOf, broker: BrokerProcess, topic: str) -> None:
+def test_bytes_and_offsets_are_capped_together(reader_of: ReaderOf, broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic)
     fill(made, [1000] * 100)
     few = reader_of(made, maxBytesPerTrigger="1m", maxOffsetsPerTrigger="7")
@@ -151,7 +149,7 @@ def test_bytes_and_offsets_are_capped_together(reader_of: ReaderOf, broker: Brok
     assert planned(alone, start, alone.latestOffset(start, ALL)) == [(0, 0, 100)], "Trigger.Once takes all"
 
 
-def test_tasks_are_cut_by_bytes_in_batch_and_stream(reader_of: ReaderOf, broker: BrokerProcess, topic: str) -> None:
+def test_tasks_are_cut_by_bytes_in_batch_and_stream(reader_of: ReaderOf, broker: Kafka, topic: str) -> None:
     made = Topic(broker.bootstrap, topic, 2)
     fill(made, [1000] * 100, 0)
     fill(made, [10] * 100, 1)
@@ -169,7 +167,7 @@ class TestEstimates:
     """RecordBytes by itself."""
 
     def test_brokers_are_asked_once_a_minute_and_at_once_for_a_new_topic(
-        self, broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+        self, broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: list[list[str]] = []
         ask = Admin.describe_log_dirs
@@ -200,7 +198,7 @@ class TestEstimates:
         cluster.close()
 
     def test_only_the_longest_backlogs_are_sampled_and_stand_for_the_rest(
-        self, broker: BrokerProcess, topic: str, monkeypatch: pytest.MonkeyPatch
+        self, broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(Admin, "describe_log_dirs", not_authorized)
         made = Topic(broker.bootstrap, topic, 20)
@@ -213,7 +211,7 @@ class TestEstimates:
         assert all(300 < size < 380 for size in found.values())
         cluster.close()
 
-    def test_what_is_gone_is_taken_for_something(self, broker: BrokerProcess, topic: str) -> None:
+    def test_what_is_gone_is_taken_for_something(self, broker: Kafka, topic: str) -> None:
         cluster = Cluster(broker.bootstrap, create_topics=False)
         gone = TopicPartition(topic, 0)
         with pytest.raises(UnknownTopic):

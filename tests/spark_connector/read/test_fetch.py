@@ -27,6 +27,7 @@ from spark_connector.read.arrow import MAX_ROWS, BatchMaker
 from spark_connector.read.fetch import decode_fetched, read_range
 from spark_connector.read.planning import OffsetRange
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka
 from tests.support.record_batches import Row, build, follow
 from tests.support.sample_records import AWKWARD, CODECS
 from tests.support.source_tree import ROOT
@@ -51,7 +52,7 @@ def numbers(*runs: range) -> list[bytes]:
 
 
 @pytest.fixture
-def ten(broker: BrokerProcess, topic: str) -> Topic:
+def ten(broker: Kafka, topic: str) -> Topic:
     """Ten numbered records in one partition."""
     made = Topic(broker.bootstrap, topic)
     made.number(10)
@@ -76,7 +77,7 @@ def test_a_task_does_not_wait_for_pandas(ten: Topic) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_every_codec_and_every_awkward_record(broker: BrokerProcess, topic: str, codec: str) -> None:
+def test_every_codec_and_every_awkward_record(broker: Kafka, topic: str, codec: str) -> None:
     made = Topic(broker.bootstrap, topic)
     for sample in AWKWARD:
         made.produce([sample.value], key=sample.key, headers=sample.headers, codec=codec, timestamp=1_700_000_000_000)
@@ -103,7 +104,7 @@ def test_only_the_columns_asked_for_come(ten: Topic) -> None:
     ]
 
 
-def test_a_long_range_comes_whole_in_moderate_batches(broker: BrokerProcess, topic: str) -> None:
+def test_a_long_range_comes_whole_in_moderate_batches(broker: Kafka, topic: str) -> None:
     made, count = Topic(broker.bootstrap, topic), 60_000
     made.produce((b"%08d" % number * 20 for number in range(count)), codec="lz4")
     planned = OffsetRange(TopicPartition(topic, 0), 0, count)

@@ -17,8 +17,8 @@ from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
 from spark_connector.write.commit import commit_batch
 from spark_connector.write.names import SinkNames
 from spark_connector.write.plan import WritePlan, plan_write
-from tests.support.broker_process import BrokerProcess
 from tests.support.committed_records import committed_values
+from tests.support.kafka import Kafka
 from tests.support.topics import Topic
 
 
@@ -96,7 +96,7 @@ def standing(query: Query, report: TaskReport) -> str:
 
 
 @pytest.fixture
-def query(broker: BrokerProcess, topic: str) -> Iterator[Query]:
+def query(broker: Kafka, topic: str) -> Iterator[Query]:
     yield Query(broker.bootstrap, topic)
     plan._plans.clear()
     worker_clients().close()

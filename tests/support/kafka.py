@@ -1,0 +1,82 @@
+"""The cluster that tests marked `kafka` meet: whichever Kafka `PYKAFKA_TEST_KAFKA` names, else a broker of our own.
+
+Such a test has nothing but an address, so what it proves of our broker is proved of any Kafka in the same words.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from dataclasses import dataclass
+from typing import Protocol
+
+from confluent_kafka.admin import AdminClient
+
+from broker.client.cluster import Cluster
+from broker.protocol.api_keys import ApiKey
+from tests.support.waiting import eventually
+
+VARIABLE = "PYKAFKA_TEST_KAFKA"
+
+# In every name that a test of this run uses, so that runs do not meet and a cluster that stays can be tidied.
+RUN = secrets.token_hex(3)
+
+
+class Kafka(Protocol):
+    """What a client knows of a cluster."""
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port[,host:port…]`."""
+
+
+@dataclass(frozen=True)
+class ExternalKafka:
+    """A cluster that somebody else started and keeps."""
+
+    bootstrap: str
+
+
+def external_kafka() -> ExternalKafka | None:
+    """The cluster that the environment names."""
+    bootstrap = os.environ.get(VARIABLE)
+    return ExternalKafka(bootstrap) if bootstrap else None
+
+
+def tidy(kafka: Kafka) -> None:
+    """Delete the topics and groups that this run made there."""
+    admin = AdminClient({"bootstrap.servers": kafka.bootstrap})
+    groups = [group.group_id for group in admin.list_consumer_groups().result(30).valid if RUN in group.group_id]
+    for future in admin.delete_consumer_groups(groups).values() if groups else ():
+        future.exception(30)  # a member that was killed may still be counted as one
+    topics = [topic for topic in admin.list_topics(timeout=30).topics if RUN in topic]
+    for future in admin.delete_topics(topics).values() if topics else ():
+        future.exception(30)
+
+
+def await_topics(bootstrap: str, *topics: str, partitions: int = 1) -> None:
+    """Return when every broker knows the topics with so many partitions and a leader for each.
+
+    A cluster answers CreateTopics before all its brokers have heard of the topic.
+    """
+    wanted = {"topics": [{"name": topic} for topic in topics], "allow_auto_topic_creation": False}
+
+    def known() -> bool:
+        with Cluster(bootstrap) as cluster:
+            for node in cluster.brokers():
+                answer = cluster.connection(node).request(ApiKey.METADATA, wanted)
+                if any(
+                    topic.error_code or len([one for one in topic.partitions if not one.error_code]) < partitions
+                    for topic in answer.topics
+                ):
+                    return False
+        return True
+
+    if external_kafka() is not None:
+        eventually(known)
+
+
+def broker_ids(bootstrap: str) -> list[int]:
+    """The ids of the cluster's brokers, in order."""
+    with Cluster(bootstrap) as cluster:
+        return sorted(node.id for node in cluster.brokers())
