@@ -14,12 +14,50 @@ from broker.durable_files import write_atomically
 from broker.errors import ConfigError
 from broker.settings import read_properties_file
 
-__all__ = ["check_meta_properties"]
+__all__ = ["check_meta_properties", "refuse_foreign", "stored_broker_id"]
 
 logger = logging.getLogger(__name__)
 
 FILE_NAME = "meta.properties"
 _OWNER_KEYS = {"broker.id", "node.id", "cluster.id"}
+
+
+def refuse_foreign(directories: Sequence[Path], own_zookeeper: Path | None) -> None:
+    """Raise ConfigError for a directory of an Apache Kafka, before anything but the lock is written there.
+
+    `own_zookeeper`: where the ZooKeeper keeps its data that the broker is going to start, None for one that runs
+    already and can tell its cluster (check_meta_properties).
+    """
+    for directory in directories:
+        stored = _stored(directory)
+        if "node.id" in stored and "broker.id" not in stored:
+            raise ConfigError(
+                f"log.dirs: {directory} is of an Apache Kafka in KRaft mode (node.id={stored['node.id']}, cluster "
+                f"{stored.get('cluster.id')}), whose topics pykafka cannot know, for they are not in a ZooKeeper; set "
+                "log.dirs to another directory, and copy the records with a consumer and a producer"
+            )
+        if own_zookeeper is not None and "cluster.id" in stored and not own_zookeeper.exists():
+            raise ConfigError(
+                f"log.dirs: {directory} belongs to cluster {stored['cluster.id']}, whose ZooKeeper is not in "
+                f"{own_zookeeper}; set zookeeper.connect to the ZooKeeper of that cluster, or log.dirs to another "
+                "directory"
+            )
+
+
+def stored_broker_id(directories: Sequence[Path]) -> int | None:
+    """The id that the directories have been claimed for; None for new ones. What is claimed for others comes out
+    later (check_meta_properties)."""
+    ids = (stored["broker.id"] for directory in directories if "broker.id" in (stored := _stored(directory)))
+    return next((int(text) for text in ids if text.isdecimal()), None)
+
+
+def _stored(directory: Path) -> dict[str, str]:
+    """Empty for none, and for one that cannot be read."""
+    path = directory / FILE_NAME
+    try:
+        return read_properties_file(path) if path.exists() else {}
+    except ConfigError:
+        return {}
 
 
 def check_meta_properties(
@@ -61,6 +99,7 @@ def _check(directory: Path, stored: dict[str, str], broker_id: int, cluster_id: 
         )
     if stored.get("cluster.id") != cluster_id:
         raise ConfigError(
-            f"log.dirs: {directory} belongs to cluster {stored.get('cluster.id')}, and the ZooKeeper of "
-            f"zookeeper.connect to cluster {cluster_id}; set either to the one that fits the other"
+            f"log.dirs: {directory} belongs to cluster {stored.get('cluster.id')}, and the broker's ZooKeeper to "
+            f"cluster {cluster_id}; set zookeeper.connect to that of the former, or log.dirs to a directory of "
+            "the latter"
         )

@@ -8,6 +8,7 @@ the mark of a clean shutdown.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -37,7 +38,7 @@ from broker.config.listener import Listener, advertised_listeners
 from broker.coordinator.coordinators import Coordinators
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
-from broker.meta_properties import check_meta_properties
+from broker.meta_properties import check_meta_properties, refuse_foreign, stored_broker_id
 from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
 from broker.net.request_log import RequestLog
@@ -171,7 +172,9 @@ class BrokerServer:
 
     def _reach_zookeeper_blocking(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:
         """ZooKeeper, then the logs (topic settings come from there), then the registration."""
+        own_zookeeper = None if self.config.zookeeper_connect else self._directories[0] / ZOOKEEPER_DIRECTORY
         self._logs.lock()
+        refuse_foreign(self._directories, own_zookeeper)
         zookeeper = self._zookeeper = ZooKeeper(
             self.config.zookeeper_connect or self._start_own_zookeeper(),
             self.config.zookeeper_session_timeout_ms,
@@ -181,6 +184,8 @@ class BrokerServer:
         zookeeper.start()
         registry = Registry(zookeeper, self._clock)
         registry.ensure_paths()
+        if self.config.broker_id < 0:
+            self._take_id(registry)
         topics = registry.topics()
         self._claim_directories(registry.cluster_id(), topics)
         self._load_logs(registry, topics)
@@ -204,6 +209,14 @@ class BrokerServer:
         self._undo.append(keeper.stop)
         self.embedded_zookeeper = keeper.start()
         return self.embedded_zookeeper
+
+    def _take_id(self, registry: Registry) -> None:
+        """`broker.id=-1`: the id that the directories have, or a new one."""
+        stored = stored_broker_id(self._directories)
+        broker_id = registry.generate_broker_id() if stored is None else stored
+        self.config = dataclasses.replace(self.config, broker_id=broker_id)
+        self._dynamic = DynamicConfig(self.config)
+        logger.info("broker.id is %d", broker_id)
 
     def _online(self) -> list[Path]:
         return [directory for directory in self._directories if directory not in self._logs.failures]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
-from broker.meta_properties import check_meta_properties
+from broker.meta_properties import check_meta_properties, refuse_foreign, stored_broker_id
 
 
 def never(_: Path) -> bool:
@@ -25,13 +25,38 @@ def test_a_new_directory_is_claimed_and_known_again(tmp_path: Path) -> None:
     [
         (b"version=0\nbroker.id=7\ncluster.id=c\n", "belongs to broker 7, and broker.id=0"),
         (b"version=0\nbroker.id=0\ncluster.id=x\n", "belongs to cluster x"),
-        (b"version=1\nnode.id=0\ncluster.id=c\n", "belongs to broker None"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path: Path, content: bytes, part: str) -> None:
     (tmp_path / "meta.properties").write_bytes(content)
     with pytest.raises(ConfigError, match=part):
         check_meta_properties([tmp_path], 0, "c", holds_ours=lambda _: True)
+
+
+KRAFT = "version=1\nnode.id=1\ncluster.id=MkU3OEVBNTcwNTJENDM2Qg\ndirectory.id=5aP1Xg\n"
+
+
+@pytest.mark.parametrize("zookeeper", ["zookeeper", None])
+def test_a_directory_of_kraft_is_refused_before_anything_is_written(tmp_path: Path, zookeeper: str | None) -> None:
+    (tmp_path / "meta.properties").write_text(KRAFT)
+    with pytest.raises(ConfigError, match=r"KRaft mode \(node.id=1, cluster MkU3OEVBNTcwNTJENDM2Qg\)"):
+        refuse_foreign([tmp_path], tmp_path / zookeeper if zookeeper else None)
+    assert [path.name for path in tmp_path.iterdir()] == ["meta.properties"]
+
+
+def test_no_zookeeper_is_started_over_the_directory_of_another(tmp_path: Path) -> None:
+    (tmp_path / "meta.properties").write_text("version=0\nbroker.id=0\ncluster.id=c\n")
+    with pytest.raises(ConfigError, match="set zookeeper.connect to the ZooKeeper of that cluster"):
+        refuse_foreign([tmp_path], tmp_path / "zookeeper")
+    refuse_foreign([tmp_path], None)
+    (tmp_path / "zookeeper").mkdir()
+    refuse_foreign([tmp_path, tmp_path / "new"], tmp_path / "zookeeper")
+
+
+def test_the_id_is_that_of_a_claimed_directory(tmp_path: Path) -> None:
+    assert stored_broker_id([tmp_path]) is None
+    check_meta_properties([tmp_path], 1004, "c", holds_ours=never)
+    assert stored_broker_id([tmp_path / "new", tmp_path]) == 1004
 
 
 UNREADABLE = [b"", b"version=0\n", b"\0\0\0", b"\xff\xfe"]

@@ -194,12 +194,12 @@ def test_one_topic_with_foreign_settings_does_not_keep_the_others_from_being_ser
         ask.create(topic, retention_ms="5000")
     broker.stop()
     with ZooKeeper(broker.zookeeper) as zk:
-        Registry(zk).alter_topic_config(topic, {"leader.replication.throttled.replicas": "*", "segment.ms": "soon"})
+        Registry(zk).alter_topic_config(topic, {"confluent.tier.enable": "false", "segment.ms": "soon"})
     broker.start()
     with Requests(broker.bootstrap) as ask:
         assert ask.put(topic, b"a") == 0
         ask.create(f"{topic}-2")
-    assert "leader.replication.throttled.replicas" in broker.output
+    assert "confluent.tier.enable" in broker.output
 
 
 def test_an_emptied_zookeeper_costs_no_records(tmp_path: Path, zookeeper: str, topic: str) -> None:
@@ -314,3 +314,15 @@ class TestTwoBrokers:
             consumer.commit(asynchronous=False)
             consumer.close()
             assert len(seen) == 600
+
+
+def test_an_id_is_made_up_once(broker_factory: BrokerFactory) -> None:
+    first, second = (broker_factory({"broker.id": "-1"}, name=name) for name in "ab")
+    with Requests(first.bootstrap) as ask:
+        eventually(lambda: len(ask.metadata().brokers) == 2)
+        ids = {broker.node_id: broker.port for broker in ask.metadata().brokers}
+    assert ids == {1001: first.port, 1002: second.port}
+    second.kill()
+    first.restart()
+    with Requests(first.bootstrap) as ask:
+        assert ask.metadata().brokers[0].node_id == 1001

@@ -99,6 +99,6 @@ async def _run(config: BrokerConfig, stop_on_eof: bool) -> None:
     where = ", ".join(map(str, bound)) if len(bound) > 1 or bound[0].name != "PLAINTEXT" else bound[0].address
     own = f" (its own ZooKeeper on {server.embedded_zookeeper})" if server.embedded_zookeeper else ""
     metrics = f", metrics on {server.metrics_url}" if server.metrics_url else ""
-    print(f"pykafka broker {config.broker_id} listening on {where}{own}{metrics}", flush=True)
+    print(f"pykafka broker {server.config.broker_id} listening on {where}{own}{metrics}", flush=True)
     await waiting
     await server.stop()
