@@ -10,7 +10,6 @@ from collections.abc import Awaitable
 
 from broker.api.context import ApiContext
 from broker.api.transaction_requests import Answer, code_for_version, later, producer_of
-from broker.errors import ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request
 
@@ -20,8 +19,6 @@ __all__ = ["handle"]
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     """Add the partition that keeps the group."""
     body = request.body
-    if not body.group_id:
-        return {"error_code": ErrorCode.invalid_group_id}
     added = context.transactions.add_offsets(
         body.transactional_id, producer_of(body), context.groups.partition_for(body.group_id)
     )

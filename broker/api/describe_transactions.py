@@ -27,8 +27,8 @@ def _describe(found: TransactionDescription) -> Mapping[str, Any]:
             "error_code": found.error,
             "transactional_id": found.transactional_id,
             "transaction_start_time": -1,
-            "producer_id": -1,
-            "producer_epoch": -1,
+            "producer_id": 0,
+            "producer_epoch": 0,
         }
     return {
         "error_code": found.error,

@@ -1,4 +1,7 @@
-"""SyncGroup: the leader hands in everyone's assignment, every member gets its own."""
+"""SyncGroup: the leader hands in everyone's assignment, every member gets its own.
+
+Version notes: from 5 a member must say which protocol it takes part in (KIP-559).
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,20 @@ from typing import Any
 
 from broker.api.context import ApiContext
 from broker.coordinator.group_messages import SyncRequest
+from broker.errors import ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request, field
 
 __all__ = ["handle"]
 
+_FIRST_WITH_PROTOCOL = 5
+
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
     """Wait for the leader's assignment and give this member its part."""
     body = request.body
+    if request.version >= _FIRST_WITH_PROTOCOL and None in (body.protocol_type, body.protocol_name):
+        return {"error_code": ErrorCode.inconsistent_group_protocol, "assignment": b""}
     reply = await context.groups.sync(
         SyncRequest(
             group_id=body.group_id,

@@ -36,6 +36,8 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
 
 
 def _refusal(context: ApiContext, body: Any) -> ErrorCode:
+    if not body.group_id:
+        return ErrorCode.invalid_group_id
     if not context.config.transaction_partition_verification_enable:
         return ErrorCode.none
     stored_in = TopicPartition(GROUP_OFFSETS_TOPIC, context.groups.partition_for(body.group_id))

@@ -30,3 +30,9 @@ def test_an_unknown_version_is_answered_in_version_0_with_the_table(ask: Request
     assert (correlation_id, answer.error_code) == (77, ErrorCode.unsupported_version)
     assert len(answer.api_keys) == len(API_TABLE)
     assert ask.ask(ApiKey.API_VERSIONS, {}, 0).error_code is ErrorCode.none  # the connection goes on
+
+
+@pytest.mark.parametrize(("name", "version"), [("x y", "1"), ("x", ""), ("-x", "1")])
+def test_software_that_cannot_be_named_so_is_refused(ask: Requests, name: str, version: str) -> None:
+    answer = ask.ask(ApiKey.API_VERSIONS, {"client_software_name": name, "client_software_version": version}, 3)
+    assert answer.error_code is ErrorCode.invalid_request

@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from tests.compat.kafka_answers import config_requests, fetch_requests, produce_requests, topic_requests
+from tests.compat.kafka_answers import (
+    config_requests,
+    fetch_requests,
+    group_requests,
+    produce_requests,
+    topic_requests,
+    transaction_requests,
+)
 from tests.compat.kafka_answers.asking import Answers, Asking
 from tests.support.waiting import eventually
 
@@ -17,6 +24,8 @@ AREAS: Mapping[str, Callable[[Asking], None]] = {
     "fetch": fetch_requests.ask_all,
     "topics": topic_requests.ask_all,
     "configs": config_requests.ask_all,
+    "groups": group_requests.ask_all,
+    "transactions": transaction_requests.ask_all,
 }
 
 SETTINGS = {

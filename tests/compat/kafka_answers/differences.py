@@ -234,9 +234,30 @@ CONFIGS = [
     ),
 ]
 
+GROUPS = [
+    Difference(
+        "A group has the operations of Kafka 4",
+        "its settings can be described and altered (KIP-848); up to 3.9 it can be read, deleted and described",
+        ("DescribeGroups *",),
+        {"authorized_operations": 3400},
+    ),
+]
+
+TRANSACTIONS = [
+    Difference(
+        "Each batch of a transaction is verified with its coordinator",
+        "INVALID_PRODUCER_ID_MAPPING for another transactional id; Kafka asks only before the first of a partition, "
+        "and takes those that follow",
+        ("Produce other txid",),
+        {"": ANYTHING},
+    ),
+]
+
 WANTED: Mapping[str, Sequence[Difference]] = {
     "produce": PRODUCE,
     "fetch": FETCH,
     "topics": TOPICS,
     "configs": CONFIGS,
+    "groups": GROUPS,
+    "transactions": TRANSACTIONS,
 }
