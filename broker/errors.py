@@ -6,7 +6,8 @@ generated table (`ErrorCode.name`, `.value`, `.retriable`); callers ask the flag
     PykafkaError
     ├── ConfigError            a setting, option or argument is wrong; the text says what to set
     ├── BrokerError            carries a Kafka error code: `.code`, `.retriable`
-    │   └── CorruptBatch       a record batch failed its length, magic or CRC check
+    │   ├── CorruptBatch       a record batch failed its length, magic or CRC check
+    │   └── RecordsRefused     records of a batch break their topic's rules; names each of them
     ├── ConnectionFailed       no connection to a broker, or it broke; retriable
     ├── RequestTimedOut        a reply did not come in time; retriable
     ├── AuthenticationFailed   TLS or SASL: one side does not trust the other, or speaks otherwise
@@ -27,6 +28,7 @@ __all__ = [
     "ErrorCode",
     "ProtocolError",
     "PykafkaError",
+    "RecordsRefused",
     "RequestTimedOut",
     "UnsupportedVersion",
     "error_name",
@@ -68,6 +70,18 @@ class CorruptBatch(BrokerError):
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.message,)
+
+
+class RecordsRefused(BrokerError):
+    """A produced batch with records that their topic does not take (KIP-467)."""
+
+    def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
+        super().__init__(code, message)
+        self.record_errors = record_errors
+        """(place in the batch, what is wrong) of each, the first hundred at most."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.code, self.message, self.record_errors)
 
 
 class ConnectionFailed(PykafkaError, ConnectionError):

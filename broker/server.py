@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
+from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
 from broker.api.table import make_routes
 from broker.clock import Clock, SystemClock
@@ -70,6 +71,7 @@ class BrokerServer:
         """Where /metrics and /healthz are, when `metrics.listener` is set."""
         self._http: HttpListener | None = None
         self._metrics = Metrics()
+        self._check_threads = CheckThreads()
         self._listeners = ListenerSet(config, self._metrics)
         self._directories = [Path(text) for text in config.log_dirs]
         self._logs = LogManager(
@@ -128,6 +130,7 @@ class BrokerServer:
             ids,
             users,
             self._metrics,
+            self._check_threads,
         )
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.tell_configs("users", users.refresh)
@@ -284,6 +287,7 @@ class BrokerServer:
         if self._http is not None:
             self._http.close()
         await self._listeners.close()
+        await self._check_threads.close()
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

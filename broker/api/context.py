@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from broker.api.check_threads import CheckThreads
 from broker.clock import Clock
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.producer_ids import ProducerIds
@@ -38,6 +39,7 @@ class ApiContext:
     producer_ids: ProducerIds
     users: Users
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
+    check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
 
     @property
     def config(self) -> BrokerConfig:

@@ -12,7 +12,7 @@ from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.batch import parse_header
+from broker.records.batch import BatchHeader
 
 __all__ = ["check_transaction"]
 
@@ -30,16 +30,15 @@ def check_transaction(
     version: int,
     transactional_id: str | None,
     tp: TopicPartition,
-    records: bytes | bytearray | memoryview,
+    header: BatchHeader,
 ) -> None:
-    """Raise BrokerError unless the producer of `records`, a batch of a transaction, has one open that has `tp`."""
+    """Raise BrokerError unless the producer of a transaction's batch has one open that has `tp`."""
     if transactional_id is None:
         raise BrokerError(
             ErrorCode.transactional_id_authorization_failed, "records of a transaction need a transactional id"
         )
     if not context.config.transaction_partition_verification_enable:
         return
-    header = parse_header(records)
     producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
     code = context.transactions.verify(transactional_id, producer, tp)
     if code is ErrorCode.none:

@@ -12,6 +12,7 @@ import sys
 from broker.cluster.delayed import DelayedFetch
 from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
+from broker.log.append_checks import BatchCheck
 from broker.log.log import AppendResult, Log
 from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
@@ -60,15 +61,23 @@ class Partition:
         return self.log.end_offset_for_epoch(epoch, self.leader_epoch)
 
     def append(self, records: bytes | bytearray | memoryview, *, from_coordinator: bool = False) -> AppendResult:
-        """Append as leader and wake the fetches that wait. Raises BrokerError."""
+        """Check and append as leader, and wake the fetches that wait. Raises BrokerError."""
         result = self.log.append(records, leader_epoch=self.leader_epoch, from_coordinator=from_coordinator)
+        return self._appended(result, len(records))
+
+    def append_checked(self, check: BatchCheck) -> AppendResult:
+        """The same for a client's batch whose check is done."""
+        result = self.log.append_checked((check,), leader_epoch=self.leader_epoch)
+        return self._appended(result, check.size_as_sent)
+
+    def _appended(self, result: AppendResult, size: int) -> AppendResult:
         if result.duplicate:
             return result
-        self.bytes_in += len(records)
+        self.bytes_in += size
         self.messages_in += result.last_offset - result.base_offset + 1
         if self.waiters:
-            stable = len(records) if self.log.first_unstable_offset is None else 0
-            self._tell(len(records), stable)
+            stable = size if self.log.first_unstable_offset is None else 0
+            self._tell(size, stable)
         return result
 
     def append_marker(

@@ -1,143 +1,289 @@
-"""Make the records of one produce ready to be written: checked, with offsets, perhaps stamped.
+"""Make the batches of one append ready to be written: checked, recompressed if the topic asks for it, with offsets.
 
-Called by log.py for every append: headers only, no record is touched, but for topics to be compacted, whose records
-must have keys. A client's producer has checked the same; what fails here was damaged on the way, is too large, or
-comes from a broken client.
-Idea: Kafka's `LogValidator`.
+Called by log.py for what comes from coordinators, whose batches are their own and looked at by their headers alone,
+and for what comes from clients, which `BatchCheck` does record by record (the Produce handler runs those itself, bit
+by bit). What fails here was damaged on the way, is not allowed, or comes from a broken client: once it were in the log,
+its readers would stick on it. Rules and error codes are those of Kafka's `LogValidator` and
+`UnifiedLog.analyzeAndValidateRecords`.
 """
 
 from __future__ import annotations
 
-from broker.errors import BrokerError, CorruptBatch, ErrorCode
-from broker.log.log_config import LogConfig
+import dataclasses
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from broker.errors import BrokerError, CorruptBatch, ErrorCode, RecordsRefused
+from broker.log.log_config import UNLIMITED, LogConfig
 from broker.records.batch import (
     HEADER_SIZE,
     BatchHeader,
     parse_header,
     patch_base_offset,
     patch_log_append_time,
+    patch_max_timestamp,
     recompressed_batch,
     verify_batch,
+    verify_bytes,
 )
-from broker.records.compression import Codec, compress, decompress
-from broker.records.record import decode_batch
+from broker.records.compression import (
+    DECOMPRESSION_LIMIT,
+    Codec,
+    GrowsTooLarge,
+    compressed_parts,
+    in_steps,
+    plain_pieces,
+    starts_slowly,
+)
+from broker.records.record_check import MOST_FAULTS, Fault, RecordCheck, RecordRules
 
-__all__ = ["Batches", "assign_offsets", "check_batches", "recompress", "stamp_append_time", "writable"]
+__all__ = [
+    "Allowance",
+    "BatchCheck",
+    "Batches",
+    "assign_offsets",
+    "begin_checks",
+    "coordinator_batches",
+    "joined",
+    "stamp_append_time",
+    "writable",
+]
+
+Buffer = bytes | bytearray | memoryview
 
 Batches = list[tuple[int, BatchHeader]]
 """(position, header) of each batch of a buffer."""
 
+_RECOMPRESSION_COST: Final = 8
+"""A byte compressed anew takes about as long as so many that are only looked at."""
+_SHOWN_FAULTS: Final = 3
 
-def check_batches(
-    buffer: bytes | bytearray | memoryview, config: LogConfig, now_ms: int, *, from_coordinator: bool = False
-) -> Batches:
+
+@dataclasses.dataclass(slots=True)
+class Allowance:
+    """Plain bytes that the compressed batches of one request may still grow to, all together."""
+
+    left: int
+
+
+class BatchCheck:
+    """A client's batch on its way into the log. `run` it until it is done; then `batch` is what to write.
+
+    Compressed ones are read piece by piece in little memory, whatever they grow to, which is at most what readers
+    take, `DECOMPRESSION_LIMIT`. One thread at a time.
+    """
+
+    def __init__(
+        self, batch: bytearray | memoryview, config: LogConfig, now_ms: int, allowance: Allowance | None = None
+    ) -> None:
+        """Look at the header and the checksum. `batch` is one batch, and may be patched.
+
+        Raises BrokerError: `corrupt_message`, `message_too_large`, `invalid_record`, `unknown_server_error`.
+        """
+        header = parse_header(batch)
+        if header.base_offset:
+            raise _invalid(f"the base offset of a produced batch is 0, not {header.base_offset}")
+        _check_size(header, config)
+        verify_bytes(batch, 0, header)
+        _check_header(header)
+        self.batch = batch
+        self.header = header
+        self.size_as_sent = header.size
+        self.done = False
+        self._config = config
+        if config.stamps_append_time:
+            bounds = UNLIMITED, UNLIMITED
+        else:
+            bounds = config.message_timestamp_before_max_ms, config.message_timestamp_after_max_ms
+        self._rules = RecordRules(config.is_compacted, now_ms, *bounds)
+        self._records = RecordCheck(header, self._rules)
+        self._allowance = allowance or Allowance(DECOMPRESSION_LIMIT)
+        self._codec = header.codec if config.codec is None else config.codec
+        self.cost = 0
+        """What `run` has cost so far."""
+        self._cost_of_byte = 1 if self._codec == header.codec else _RECOMPRESSION_COST
+        self._work: Iterator[object] = self._checked() if self._codec == header.codec else self._recompressed()
+
+    def run(self, cost: int | None = None) -> bool:
+        """Go on until it is done or `cost` is spent, about that of looking at so many bytes; whether it is done.
+
+        Raises BrokerError: `invalid_record`, `invalid_timestamp`, `message_too_large`, and `unknown_server_error` for
+        what cannot be decompressed, as Kafka does.
+        """
+        if self.done:
+            return True
+        looks_inside = self.header.codec != Codec.NONE or self._codec != Codec.NONE
+        if cost is not None and looks_inside and (cost <= 0 or self._starts_slowly()):
+            return False
+        enough = None if cost is None else self.cost + cost
+        try:
+            for _ in self._work:
+                if enough is not None and self.cost >= enough:
+                    return False
+        except GrowsTooLarge as error:
+            raise BrokerError(ErrorCode.message_too_large, error.message) from None
+        except CorruptBatch as error:
+            raise BrokerError(ErrorCode.unknown_server_error, error.message) from None
+        self.done = True
+        return True
+
+    def _starts_slowly(self) -> bool:
+        return starts_slowly(self.header.codec) or starts_slowly(self._codec)
+
+    def _checked(self) -> Iterator[Buffer]:
+        """The plain records, piece by piece, each seen by then; after the last the batch is known to be good."""
+        header, records = self.header, self._records
+        section = memoryview(self.batch)[HEADER_SIZE:]
+        if header.codec == Codec.NONE and self._codec == Codec.NONE:
+            records.feed(section)
+        else:
+            for piece in plain_pieces(header.codec, section, DECOMPRESSION_LIMIT):
+                if header.codec != Codec.NONE:
+                    self._allowance.left -= len(piece)
+                    if self._allowance.left < 0:
+                        raise GrowsTooLarge("the batches of this request grow too large when decompressed: send fewer")
+                records.feed(piece)
+                self.cost += len(piece) * self._cost_of_byte
+                yield piece
+        records.finish()
+        self._check_rules()
+        if not self._config.stamps_append_time and (
+            header.is_log_append_time or header.max_timestamp != records.newest_timestamp
+        ):
+            patch_max_timestamp(self.batch, 0, header, records.newest_timestamp)
+            self.header = parse_header(self.batch)
+
+    def _recompressed(self) -> Iterator[None]:
+        """Compress the pieces anew as they are seen. More than max.message.bytes are never kept."""
+        parts: list[Buffer] = []
+        room = self._config.max_message_bytes - HEADER_SIZE
+        for part in compressed_parts(self._codec, in_steps(self._checked()), self._config.compression_level):
+            parts.append(part)
+            room -= len(part)
+            if room < 0:
+                raise GrowsTooLarge(
+                    f"compressed with {Codec(self._codec).name.lower()}, as compression.type asks, the batch is larger "
+                    f"than max.message.bytes={self._config.max_message_bytes}"
+                )
+            yield
+        self.batch = bytearray(recompressed_batch(self.header, b"".join(parts), self._codec))
+        self.header = parse_header(self.batch)
+
+    def _check_rules(self) -> None:
+        if self._config.stamps_append_time and self.header.is_log_append_time:
+            text = "producers may not set the timestamp type LogAppendTime"
+            places = range(min(self.header.record_count, MOST_FAULTS))
+            raise RecordsRefused(ErrorCode.invalid_timestamp, text, tuple((place, text) for place in places))
+        count = self._records.fault_count
+        if not count:
+            return
+        faults = self._records.faults
+        errors = tuple((fault.place, self._text(fault)) for fault in faults)
+        code = (
+            ErrorCode.invalid_record
+            if all(fault.timestamp is None for fault in faults)
+            else ErrorCode.invalid_timestamp
+        )
+        shown = "; ".join(f"record {place}: {text}" for place, text in errors[:_SHOWN_FAULTS])
+        more = f" and {count - _SHOWN_FAULTS} more" if count > _SHOWN_FAULTS else ""
+        raise RecordsRefused(code, f"{count} of {self.header.record_count} records are refused: {shown}{more}", errors)
+
+    def _text(self, fault: Fault) -> str:
+        if fault.timestamp is None:
+            return "it has no key, and cleanup.policy has compact"
+        ahead, rules = fault.timestamp - self._rules.now_ms, self._rules
+        way, bound, most = (
+            ("ahead of", "after", rules.after_max_ms) if ahead > 0 else ("behind", "before", rules.before_max_ms)
+        )
+        return (
+            f"timestamp {fault.timestamp} lies {abs(ahead)} ms {way} the broker's clock; "
+            f"message.timestamp.{bound}.max.ms is {most}"
+        )
+
+
+def begin_checks(records: Buffer, config: LogConfig, now_ms: int) -> list[BatchCheck]:
+    """A check for every batch of `records`, none of them run yet. Raises BrokerError."""
+    buffer = writable(records)
+    checks: list[BatchCheck] = []
+    position = 0
+    while position < len(buffer):
+        header = _header(buffer, position)
+        checks.append(BatchCheck(memoryview(buffer)[position : position + header.size], config, now_ms))
+        position += header.size
+    if not checks:
+        raise _invalid("no record batch to append")
+    if len(checks) > 1 and any(check.header.producer_id >= 0 for check in checks):
+        raise _invalid("an idempotent producer sends one batch at a time")
+    return checks
+
+
+def coordinator_batches(buffer: bytearray | memoryview, config: LogConfig) -> Batches:
     """(position, header) of every batch. Raises BrokerError; CorruptBatch also for a cut batch at the end.
 
     A coordinator's batches may have a producer id without a sequence, and there may be many of them.
     """
     batches: Batches = []
-    position, end = 0, len(buffer)
-    if end > config.segment_bytes:
-        raise BrokerError(
-            ErrorCode.record_list_too_large, f"{end} bytes of records; segment.bytes is {config.segment_bytes}"
-        )
-    while position < end:
-        if end - position < HEADER_SIZE:
-            raise CorruptBatch(f"{end - position} bytes after the last whole batch")
-        header = parse_header(buffer, position)
-        if header.size > config.max_message_bytes:
-            raise BrokerError(
-                ErrorCode.message_too_large,
-                f"a batch of {header.size} bytes; max.message.bytes is {config.max_message_bytes}",
-            )
+    position = 0
+    while position < len(buffer):
+        header = _header(buffer, position)
+        _check_size(header, config)
         verify_batch(buffer, position, header)
-        _check_fields(header, from_coordinator)
-        if not config.stamps_append_time:
-            _check_timestamps(header, config, now_ms)
-        if config.is_compacted and not from_coordinator:
-            _check_keys(buffer, position, header)
         batches.append((position, header))
         position += header.size
     if not batches:
-        raise BrokerError(ErrorCode.invalid_record, "no record batch to append")
-    if len(batches) > 1 and not from_coordinator and any(header.producer_id >= 0 for _, header in batches):
-        raise BrokerError(ErrorCode.invalid_record, "an idempotent producer sends one batch at a time")
+        raise _invalid("no record batch to append")
     return batches
 
 
-def _check_fields(header: BatchHeader, from_coordinator: bool) -> None:
+def _header(buffer: Buffer, position: int) -> BatchHeader:
+    """The header of a batch that lies whole in the buffer."""
+    if len(buffer) - position < HEADER_SIZE:
+        raise CorruptBatch(f"{len(buffer) - position} bytes after the last whole batch")
+    header = parse_header(buffer, position)
+    verify_bytes(buffer, position, header, check_crc=False)
+    return header
+
+
+def _check_size(header: BatchHeader, config: LogConfig) -> None:
+    if header.size > config.max_message_bytes:
+        raise BrokerError(
+            ErrorCode.message_too_large,
+            f"a batch of {header.size} bytes; max.message.bytes is {config.max_message_bytes}",
+        )
+
+
+def _check_header(header: BatchHeader) -> None:
+    """What a client's batch may say of itself."""
+    if header.codec > max(Codec):
+        raise BrokerError(ErrorCode.unknown_server_error, f"compression codec {header.codec} is not known")
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
-        raise BrokerError(
-            ErrorCode.invalid_record,
-            f"{header.record_count} records with a last offset delta of {header.last_offset_delta}",
-        )
+        raise _invalid(f"{header.record_count} records with a last offset delta of {header.last_offset_delta}")
     if header.is_control:
-        raise BrokerError(ErrorCode.invalid_record, "clients may not write control batches")
-    if header.producer_id >= 0:
-        if header.producer_epoch < 0 or (header.base_sequence < 0 and not from_coordinator):
-            raise BrokerError(
-                ErrorCode.invalid_record,
-                f"producer id {header.producer_id} with epoch {header.producer_epoch}, sequence {header.base_sequence}",
-            )
-    elif header.is_transactional:
-        raise BrokerError(ErrorCode.invalid_record, "a transactional batch without a producer id")
+        raise _invalid("clients may not write control batches")
+    if header.producer_id >= 0 and header.base_sequence < 0:
+        raise _invalid(f"producer id {header.producer_id} with sequence {header.base_sequence}")
+    if header.producer_id < 0 and header.is_transactional:
+        raise _invalid("a transactional batch without a producer id")
 
 
-def _check_keys(buffer: bytes | bytearray | memoryview, position: int, header: BatchHeader) -> None:
-    """What is to be compacted needs keys, and records that can be read: the one look at them that an append takes."""
-    for record in decode_batch(buffer, position, header):
-        if record.key is None:
-            raise BrokerError(
-                ErrorCode.invalid_record,
-                f"record {record.offset - header.base_offset} of the batch has no key; cleanup.policy has compact",
-            )
+def _invalid(message: str) -> BrokerError:
+    return BrokerError(ErrorCode.invalid_record, message)
 
 
-def _check_timestamps(header: BatchHeader, config: LogConfig, now_ms: int) -> None:
-    if header.is_log_append_time:
-        raise BrokerError(ErrorCode.invalid_timestamp, "producers may not set the timestamp type LogAppendTime")
-    if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
-        raise BrokerError(
-            ErrorCode.invalid_timestamp,
-            f"timestamp {header.max_timestamp} lies {header.max_timestamp - now_ms} ms ahead of the broker's clock; "
-            f"message.timestamp.after.max.ms is {config.message_timestamp_after_max_ms}",
-        )
-    if header.base_timestamp >= 0 and now_ms - header.base_timestamp > config.message_timestamp_before_max_ms:
-        raise BrokerError(
-            ErrorCode.invalid_timestamp,
-            f"timestamp {header.base_timestamp} lies {now_ms - header.base_timestamp} ms behind the broker's clock; "
-            f"message.timestamp.before.max.ms is {config.message_timestamp_before_max_ms}",
-        )
+def joined(checks: Sequence[BatchCheck]) -> tuple[bytearray, Batches]:
+    """Several batches in one buffer."""
+    buffer, batches = bytearray(), Batches()
+    for check in checks:
+        batches.append((len(buffer), check.header))
+        buffer += check.batch
+    return buffer, batches
 
 
-def writable(records: bytes | bytearray | memoryview) -> bytearray | memoryview:
+def writable(records: Buffer) -> bytearray | memoryview:
     """The buffer itself if it can be patched in place, else a copy."""
     if isinstance(records, bytearray) or (isinstance(records, memoryview) and not records.readonly):
         return records
     return bytearray(records)
-
-
-def recompress(
-    buffer: bytearray | memoryview, batches: Batches, codec: Codec, level: int | None = None
-) -> tuple[bytearray | memoryview, Batches]:
-    """The batches, all compressed with `codec`, and where they are: in `buffer` itself if they were already.
-
-    Raises CorruptBatch.
-    """
-    if all(header.codec == codec for _, header in batches):
-        return buffer, batches
-    stored = bytearray()
-    places: Batches = []
-    for position, header in batches:
-        start = len(stored)
-        batch = memoryview(buffer)[position : position + header.size]
-        if header.codec == codec:
-            stored += batch
-        else:
-            plain = decompress(header.codec, batch[HEADER_SIZE:])
-            stored += recompressed_batch(header, compress(codec, plain, level), codec)
-        places.append((start, parse_header(stored, start)))
-    return stored, places
 
 
 def assign_offsets(buffer: bytearray | memoryview, batches: Batches, offset: int, leader_epoch: int) -> int:

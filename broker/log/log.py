@@ -1,13 +1,14 @@
 """One partition: an append-only run of segments, and the rules of appending to it and reading it.
 
-Called by cluster/partition.py and manager.py. Batches are opaque: offsets and leader epoch are patched into
-their headers and the bytes written as they came. Whatever raises leaves the log as it was. One thread, the
-event loop's, owns a log; only `flush` may run in another while it goes on. How segments come and go is in
-stored_log.py. Idea: Kafka's `UnifiedLog`.
+Called by cluster/partition.py and manager.py. What is to be appended is checked by append_checks.py; here offsets and
+leader epoch are patched into the headers of batches and their bytes written. Whatever raises leaves the log as it was.
+One thread, the event loop's, owns a log; only `flush` may run in another while it goes on. How segments come and go is
+in stored_log.py. Idea: Kafka's `UnifiedLog`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +16,16 @@ from broker.clock import Clock
 from broker.errors import BrokerError, ErrorCode
 from broker.log import timestamps
 from broker.log.aborted_index import AbortedTransaction
-from broker.log.append_checks import Batches, assign_offsets, check_batches, recompress, stamp_append_time, writable
+from broker.log.append_checks import (
+    BatchCheck,
+    Batches,
+    assign_offsets,
+    begin_checks,
+    coordinator_batches,
+    joined,
+    stamp_append_time,
+    writable,
+)
 from broker.log.disk import Disk
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
@@ -34,8 +44,9 @@ NO_TIMESTAMP = -1
 
 
 class AppendResult(NamedTuple):
-    """Where an append landed. `log_append_time` (ms) is -1 unless the broker stamps batches; `duplicate`
-    means that the batch was in the log already, at these offsets, and nothing was written."""
+    """Where an append landed. `log_append_time` (ms) is -1 unless the broker stamps batches; `duplicate` means that the
+    batch was in the log already, at these offsets, and nothing was written: then the time is that of its newest
+    record, as Kafka has it."""
 
     base_offset: int
     last_offset: int
@@ -91,40 +102,56 @@ class Log(StoredLog):
     def append(
         self, records: bytes | bytearray | memoryview, *, leader_epoch: int, from_coordinator: bool = False
     ) -> AppendResult:
-        """Append the batches of one produce. A writable buffer is patched in place, another is copied.
+        """Check and append batches. A writable buffer is patched in place, another is copied.
 
         `from_coordinator` takes batches with a producer id and no sequence: offsets committed in a transaction.
-        Raises BrokerError: `corrupt_message`, `message_too_large`, `record_list_too_large`, `invalid_record`,
-        `invalid_timestamp`, `out_of_order_sequence_number`, `invalid_producer_epoch`, `invalid_txn_state`,
-        `kafka_storage_error`.
+        Raises BrokerError, as `BatchCheck` and `append_checked` do.
         """
+        if not from_coordinator:
+            checks = begin_checks(records, self._config, self._clock.now_ms())
+            for check in checks:
+                check.run()
+            return self.append_checked(checks, leader_epoch=leader_epoch)
         buffer = writable(records)
-        now = self._clock.now_ms()
-        batches = check_batches(buffer, self._config, now, from_coordinator=from_coordinator)
-        first = batches[0][1]
-        append_time = now if self._config.stamps_append_time else NO_TIMESTAMP
-        if from_coordinator:
-            for _, header in batches:
-                self._producers.check_epoch(header)
-        elif first.producer_id >= 0:
-            known = self._producers.check(first)
+        batches = coordinator_batches(buffer, self._config)
+        for _, header in batches:
+            self._producers.check_epoch(header)
+        return self._append(buffer, batches, leader_epoch)
+
+    def append_checked(self, checks: Sequence[BatchCheck], *, leader_epoch: int) -> AppendResult:
+        """Append the batches of a client whose checks are done.
+
+        Raises BrokerError: `message_too_large`, `record_list_too_large`, `out_of_order_sequence_number`,
+        `invalid_producer_epoch`, `invalid_txn_state`, `kafka_storage_error`.
+        """
+        first = checks[0]
+        buffer: bytearray | memoryview = first.batch
+        batches: Batches = [(0, first.header)]
+        if len(checks) > 1:
+            buffer, batches = joined(checks)
+        if first.header.producer_id >= 0:
+            known = self._producers.check(first.header)
             if known is not None:
-                stamped = known.timestamp if self._config.stamps_append_time else NO_TIMESTAMP
-                return AppendResult(known.base_offset, known.last_offset, stamped, self._start, True)
-        base_offset = self._end
-        codec = self._config.codec
-        if codec is not None:
-            buffer, batches = recompress(buffer, batches, codec, self._config.compression_level)
+                return AppendResult(known.base_offset, known.last_offset, known.timestamp, self._start, True)
+        return self._append(buffer, batches, leader_epoch)
+
+    def _append(self, buffer: bytearray | memoryview, batches: Batches, leader_epoch: int) -> AppendResult:
+        if len(buffer) > self._config.segment_bytes:
+            raise BrokerError(
+                ErrorCode.record_list_too_large,
+                f"{len(buffer)} bytes of records; segment.bytes is {self._config.segment_bytes}",
+            )
+        base_offset, now = self._end, self._clock.now_ms()
+        append_time = now if self._config.stamps_append_time else NO_TIMESTAMP
         if append_time >= 0:
             batches = stamp_append_time(buffer, batches, now)
         end = assign_offsets(buffer, batches, base_offset, leader_epoch)
         self._write(buffer, batches, base_offset, end, leader_epoch, now)
-        if first.producer_id >= 0 or from_coordinator:
-            offset = base_offset
-            for _, header in batches:
-                if header.producer_id >= 0:
-                    self._producers.record(header, offset, now)
-                offset += header.last_offset_delta + 1
+        offset = base_offset
+        for _, header in batches:
+            if header.producer_id >= 0:
+                self._producers.record(header, offset, now)
+            offset += header.last_offset_delta + 1
         return AppendResult(base_offset, end - 1, append_time, self._start, False)
 
     def append_marker(

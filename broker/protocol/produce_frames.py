@@ -165,7 +165,13 @@ def _write_partition(out: bytearray, version: int, partition: Mapping[str, Any],
     else:
         out += _RESULT.pack(index, code, base_offset, append_time)
     if version >= 8:
-        out += b"\x01" if flexible else b"\0\0\0\0"  # no errors of single records
+        record_errors = partition.get("record_errors", ())
+        out += array_length(len(record_errors), flexible)
+        for error in record_errors:
+            out += _INT32.pack(error["batch_index"])
+            out += string(error["batch_index_error_message"], flexible)
+            if flexible:
+                out += b"\0"
         message = partition.get("error_message")
         if message is None:
             out += b"\0" if flexible else b"\xff\xff"

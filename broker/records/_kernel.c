@@ -1,8 +1,8 @@
 /* The record-batch codec's inner loops: records <-> Arrow buffers, without an object per record.
  *
  * Optional: called through native.py where it was built; columns_decode.py, columns_encode.py, column_sections.py
- * and key_hash.py do the same with numpy, and the tests hold both against one reference. Layouts are those of
- * batch.py (KIP-98) and of Arrow's binary and list arrays. No global state; the GIL is released in every loop.
+ * and key_hash.py do the same with numpy, record_check.py in Python; the tests hold both against one reference. Layouts
+ * are those of batch.py (KIP-98) and of Arrow's binary and list arrays. No global state; the GIL is released in every loop.
  *
  * Whatever is read from batches is checked before it is followed, whatever is written is checked against the
  * buffer it goes to. Malformed batches raise ValueError; arguments that do not fit each other SystemError.
@@ -11,6 +11,7 @@
 
 static PyMethodDef methods[] = {
     {"scan", scan, METH_VARARGS, NULL},
+    {"check_records", check_records, METH_VARARGS, NULL},
     {"count_headers", count_headers, METH_VARARGS, NULL},
     {"decode", decode, METH_VARARGS, NULL},
     {"encode", encode, METH_VARARGS, NULL},

@@ -130,6 +130,7 @@ void crc32c_lanes(const bytes_at *at, const int64_t *size, int count, uint32_t *
 #endif
 
 PyObject *scan(PyObject *module, PyObject *args);
+PyObject *check_records(PyObject *module, PyObject *args);
 PyObject *first_bad_crc(PyObject *module, PyObject *args);
 PyObject *count_headers(PyObject *module, PyObject *args);
 PyObject *decode(PyObject *module, PyObject *args);

@@ -44,10 +44,12 @@ __all__ = [
     "parse_header",
     "patch_base_offset",
     "patch_log_append_time",
+    "patch_max_timestamp",
     "patch_producer",
     "rebuild_batch",
     "recompressed_batch",
     "verify_batch",
+    "verify_bytes",
     "walk_batches",
 ]
 
@@ -185,6 +187,15 @@ def find_last_batch(buffer: Buffer) -> tuple[int, int]:
 
 def verify_batch(buffer: Buffer, position: int, header: BatchHeader, *, check_crc: bool = True) -> None:
     """Check magic, length, CRC and counts of the batch at `position`. Raises CorruptBatch."""
+    verify_bytes(buffer, position, header, check_crc=check_crc)
+    if header.record_count < 0 or header.last_offset_delta < 0:
+        raise CorruptBatch(f"record count {header.record_count}, last delta {header.last_offset_delta}")
+    if header.codec > 4:
+        raise CorruptBatch(f"compression codec {header.codec} is not known")
+
+
+def verify_bytes(buffer: Buffer, position: int, header: BatchHeader, *, check_crc: bool = True) -> None:
+    """Check magic, length and CRC alone: whether the batch is as it was sent. Raises CorruptBatch."""
     if header.magic != 2:
         raise CorruptBatch(f"magic {header.magic} is not 2 (record batches older than 0.11)")
     end = position + header.size
@@ -192,10 +203,6 @@ def verify_batch(buffer: Buffer, position: int, header: BatchHeader, *, check_cr
         raise CorruptBatch(f"batch length {header.length} does not fit in {len(buffer) - position} bytes")
     if check_crc and crc32c(memoryview(buffer)[position + _CHECKED_POSITION : end]) != header.crc:
         raise CorruptBatch(f"CRC of the batch at offset {header.base_offset} does not match")
-    if header.record_count < 0 or header.last_offset_delta < 0:
-        raise CorruptBatch(f"record count {header.record_count}, last delta {header.last_offset_delta}")
-    if header.codec > 4:
-        raise CorruptBatch(f"compression codec {header.codec} is not known")
 
 
 def patch_base_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
@@ -206,8 +213,19 @@ def patch_base_offset(buffer: bytearray | memoryview, position: int, base_offset
 
 def patch_log_append_time(buffer: bytearray | memoryview, position: int, header: BatchHeader, now_ms: int) -> None:
     """Stamp the batch with the broker's time (`message.timestamp.type=LogAppendTime`) and renew its CRC."""
-    struct.pack_into(">h", buffer, position + 21, header.attributes | TIMESTAMP_TYPE_BIT)
-    struct.pack_into(">q", buffer, position + 35, now_ms)
+    _patch_time(buffer, position, header, header.attributes | TIMESTAMP_TYPE_BIT, now_ms)
+
+
+def patch_max_timestamp(buffer: bytearray | memoryview, position: int, header: BatchHeader, newest_ms: int) -> None:
+    """Say which time the newest record of the batch has, that records have their own, and renew its CRC."""
+    _patch_time(buffer, position, header, header.attributes & ~TIMESTAMP_TYPE_BIT, newest_ms)
+
+
+def _patch_time(
+    buffer: bytearray | memoryview, position: int, header: BatchHeader, attributes: int, max_timestamp: int
+) -> None:
+    struct.pack_into(">h", buffer, position + 21, attributes)
+    struct.pack_into(">q", buffer, position + 35, max_timestamp)
     checked = memoryview(buffer)[position + _CHECKED_POSITION : position + header.size]
     struct.pack_into(">I", buffer, position + _CRC_POSITION, crc32c(checked))
 

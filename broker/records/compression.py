@@ -12,20 +12,36 @@ pyarrow is loaded with the first use, for a broker has none and should not carry
 from __future__ import annotations
 
 import functools
+import itertools
 import struct
+import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import IntEnum
 from types import ModuleType
 from typing import Any, Final
 
+import cramjam
 import snappy
 
 from broker.errors import ConfigError, CorruptBatch
-from broker.records.lz4_frame import read_frame, write_frame
+from broker.records.lz4_frame import frame_pieces, write_frame
 from broker.records.varint import read_unsigned_varint
 
-__all__ = ["DECOMPRESSION_LIMIT", "DEFAULT_LEVELS", "Codec", "compress", "decompress"]
+__all__ = [
+    "DECOMPRESSION_LIMIT",
+    "DEFAULT_LEVELS",
+    "PIECE_BYTES",
+    "STEP_BYTES",
+    "Codec",
+    "GrowsTooLarge",
+    "compress",
+    "compressed_parts",
+    "decompress",
+    "in_steps",
+    "plain_pieces",
+    "starts_slowly",
+]
 
 Buffer = bytes | bytearray | memoryview
 
@@ -42,7 +58,17 @@ _SNAPPY_MAX_RATIO = 24  # a copy element makes at most 64 bytes out of 3
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 _ZSTD_BLOCK = 128 << 10  # most that a block, of 4 bytes at least, can hold
 
+STEP_BYTES: Final = 128 << 10
+"""Plain bytes compressed between two looks at how long it takes; a multiple of every codec's blocks."""
+
+PIECE_BYTES: Final = 256 << 10
+"""Of what is decompressed piece by piece."""
+
 _READ_SIZE = 64 << 10
+
+
+class GrowsTooLarge(CorruptBatch):
+    """A batch that holds more plain bytes than its reader takes."""
 
 
 class Codec(IntEnum):
@@ -73,42 +99,101 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 
     Returns `data` itself for Codec.NONE; snappy has no levels.
     """
-    if level == DEFAULT_LEVELS.get(codec):
-        level = None
+    if codec == Codec.NONE:
+        return data
+    parts = list(compressed_parts(codec, (data,), level))
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def compressed_parts(codec: int, pieces: Iterable[Buffer], level: int | None = None) -> Iterator[Buffer]:
+    """`pieces` as one section compressed with `codec`, part by part.
+
+    All but the last have a multiple of `STEP_BYTES`, so that blocks are full.
+    """
+    if level is None:
+        level = DEFAULT_LEVELS.get(codec, 0)
     match codec:
         case Codec.NONE:
-            return data
+            yield from pieces
         case Codec.GZIP:
-            return zlib.compress(data, DEFAULT_LEVELS[codec] if level is None else level, wbits=_GZIP)
+            stream = zlib.compressobj(level, wbits=_GZIP)
+            for piece in pieces:
+                yield stream.compress(piece)
+            yield stream.flush()
         case Codec.SNAPPY:
-            return _snappy_xerial(data)
+            yield from _snappy_xerial(pieces)
+        case Codec.LZ4 if level == DEFAULT_LEVELS[codec]:
+            yield from write_frame(pieces)
         case Codec.LZ4:
-            return write_frame(data) if level is None else write_frame(data, _lz4_thorough(level))
+            yield from write_frame(pieces, _lz4_thorough(level))
         case Codec.ZSTD:
-            compressed: bytes = _zstd(DEFAULT_LEVELS[codec] if level is None else level).compress(data, asbytes=True)
-            return compressed
+            yield from _zstd_frame(iter(pieces), level)
         case _:
             raise ConfigError(f"compression codec {codec} is not known: use 0 to {max(Codec)}")
 
 
+def _zstd_frame(pieces: Iterator[Buffer], level: int) -> Iterator[Buffer]:
+    """A single piece is compressed at once, and the frame tells its size."""
+    piece, following = next(pieces, b""), next(pieces, None)
+    if following is None:
+        yield _zstd(level).compress(piece, asbytes=True)
+        return
+    stream = cramjam.zstd.Compressor(level=level)
+    for more in itertools.chain((piece, following), pieces):
+        stream.compress(more)
+        yield bytes(stream.flush())
+    yield bytes(stream.finish())
+
+
+def in_steps(pieces: Iterable[Buffer]) -> Iterator[bytes]:
+    """Pieces of any size as copies of `STEP_BYTES`, the last one as long as it is."""
+    step = bytearray()
+    for piece in pieces:
+        step += piece
+        while len(step) > STEP_BYTES:
+            yield bytes(memoryview(step)[:STEP_BYTES])
+            del step[:STEP_BYTES]
+    yield bytes(step)
+
+
 def decompress(codec: int, data: Buffer, limit: int = DECOMPRESSION_LIMIT) -> Buffer:
     """The plain bytes of `data`, at most `limit` of them; `data` itself for Codec.NONE. Raises CorruptBatch."""
+    if codec == Codec.NONE:
+        return data
+    pieces = [bytes(piece) for piece in plain_pieces(codec, data, limit, at_once=limit)]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def plain_pieces(
+    codec: int, data: Buffer, limit: int = DECOMPRESSION_LIMIT, *, at_once: int = PIECE_BYTES
+) -> Iterator[Buffer]:
+    """The same bytes piece by piece, in little memory; each piece is to be used before the next is asked for.
+
+    A piece has up to `at_once` bytes, where it is no snappy block. Raises CorruptBatch: GrowsTooLarge beyond `limit`.
+    """
+    view = memoryview(data)
     try:
         match codec:
             case Codec.NONE:
-                return data
+                for start in range(0, len(view), at_once):
+                    yield view[start : start + at_once]
             case Codec.GZIP:
-                return _gunzip(data, limit)
+                yield from _gunzip(view, limit)
             case Codec.SNAPPY:
-                return _unsnappy(memoryview(data), limit)
+                yield from _unsnappy(view, limit)
             case Codec.LZ4:
-                plain = read_frame(data, limit)
-                return _read_stream(data, "lz4", limit) if plain is None else plain
+                yield from _unlz4(view, limit)
             case Codec.ZSTD:
-                return _unzstd(data, limit)
+                yield from _unzstd(view, limit, at_once)
+            case _:
+                raise CorruptBatch(f"compression codec {codec} is not known")
     except (ValueError, OSError, zlib.error, snappy.UncompressError, struct.error) as error:
         raise CorruptBatch(f"{Codec(codec).name.lower()} data cannot be decompressed: {error}") from error
-    raise CorruptBatch(f"compression codec {codec} is not known")
+
+
+def starts_slowly(codec: int) -> bool:
+    """Whether the first use of a codec in this process will take some tenths of a second: pyarrow is to be loaded."""
+    return codec == Codec.ZSTD and "pyarrow" not in sys.modules
 
 
 def _pyarrow() -> ModuleType:
@@ -116,6 +201,10 @@ def _pyarrow() -> ModuleType:
 
     module: ModuleType = pyarrow
     return module
+
+
+def _too_large(limit: int) -> GrowsTooLarge:
+    return GrowsTooLarge(f"a batch grows beyond {limit} bytes when decompressed")
 
 
 @functools.lru_cache(maxsize=8)
@@ -130,34 +219,43 @@ def _zstd(level: int = 3) -> Any:
     return _pyarrow().Codec("zstd", level)
 
 
-def _too_large(limit: int) -> CorruptBatch:
-    return CorruptBatch(f"a batch grows beyond {limit} bytes when decompressed")
-
-
-def _read_stream(data: Buffer, codec: str, limit: int) -> bytes:
+def _read_stream(data: Buffer, codec: str, limit: int, step: int = PIECE_BYTES) -> Iterator[bytes]:
     """Frames do not tell their plain size for sure, so they are read piece by piece."""
     pyarrow = _pyarrow()
     stream = pyarrow.CompressedInputStream(pyarrow.BufferReader(data), codec)
-    pieces: list[bytes] = []
-    total, step = 0, max(_READ_SIZE, 4 * len(data))
+    total = 0
     while piece := stream.read(min(step, limit + 1 - total)):
-        pieces.append(piece)
         total += len(piece)
         if total > limit:
             raise _too_large(limit)
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        yield piece
 
 
-def _unzstd(data: Buffer, limit: int) -> bytes:
-    """At once where the frame tells its plain size, as those of librdkafka and of `compress` do; Java's do not."""
-    size = _zstd_plain_size(memoryview(data))
-    if 0 < size <= min(limit, (len(data) // 4 + 1) * _ZSTD_BLOCK):
+def _unlz4(view: memoryview, limit: int) -> Iterator[Buffer]:
+    """The stream reader takes over, behind what it has been given, where a frame turns out to be of another shape."""
+    given = 0
+    for piece in frame_pieces(view, limit):
+        if piece is not None:
+            given += len(piece)
+            yield piece
+            continue
+        for more in _read_stream(view, "lz4", limit):
+            yield memoryview(more)[given:]
+            given -= min(given, len(more))
+
+
+def _unzstd(view: memoryview, limit: int, at_once: int) -> Iterator[bytes]:
+    """In one piece where the frame tells its plain size, as those of librdkafka and of `compress` do; Java's do not."""
+    size = _zstd_plain_size(view)
+    if 0 < size <= min(limit, at_once, (len(view) // 4 + 1) * _ZSTD_BLOCK):
         try:
-            plain: bytes = _zstd().decompress(data, size, asbytes=True)
-            return plain
+            plain: bytes = _zstd().decompress(view, size, asbytes=True)
         except (ValueError, OSError):  # malformed, or frames follow that the first one does not count
             pass
-    return _read_stream(data, "zstd", limit)
+        else:
+            yield plain
+            return
+    yield from _read_stream(view, "zstd", limit, max(_READ_SIZE, min(at_once, 4 * len(view))))
 
 
 def _zstd_plain_size(view: memoryview) -> int:
@@ -173,46 +271,50 @@ def _zstd_plain_size(view: memoryview) -> int:
     return int.from_bytes(view[at : at + width], "little") + (256 if width == 2 else 0)
 
 
-def _gunzip(data: Buffer, limit: int) -> bytes:
+def _gunzip(view: memoryview, limit: int) -> Iterator[bytes]:
     """One or more gzip members, as Java's GZIPInputStream reads them."""
-    plain = b""
-    while True:
-        member = zlib.decompressobj(_GZIP)
-        plain += member.decompress(data, limit + 1 - len(plain))
-        if len(plain) > limit:
-            raise _too_large(limit)
-        if not member.eof:
-            raise CorruptBatch("gzip data ends before its trailer")
-        data = member.unused_data
-        if not data:
-            return plain
+    member, room = zlib.decompressobj(_GZIP), limit
+    for start in range(0, len(view), _READ_SIZE):
+        rest: Buffer = view[start : start + _READ_SIZE]
+        while rest:
+            if member.eof:
+                member = zlib.decompressobj(_GZIP)
+            piece = member.decompress(rest, min(PIECE_BYTES, room + 1))
+            rest = member.unused_data if member.eof else member.unconsumed_tail
+            room -= len(piece)
+            if room < 0:
+                raise _too_large(limit)
+            yield piece
+    if not member.eof:
+        raise CorruptBatch("gzip data ends before its trailer")
 
 
-def _snappy_xerial(data: Buffer) -> bytes:
+def _snappy_xerial(pieces: Iterable[Buffer]) -> Iterator[bytes]:
     """snappy-java's SnappyOutputStream: a header, then length-prefixed blocks."""
-    view = memoryview(data)
-    parts = [_XERIAL_HEADER]
-    for start in range(0, len(view), _XERIAL_BLOCK):
-        block = snappy.compress(view[start : start + _XERIAL_BLOCK])
-        parts += (struct.pack(">i", len(block)), block)
-    return b"".join(parts)
+    yield _XERIAL_HEADER
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _XERIAL_BLOCK):
+            block = snappy.compress(view[start : start + _XERIAL_BLOCK])
+            yield struct.pack(">i", len(block))
+            yield block
 
 
-def _unsnappy(view: memoryview, limit: int) -> bytes:
+def _unsnappy(view: memoryview, limit: int) -> Iterator[bytes]:
     """Xerial framing (Java clients) or one raw block (librdkafka)."""
     if view[: len(_XERIAL_MAGIC)] != _XERIAL_MAGIC:
-        return _unsnappy_block(view, 0, limit)
-    position, parts, total = len(_XERIAL_HEADER), [], 0
+        yield _unsnappy_block(view, 0, limit)
+        return
+    position, total = len(_XERIAL_HEADER), 0
     while position < len(view):
         (length,) = struct.unpack_from(">i", view, position)
         position += 4
         if not 0 <= length <= len(view) - position:
             raise CorruptBatch(f"a snappy block of {length} bytes does not fit in {len(view) - position}")
         block = _unsnappy_block(view[position : position + length], total, limit)
-        parts.append(block)
         total += len(block)
         position += length
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+        yield block
 
 
 def _unsnappy_block(block: memoryview, before: int, limit: int) -> bytes:

@@ -14,13 +14,12 @@ What clients write otherwise (linked blocks, checksums, dictionaries, several fr
 from __future__ import annotations
 
 import struct
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 import cramjam
 
-__all__ = ["read_frame", "write_frame"]
+__all__ = ["frame_pieces", "write_frame"]
 
 _HEADER: Final = bytes.fromhex("04224d18 6040 82")  # version 1, independent blocks; 64 KiB; checksum of these
 _MAGIC: Final = _HEADER[:4]
@@ -36,72 +35,69 @@ _MOST_RATIO: Final = 255
 _LENGTH: Final = struct.Struct("<I")
 
 
-def _fast(plain: memoryview) -> bytes | memoryview:
-    return memoryview(cramjam.lz4.compress_block(plain, store_size=False))
+def _fast(plain: memoryview) -> bytes:
+    return bytes(cramjam.lz4.compress_block(plain, store_size=False))  # its own buffer is large, and may stay
 
 
 def write_frame(
-    data: bytes | bytearray | memoryview, compress: Callable[[memoryview], bytes | memoryview] = _fast
-) -> bytes:
-    """One frame of independent blocks, each by `compress`: Kafka's Java client reads no others."""
-    view = memoryview(data)
-    parts: list[bytes | memoryview] = [_HEADER]
-    for start in range(0, len(view), _BLOCK):
-        plain = view[start : start + _BLOCK]
-        block = compress(plain)
-        if len(block) < len(plain):
-            parts += (_LENGTH.pack(len(block)), block)
-        else:
-            parts += (_LENGTH.pack(len(plain) | _STORED), plain)
-    parts.append(bytes(4))
-    return b"".join(parts)
+    pieces: Iterable[bytes | bytearray | memoryview], compress: Callable[[memoryview], bytes] = _fast
+) -> Iterator[bytes | memoryview]:
+    """One frame of independent blocks, each by `compress`, part by part: Kafka's Java client reads no others."""
+    yield _HEADER
+    for piece in pieces:
+        view = memoryview(piece)
+        for start in range(0, len(view), _BLOCK):
+            plain = view[start : start + _BLOCK]
+            block = compress(plain)
+            stored = len(block) >= len(plain)
+            yield _LENGTH.pack(len(plain) | _STORED if stored else len(block))
+            yield plain if stored else block
+    yield bytes(4)
 
 
-def read_frame(data: bytes | bytearray | memoryview, limit: int) -> bytes | None:
-    """The plain bytes of a frame; None for one of another shape, malformed or of more than `limit` bytes."""
-    view = memoryview(data)
+def frame_pieces(view: memoryview, limit: int) -> Iterator[memoryview | None]:
+    """The plain bytes of a frame block by block, each to be used before the next is asked for.
+
+    None ends them where the frame is of another shape, malformed or of more than `limit` bytes.
+    """
     if len(view) < len(_HEADER) or view[:4] != _MAGIC or not 0x40 <= view[5] <= 0x70:
-        return None
+        yield None
+        return
     flags = view[4]
-    if flags & ~(_INDEPENDENT | _PLAIN_SIZE) != _VERSION:
-        return None
-    largest = 1 << (2 * (view[5] >> 4) + 8)
     position = len(_HEADER) + (8 if flags & _PLAIN_SIZE else 0)
-    pieces: list[bytes | memoryview] = []
-    room = limit
+    if flags & ~(_INDEPENDENT | _PLAIN_SIZE) != _VERSION:
+        yield None
+        return
+    largest = 1 << (2 * (view[5] >> 4) + 8)
+    scratch = bytearray()
+    blocks = 0
     while len(view) - position >= 4:
         (length,) = _LENGTH.unpack_from(view, position)
         position += 4
         if length == 0:
-            return None if position != len(view) else bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
-        if pieces and not flags & _INDEPENDENT:
-            return None
+            if position != len(view):
+                break
+            return
+        if blocks and not flags & _INDEPENDENT:
+            break
         stored, length = length & _STORED, length & ~_STORED
         block = view[position : position + length]
+        if len(block) < length:
+            break
         position += length
-        piece = block if stored else _plain(block, min(largest, room))
-        if piece is None or len(block) < length or len(piece) > min(largest, room):
-            return None
-        pieces.append(piece)
-        room -= len(piece)
-    return None
-
-
-class _Scratch(threading.local):
-    """Room for the plain bytes of a block, one per thread: a new one for each would take a sixth of the time."""
-
-    def __init__(self) -> None:
-        self.room = bytearray(_BLOCK)
-
-
-_SCRATCH: Final = _Scratch()
-
-
-def _plain(block: memoryview, most: int) -> bytes | None:
-    """What a block holds; None if it is malformed or holds more than `most` bytes."""
-    room = min(most, _MOST_RATIO * len(block))
-    out = _SCRATCH.room if room <= _BLOCK else bytearray(room)
-    try:
-        return bytes(memoryview(out)[: cramjam.lz4.decompress_block_into(block, out, room)])
-    except cramjam.DecompressionError:
-        return None
+        blocks += 1
+        if stored:
+            piece = block
+        else:
+            room = min(largest, limit, _MOST_RATIO * length)
+            if len(scratch) < room:
+                scratch = bytearray(room)  # one for all blocks: a new one for each would take a sixth of the time
+            try:
+                piece = memoryview(scratch)[: cramjam.lz4.decompress_block_into(block, scratch, room)]
+            except cramjam.DecompressionError:
+                break
+        if len(piece) > min(largest, limit):
+            break
+        limit -= len(piece)
+        yield piece
+    yield None

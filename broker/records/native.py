@@ -1,7 +1,7 @@
 """The codec's optional kernel in C (`_kernel.c`): whether it is in use, and what it offers.
 
 `pip install` builds it where there is a C compiler; elsewhere, or with `PYKAFKA_NATIVE=0` in the
-environment, numpy does the same more slowly. Asked by the codec at every call, and by users with
+environment, numpy and Python do the same more slowly. Asked by the codec at every call, and by users with
 `implementation()`. Results do not differ, nor does what is refused.
 """
 
@@ -34,6 +34,8 @@ class Kernel(Protocol):
     def first_bad_crc(self, chunk: Buffer, rows: Buffer, /) -> int:
         """Only where `crc_in_kernel()`."""
 
+    def check_records(self, piece: Buffer, state: Buffer, faults: Buffer, /) -> None: ...
+
     def count_headers(self, parts: list[Buffer], sections: Buffer, /) -> int: ...
 
     def decode(
@@ -61,9 +63,10 @@ def _load() -> Kernel | None:
     if os.environ.get(NATIVE_VARIABLE) == "0":
         return None
     try:
-        return cast(Kernel, importlib.import_module("broker.records._kernel"))
+        module = importlib.import_module("broker.records._kernel")
     except ImportError:  # not built, or for another machine
         return None
+    return cast(Kernel, module) if hasattr(module, "check_records") else None  # else built from older sources
 
 
 kernel: Kernel | None = _load()

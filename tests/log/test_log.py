@@ -12,7 +12,7 @@ from broker.clock import ManualClock
 from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
-from broker.records.batch import HEADER_SIZE, build_batch, parse_header, walk_batches
+from broker.records.batch import HEADER_SIZE, build_batch, parse_header, patch_log_append_time, walk_batches
 from broker.records.compression import Codec
 from broker.records.control import ControlType, end_transaction_marker
 from broker.records.record import decode_records
@@ -144,12 +144,11 @@ class TestRefusal:
         error = self.refused(open_log(tmp_path / "t-0", config), batch(b"a", timestamp=at), ErrorCode.invalid_timestamp)
         assert f"message.timestamp.{key}.max.ms is 1000" in str(error)
 
-    def test_a_client_that_sets_log_append_time(self, tmp_path: Path) -> None:
-        stamping = open_log(tmp_path / "s-0", LogConfig(message_timestamp_type="LogAppendTime"))
-        stamping.append(batch(b"a"), leader_epoch=0)
-        piece = stamping.read(0, 1000)
-        assert piece is not None
-        self.refused(open_log(tmp_path / "t-0"), piece.read(), ErrorCode.invalid_timestamp)
+    def test_a_client_that_sets_log_append_time_where_the_broker_does(self, tmp_path: Path) -> None:
+        config = LogConfig(message_timestamp_type="LogAppendTime")
+        stamped = bytearray(batch(b"a"))
+        patch_log_append_time(stamped, 0, parse_header(stamped), NOW)
+        self.refused(open_log(tmp_path / "t-0", config), bytes(stamped), ErrorCode.invalid_timestamp)
 
 
 class TestReading:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from broker.log.consistency import check_partition
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.records.batch import build_batch, walk_batches
-from broker.records.compression import Codec
+from broker.records.compression import STEP_BYTES, Codec
 from tests.support.batches import batch, open_log
 from tests.support.compaction import raw, records_of
 
@@ -79,5 +80,25 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", LogConfig(compression_type="zstd"))
     with pytest.raises(BrokerError) as raised:
         log.append(build_batch(b"no gzip", 1, codec=Codec.GZIP), leader_epoch=0)
-    assert raised.value.code is ErrorCode.corrupt_message
+    assert raised.value.code is ErrorCode.unknown_server_error
+    assert log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("name", NAMES[1:])
+def test_large_batches_are_compressed_step_by_step_and_read_like_others(tmp_path: Path, name: str) -> None:
+    values = [b"%d" % number * 50 for number in range(4 * STEP_BYTES // 250)]
+    log = open_log(tmp_path / "t-0", LogConfig(compression_type=name))
+    log.append(batch(*values), leader_epoch=0)
+    assert codecs(log) == [NAMES.index(name)]
+    assert [record.value for record in records_of(log)] == values
+
+
+@pytest.mark.parametrize("name", NAMES[:-1])
+def test_what_is_larger_than_max_message_bytes_afterwards_is_refused(tmp_path: Path, name: str) -> None:
+    """zstd alone sees that what comes twice, 40 kB apart, is the same."""
+    noise = os.urandom(40_000)
+    log = open_log(tmp_path / "t-0", LogConfig(compression_type=name, max_message_bytes=50_000))
+    with pytest.raises(BrokerError, match=r"max\.message\.bytes=50000") as raised:
+        log.append(batch(noise, noise, codec=Codec.ZSTD), leader_epoch=0)
+    assert raised.value.code is ErrorCode.message_too_large
     assert log.log_end_offset == 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gzip
 import struct
+import tracemalloc
 import zlib
 
 import lz4.frame
+import pyarrow
 import pytest
 import snappy
 import zstandard
@@ -15,7 +17,16 @@ from hypothesis import strategies as st
 from kafka.codec import snappy_decode, snappy_encode
 
 from broker.errors import ConfigError, CorruptBatch
-from broker.records.compression import Codec, compress, decompress
+from broker.records.compression import (
+    STEP_BYTES,
+    Codec,
+    GrowsTooLarge,
+    compress,
+    compressed_parts,
+    decompress,
+    in_steps,
+    plain_pieces,
+)
 
 CODECS = [codec for codec in Codec if codec]
 TEXT = b"".join(b'{"id":%d,"name":"alpha bravo"}' % number for number in range(8000))  # blocks in any codec
@@ -58,6 +69,43 @@ def test_what_is_compressed_comes_back(codec: Codec, data: bytes) -> None:
 @pytest.mark.parametrize(("codec", "data"), FOREIGN.values(), ids=FOREIGN)
 def test_other_clients_data_is_read(codec: Codec, data: bytes) -> None:
     assert decompress(codec, memoryview(data)) == TEXT
+
+
+@pytest.mark.parametrize(("codec", "data"), FOREIGN.values(), ids=FOREIGN)
+def test_the_pieces_are_the_whole(codec: Codec, data: bytes) -> None:
+    pieces = [bytes(piece) for piece in plain_pieces(codec, data)]
+    assert b"".join(pieces) == TEXT
+    with pytest.raises(GrowsTooLarge):
+        list(plain_pieces(codec, data, len(TEXT) - 1))
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_pieces_of_a_bomb_take_little_memory(codec: Codec) -> None:
+    bomb, size = bytes(compress(codec, bytes(30 << 20))), 0
+    list(plain_pieces(codec, compress(codec, b"warm")))
+    tracemalloc.start()
+    before = pyarrow.total_allocated_bytes()
+    for piece in plain_pieces(codec, bomb):
+        size += len(piece)
+        assert pyarrow.total_allocated_bytes() - before < 2 << 20
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert (size, most < 2 << 20) == (30 << 20, True)
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("size", [0, 1, STEP_BYTES, STEP_BYTES + 1, 5 * STEP_BYTES])
+def test_what_is_compressed_step_by_step_is_read_by_all(codec: Codec, size: int) -> None:
+    data = (TEXT * 3)[:size]
+    pieces = (memoryview(data)[start : start + 1000] for start in range(0, size, 1000))
+    compressed = b"".join(compressed_parts(codec, in_steps(pieces)))
+    assert decompress(codec, compressed) == data
+    reader = {Codec.GZIP: gzip.decompress, Codec.LZ4: lz4.frame.decompress}.get(codec)
+    assert reader is None or reader(compressed) == data
+    if codec is Codec.ZSTD:
+        assert zstandard.ZstdDecompressor().decompressobj().decompress(compressed) == data
+    if codec is Codec.SNAPPY and data:
+        assert snappy_decode(compressed) == data
 
 
 @pytest.mark.parametrize("data", [b"", b"x", TEXT])

@@ -1,0 +1,197 @@
+"""A client's batch is appended as Kafka would, or refused as Kafka would; the log is left as it was."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.errors import BrokerError, ErrorCode, RecordsRefused
+from broker.log.append_checks import Allowance, BatchCheck
+from broker.log.log_config import LogConfig
+from broker.records.batch import build_batch, parse_header, patch_log_append_time, patch_producer
+from broker.records.builder import BatchBuilder
+from broker.records.compression import STEP_BYTES, Codec, compress
+from broker.records.crc32c import crc32c
+from broker.records.record import decode_records
+from tests.support.batches import NOW, batch, open_log
+from tests.support.codec_choice import in_turn
+
+COMPACTED = LogConfig(cleanup_policy=("compact",))
+HOUR_MS = 3_600_000
+
+
+def with_crc(data: bytearray) -> bytes:
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return bytes(data)
+
+
+def changed(layout: str, position: int, value: int, codec: int = 0, values: tuple[bytes, ...] = (b"x", b"y")) -> bytes:
+    """A batch with another number in its header, and a checksum that is right."""
+    data = bytearray(batch(*values, codec=codec))
+    struct.pack_into(layout, data, position, value)
+    return with_crc(data)
+
+
+def with_body(change: Callable[[bytes], bytes], codec: int = 0) -> bytes:
+    """A batch whose plain records were changed behind its header's back."""
+    plain = batch(b"x", b"y")[61:]
+    return build_batch(compress(codec, change(plain)), 2, codec=codec, base_timestamp=NOW, max_timestamp=NOW)
+
+
+def without_sequence(data: bytes) -> bytes:
+    patched = bytearray(data)
+    patch_producer(patched, 0, parse_header(patched), 77, 0, -1)
+    return bytes(patched)
+
+
+INVALID, UNKNOWN = ErrorCode.invalid_record, ErrorCode.unknown_server_error
+REFUSED = {
+    "a base offset that is not 0": (changed(">q", 0, 100), INVALID, "base offset .* is 0, not 100"),
+    "more records than offsets": (changed(">i", 57, 3), INVALID, "3 records with a last offset delta of 1"),
+    "fewer records than offsets": (changed(">i", 57, 1), INVALID, "1 records with a last offset delta of 1"),
+    "another last offset": (changed(">i", 23, 7), INVALID, "last offset delta of 7"),
+    "no records": (changed(">i", 57, 0), INVALID, "0 records"),
+    "a control batch": (changed(">h", 21, 0x20), INVALID, "control"),
+    "a transactional batch of nobody": (changed(">h", 21, 0x10), INVALID, "without a producer id"),
+    "a producer id without a sequence": (without_sequence(batch(b"x")), INVALID, "sequence -1"),
+    "a codec there is not": (changed(">h", 21, 5), UNKNOWN, "codec 5"),
+    "gzip that is none": (changed(">h", 21, 1), UNKNOWN, "gzip data cannot be decompressed"),
+    "snappy that is none": (changed(">h", 21, 2, values=(b"x" * 50,)), UNKNOWN, "snappy"),
+    "lz4 that is none": (changed(">h", 21, 3), UNKNOWN, "lz4"),
+    "zstd that is none": (changed(">h", 21, 4), UNKNOWN, "zstd"),
+    "a wrong checksum": (batch(b"x")[:-1] + b"\1", ErrorCode.corrupt_message, "CRC"),
+}
+
+
+@pytest.mark.parametrize(("records", "code", "reason"), REFUSED.values(), ids=REFUSED)
+def test_what_a_header_says_is_held_against_it(tmp_path: Path, records: bytes, code: ErrorCode, reason: str) -> None:
+    log = open_log(tmp_path / "t-0")
+    with pytest.raises(BrokerError, match=reason) as raised:
+        log.append(records, leader_epoch=0)
+    assert (raised.value.code, log.log_end_offset, log.size) == (code, 0, 0)
+
+
+BODIES: dict[str, Callable[[bytes], bytes]] = {
+    "a record cut off": lambda plain: plain[:-3],
+    "a byte too many": lambda plain: plain + b"\0",
+    "a wrong length": lambda plain: b"\x02" + plain[1:],
+    "an offset twice": lambda plain: plain[:8] * 2,
+    "one record fewer": lambda plain: plain[: len(plain) // 2],
+    "one record more": lambda plain: plain + plain[:8],
+    "no record at all": lambda plain: b"nonsense",
+}
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("change", BODIES.values(), ids=BODIES)
+def test_a_body_that_is_not_what_its_header_says_is_refused(
+    tmp_path: Path, change: Callable[[bytes], bytes], codec: Codec
+) -> None:
+    """Its checksum is right: before, it was acknowledged, and every consumer stuck on it."""
+    for implementation in in_turn():
+        log = open_log(tmp_path / f"{implementation}-0")
+        with pytest.raises(BrokerError) as raised:
+            log.append(with_body(change, codec), leader_epoch=0)
+        assert (raised.value.code, log.log_end_offset) == (ErrorCode.invalid_record, 0)
+        assert log.append(with_body(bytes, codec), leader_epoch=0).last_offset == 1
+
+
+def rows(*given: tuple[int, bytes | None]) -> bytes:
+    builder = BatchBuilder()
+    for timestamp, key in given:
+        builder.append(timestamp, key, b"v")
+    return builder.build()
+
+
+def refusal(data: bytes, config: LogConfig) -> RecordsRefused:
+    with pytest.raises(RecordsRefused) as raised:
+        BatchCheck(bytearray(data), config, NOW).run()
+    return raised.value
+
+
+def test_each_record_without_a_key_is_named() -> None:
+    error = refusal(rows((NOW, b"k"), (NOW, None), (NOW, b"k"), *[(NOW, None)] * 4), COMPACTED)
+    assert error.code is ErrorCode.invalid_record
+    assert [place for place, _ in error.record_errors] == [1, 3, 4, 5, 6]
+    assert error.message.startswith("5 of 7 records are refused: record 1: it has no key")
+    assert error.message.endswith("and 2 more")
+
+
+def test_a_wrong_time_among_records_without_keys_decides_the_code() -> None:
+    error = refusal(rows((NOW, None), (NOW + HOUR_MS + 7, b"k"), (-1, b"k")), COMPACTED)
+    assert error.code is ErrorCode.invalid_timestamp
+    assert [place for place, _ in error.record_errors] == [0, 1]
+    assert "lies 3600007 ms ahead of the broker's clock; message.timestamp.after.max.ms is 3600000" in error.message
+
+
+def test_an_old_record_between_new_ones_is_found() -> None:
+    """Looking at the header's two times would miss it."""
+    config = LogConfig(message_timestamp_before_max_ms=1000)
+    error = refusal(rows((NOW, None), (NOW - 1001, None), (NOW, None)), config)
+    assert [place for place, _ in error.record_errors] == [1]
+    assert "message.timestamp.before.max.ms is 1000" in error.message
+
+
+@pytest.mark.parametrize("codec", Codec)
+@pytest.mark.parametrize("claimed", [-1, NOW - 1, NOW + 10 * HOUR_MS])
+def test_the_newest_timestamp_is_what_the_records_say(tmp_path: Path, codec: Codec, claimed: int) -> None:
+    log = open_log(tmp_path / "t-0")
+    data = bytearray(batch(b"a", b"b", b"c", timestamps=[NOW, NOW + 9, NOW + 2], codec=codec))
+    struct.pack_into(">q", data, 35, claimed)
+    log.append(with_crc(data), leader_epoch=0)
+    found = log.read(0, 1000)
+    assert found is not None
+    assert parse_header(found.read()).max_timestamp == NOW + 9
+    assert [record.timestamp for record in decode_records(found.read())] == [NOW, NOW + 9, NOW + 2]
+    assert log.offset_for_timestamp(NOW + 9) == (1, NOW + 9)
+
+
+def test_a_timestamp_type_that_is_the_brokers_to_set_is_taken_back(tmp_path: Path) -> None:
+    """As Kafka does where records keep their own times; see test_log.py for where they do not."""
+    log = open_log(tmp_path / "t-0")
+    data = bytearray(batch(b"a", timestamp=NOW - 5))
+    patch_log_append_time(data, 0, parse_header(data), NOW)
+    log.append(data, leader_epoch=0)
+    found = log.read(0, 1000)
+    assert found is not None
+    (record,) = decode_records(found.read())
+    assert (record.timestamp, record.timestamp_type) == (NOW - 5, 0)
+
+
+class TestLargeBatches:
+    """Checked bit by bit, and bounded."""
+
+    BOMB = batch(*[bytes(1 << 20)] * 8, codec=Codec.ZSTD)
+
+    def test_a_check_stops_when_its_cost_is_spent_and_goes_on_later(self) -> None:
+        check = BatchCheck(bytearray(self.BOMB), LogConfig(), NOW)
+        costs = []
+        while not check.run(1 << 20):
+            costs.append(check.cost)
+        assert len(costs) >= 7
+        assert all(after - before <= 3 << 19 for before, after in zip([0, *costs], costs, strict=False))
+        assert check.cost > 8 << 20
+        assert check.run(0)
+
+    def test_a_compressed_batch_is_not_begun_when_nothing_may_be_spent_a_plain_one_is(self) -> None:
+        assert not BatchCheck(bytearray(self.BOMB), LogConfig(), NOW).run(0)
+        assert BatchCheck(bytearray(batch(b"x")), LogConfig(), NOW).run(0)
+
+    def test_compressing_anew_costs_more(self) -> None:
+        check = BatchCheck(bytearray(self.BOMB), LogConfig(compression_type="gzip"), NOW)
+        assert not check.run(1 << 20)
+        assert check.cost <= 16 * 3 * STEP_BYTES
+
+    def test_the_batches_of_a_request_share_what_they_may_grow_to(self) -> None:
+        allowance = Allowance(20 << 20)
+        checks = [BatchCheck(bytearray(self.BOMB), LogConfig(), NOW, allowance) for _ in range(3)]
+        assert [checks[0].run(), checks[1].run()] == [True, True]
+        with pytest.raises(BrokerError, match="this request grow too large") as raised:
+            checks[2].run()
+        assert raised.value.code is ErrorCode.message_too_large
+
+    def test_plain_batches_have_no_such_bound(self) -> None:
+        assert BatchCheck(bytearray(batch(b"x" * 1000)), LogConfig(), NOW, Allowance(10)).run()
