@@ -25,10 +25,7 @@ def asked_broker(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> It
     assert "Traceback" not in process.output, process.output[-4_000:]
 
 
-UNTIL_VALIDATED = pytest.mark.xfail(reason="produced batches are not validated as Kafka's LogValidator does")
-
-
-@pytest.mark.parametrize("area", [pytest.param(a, marks=UNTIL_VALIDATED) if a == "produce" else a for a in AREAS])
+@pytest.mark.parametrize("area", AREAS)
 def test_the_broker_answers_as_kafka_did(area: str, asked_broker: BrokerProcess) -> None:
     ours = answers_of(area, asked_broker.bootstrap, int(SETTINGS["broker.id"]), "asked-")
     unwanted, stale = judge(deviations(read_answers(area), ours), WANTED[area])
