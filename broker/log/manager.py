@@ -26,7 +26,7 @@ from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.log_directory import LogDirectory
 from broker.log.maintenance import Maintenance, Run, run_now
-from broker.log.open_segments import OpenSegments
+from broker.log.open_segments import DESCRIPTORS_PER_SEGMENT, OpenSegments
 from broker.metrics import CleanerMetrics
 from broker.protocol.topic_partition import TopicPartition
 
@@ -53,11 +53,11 @@ class LogManager:
         cleaner: CleanerSettings | None = None,
         compactor: Compactor | None = None,
     ) -> None:
-        """`max_open_segments` bounds descriptors; by default half of what the process may open. `compactor` carries out
-        compactions; by default a process of its own."""
+        """`max_open_segments` bounds descriptors; by default they take half of what the process may open. `compactor`
+        carries out compactions; by default a process of its own."""
         self._directories = [LogDirectory(path) for path in dict.fromkeys(directories)]
         self._clock = clock
-        self._opened = OpenSegments(max_open_segments or _half_of_the_descriptors())
+        self._opened = OpenSegments(max_open_segments or _most_open_segments())
         self._logs: dict[TopicPartition, Log] = {}
         self.offline: dict[TopicPartition, str] = {}
         """Partitions that cannot be served, with the reason."""
@@ -308,7 +308,9 @@ class LogManager:
             directory.unlock()
 
 
-def _half_of_the_descriptors() -> int:
-    """The other half is for connections."""
+def _most_open_segments() -> int:
+    """Half of the descriptors: the other half is for connections."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_OPEN_SEGMENTS if soft == resource.RLIM_INFINITY else min(max(soft // 2, 16), MOST_OPEN_SEGMENTS)
+    if soft == resource.RLIM_INFINITY:
+        return MOST_OPEN_SEGMENTS
+    return min(max(soft // 2 // DESCRIPTORS_PER_SEGMENT, 16), MOST_OPEN_SEGMENTS)

@@ -16,7 +16,7 @@ from broker.log.segment_file import SegmentFile
 from broker.records.batch import HEADER_SIZE, LENGTH_END, BatchHeader, parse_header, verify_batch
 from broker.records.crc32c import crc32c
 
-__all__ = ["boundary_before", "find_batch", "scan_headers", "scan_verified"]
+__all__ = ["boundary_before", "find_batch", "glance", "scan_headers", "scan_verified"]
 
 HEADER_CHUNK = 8 * 1024
 VERIFY_CHUNK = 1024 * 1024
@@ -33,8 +33,10 @@ _MIN_LENGTH = HEADER_SIZE - LENGTH_END
 def find_batch(file: SegmentFile, position: int, end: int, offset: int) -> tuple[int, int] | None:
     """(position, size) of the first batch from `position` whose last offset is `offset` or above.
 
-    None when no batch before byte `end` is. Raises CorruptBatch when `position` is no batch's start, and ColdRead.
+    None when no batch before byte `end` is. Raises CorruptBatch when `position` is no batch's start, or lies behind
+    the batch that is looked for, and ColdRead.
     """
+    started = position
     while position < end:
         chunk = file.glance(min(_GLANCE_CHUNK, end - position), position)
         at, last = 0, len(chunk) - _GLANCE.size
@@ -43,12 +45,23 @@ def find_batch(file: SegmentFile, position: int, end: int, offset: int) -> tuple
             if magic != 2 or length < _MIN_LENGTH or delta < 0:
                 raise CorruptBatch(f"no batch at byte {position + at}")
             if base + delta >= offset:
+                if started and base > offset and position + at == started:
+                    raise CorruptBatch(f"offset {offset} lies before byte {started}")
                 return position + at, length + LENGTH_END
             at += length + LENGTH_END
         if not at:
             raise CorruptBatch(f"a cut batch at byte {position}")
         position += at
     return None
+
+
+def glance(file: SegmentFile, position: int) -> tuple[int, int] | None:
+    """(first offset, last offset) of the batch that begins at `position`; None when none does."""
+    chunk = os.pread(file.fileno(), _GLANCE.size, position)
+    if len(chunk) < _GLANCE.size:
+        return None
+    base, length, magic, delta = _GLANCE.unpack(chunk)
+    return None if magic != 2 or length < _MIN_LENGTH or delta < 0 else (base, base + delta)
 
 
 def boundary_before(file: SegmentFile, boundary: int, end: int, limit: int) -> int:

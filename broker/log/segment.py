@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from broker.errors import CorruptBatch
-from broker.log.index import OffsetIndex
+from broker.log.index import OffsetIndex, TimeIndex
 from broker.log.open_segments import OpenSegments
-from broker.log.scan import boundary_before, find_batch, scan_headers
+from broker.log.scan import boundary_before, find_batch, glance, scan_headers
 from broker.log.segment_file import FileSlice, SegmentFile
 from broker.log.segment_indexes import SegmentIndexes
 from broker.records.batch import BatchHeader
@@ -112,8 +112,8 @@ class Segment:
         Raises OSError with nothing of it left in the file.
         """
         file = self._file or self._open()
-        if self._indexes.load_times() is None:
-            self.rebuild()
+        if not self._indexes.has_times:
+            self._times()
         try:
             written = os.pwrite(file.fileno(), buffer, self.size)
             while written < len(buffer):
@@ -161,14 +161,11 @@ class Segment:
         """Write down all there is to know: the segment is rolled or the log is closed."""
         if self.size:
             self.file()
-            if self._indexes.load_times() is None:
-                self.rebuild()
+            self._times()
         if self._preallocated:
             os.ftruncate(self.file().fileno(), self.size)
             self._preallocated = False
         self._indexes.seal()
-        if self._file is not None:
-            self._opened.add(self)
 
     def sync(self, *, closed: bool) -> None:
         """fsync the log file, and the indexes of a `closed` segment, from any thread. Raises OSError.
@@ -207,7 +204,8 @@ class Segment:
         start, first_size = found
         file, end = self.file(), self.size
         if start + max_bytes < end:
-            known = self._offsets().boundary_before(start + max_bytes)
+            entry = self._sound(lambda offsets: offsets.at_or_before(start + max_bytes))
+            known = entry[1] if entry is not None else 0
             end = max(start + first_size, boundary_before(file, known, end, start + max_bytes))
         if up_to is not None:
             limit = self.locate(up_to)
@@ -235,8 +233,20 @@ class Segment:
 
     def offset_after(self, found: FileSlice) -> int | None:
         """An offset past all of `found`, which it holds: by the index, so not the nearest; None when it knows none."""
-        relative = self._offsets().offset_since(found.position + found.length)
-        return None if relative is None else self.base_offset + relative
+        entry = self._sound(lambda offsets: offsets.at_or_after(found.position + found.length))
+        return None if entry is None else self.base_offset + entry[0]
+
+    def _sound(self, find: Callable[[OffsetIndex], tuple[int, int] | None]) -> tuple[int, int] | None:
+        """An entry of the offset index that a batch stands behind; if none does, the index is made anew."""
+        entry = find(self._offsets())
+        if entry is None:
+            return None
+        batch = glance(self.file(), entry[1])
+        if batch is not None and self.base_offset <= batch[0] <= batch[1] <= self.base_offset + entry[0]:
+            return entry
+        logger.warning("%s: entry %s fits no batch; rebuilding the index", self.path(".index"), entry)
+        self.rebuild()
+        return find(self._offsets())
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
         """(position, header) of every batch from `position`, the start of one. Raises CorruptBatch."""
@@ -245,16 +255,35 @@ class Segment:
     def next_offset(self) -> int:
         """The offset after the last record, from the file. Raises CorruptBatch when its tail is not whole."""
         file, offsets, end = self.file(), self._offsets(), self.base_offset
-        for _, header in scan_headers(file, offsets.positions[-1] if len(offsets) else 0, self.size):
+        for _, header in scan_headers(file, offsets.last_position, self.size):
             end = header.next_offset
         return end
 
     @property
     def newest(self) -> tuple[int, int]:
-        """The newest timestamp (ms) and the last offset of the batch that has it; -1 without timestamps."""
-        if self._indexes.newest is None and self._indexes.load_times() is None:
-            self.rebuild()
+        """The newest timestamp and the last offset of the batch that has it; -1 without timestamps."""
+        if self._indexes.newest is None:
+            was_open = self._file is not None
+            self.file()
+            self._times()
+            if not was_open:
+                self.close()  # retention asks all segments once
         return self._indexes.newest or (-1, self.base_offset)
+
+    def _times(self) -> TimeIndex:
+        """The time index; made anew when it is missing, or its last entry fits no batch."""
+        is_known = self._indexes.newest is not None
+        times = self._indexes.load_times()
+        if times is None or not (is_known or self._has_time(times.last)):
+            self.rebuild()
+            times = self._indexes.load_times()
+        assert times is not None
+        return times
+
+    def _has_time(self, entry: tuple[int, int]) -> bool:
+        """Whether the batch that holds an entry's offset has its timestamp."""
+        found = self.locate(self.base_offset + entry[1])
+        return found is not None and next(self.batches(found[0]))[1].max_timestamp == entry[0]
 
     @property
     def first_timestamp(self) -> int:
@@ -271,11 +300,12 @@ class Segment:
     def position_for_timestamp(self, timestamp: int) -> int:
         """A batch boundary before which no record is as new as `timestamp`."""
         self.file()
-        times = self._indexes.load_times()
-        if times is None:
+        entry = self._times().before(timestamp)
+        if entry is not None and not self._has_time(entry):
+            logger.warning("%s: entry %s fits no batch; rebuilding the index", self.path(".timeindex"), entry)
             self.rebuild()
-            times = self._indexes.load_times()
-        return self._offsets().position_of(times.offset_before(timestamp)) if times is not None else 0
+            entry = self._times().before(timestamp)
+        return 0 if entry is None else self._offsets().position_of(entry[1])
 
     # --- opening and releasing
 
@@ -288,9 +318,6 @@ class Segment:
     def indexes_full(self, limit: int) -> bool:
         """Whether another entry would take an index file past `limit` bytes."""
         return self._indexes.is_full(limit)
-
-    def index_bytes(self) -> int:
-        return self._indexes.memory()
 
     def release(self) -> None:
         """Save the indexes and forget file and indexes; the next use opens them again."""

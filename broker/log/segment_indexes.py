@@ -1,6 +1,6 @@
-"""Both indexes of one segment, loaded when they are needed, and what they are made from.
+"""Both indexes of one segment, mapped when they are needed, and what they are made from.
 
-Owned by segment.py, which notes every batch here and drops the memory when the segment is released.
+Owned by segment.py, which notes every batch here and drops the mappings when the segment is released.
 The newest timestamp stays known after that: retention asks for it again and again.
 """
 
@@ -44,11 +44,15 @@ class SegmentIndexes:
         """None when the file is missing or wrong, or lacks so much that reads would crawl."""
         offsets = OffsetIndex.load(self._path(".index"), log_size)
         if offsets is not None:
-            self._unindexed = log_size - (offsets.positions[-1] if len(offsets) else 0)
+            self._unindexed = log_size - offsets.last_position
             if self._unindexed > self.interval + MOST_UNINDEXED:
                 offsets = None
         self.offsets = offsets
         return offsets
+
+    @property
+    def has_times(self) -> bool:
+        return self._times is not None
 
     def load_times(self) -> TimeIndex | None:
         """None when the file is missing or wrong."""
@@ -71,6 +75,8 @@ class SegmentIndexes:
             self.offsets.append(last_offset - self._base_offset, position)
             self._times.append_newer(newest[0], newest[1] - self._base_offset)
             self._unindexed = 0
+            if self.offsets.is_long_unsaved or self._times.is_long_unsaved:
+                self.save()
         self._unindexed += size
 
     def seal(self) -> None:
@@ -88,11 +94,13 @@ class SegmentIndexes:
                 self._times.save(self._path(".timeindex"))
         except OSError as error:
             logger.warning("indexes of %s not saved, they will be rebuilt: %s", self._stem, error.strerror)
-            for suffix in (".index", ".timeindex"):
+            for index, suffix in ((self.offsets, ".index"), (self._times, ".timeindex")):
                 self._path(suffix).unlink(missing_ok=True)
+                if index is not None:
+                    index.detach()
 
     def drop(self) -> None:
-        """Forget what can be loaded again."""
+        """Forget what can be mapped again."""
         self.offsets = self._times = None
 
     def is_full(self, limit: int) -> bool:
@@ -101,10 +109,6 @@ class SegmentIndexes:
         return (offsets is not None and offsets.size + OFFSET_ENTRY_SIZE > limit) or (
             times is not None and times.size + TIME_ENTRY_SIZE > limit
         )
-
-    def memory(self) -> int:
-        """Bytes that the loaded indexes take."""
-        return sum(index.size for index in (self.offsets, self._times) if index is not None)
 
     def _path(self, suffix: str) -> Path:
         return Path(self._stem + suffix)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import random
+import struct
 from pathlib import Path
 
 import pytest
 
 from broker.errors import CorruptBatch
 from broker.log.index import OffsetIndex
-from broker.log.open_segments import OpenSegments
+from broker.log.open_segments import DESCRIPTORS_PER_SEGMENT, OpenSegments
 from broker.log.scan import scan_headers
 from broker.log.segment import Segment, segment_path
 from broker.records.batch import BatchHeader, patch_base_offset, walk_batches
@@ -68,7 +70,7 @@ def test_an_index_entry_names_a_batch_by_its_last_offset(tmp_path: Path, opened:
     index = OffsetIndex.load(segment.path(".index"), segment.size)
     assert index is not None
     positions = [position for position, _ in segment.batches()]
-    assert list(zip(index.offsets, index.positions, strict=True)) == [(3, positions[1]), (5, positions[2])]
+    assert [index.entry(number) for number in range(len(index))] == [(3, positions[1]), (5, positions[2])]
 
 
 def test_a_closed_segment_opens_itself_again(tmp_path: Path, opened: OpenSegments) -> None:
@@ -76,14 +78,14 @@ def test_a_closed_segment_opens_itself_again(tmp_path: Path, opened: OpenSegment
     for number in range(20):
         add(segment, number, b"x" * 100)
     segment.close()
-    assert segment.index_bytes() == 0
     for number in range(20, 40):
         add(segment, number, b"x" * 100)
     segment.close()
     index = OffsetIndex.load(segment.path(".index"), segment.size)
     assert index is not None
-    indexed = [header.last_offset for _, header in segment.batches() if header.last_offset in index.offsets]
-    assert indexed == list(index.offsets)
+    noted = [index.entry(number)[0] for number in range(len(index))]
+    indexed = [header.last_offset for _, header in segment.batches() if header.last_offset in noted]
+    assert indexed == noted
     assert len(indexed) > 5
     assert [header.base_offset for header in headers(segment)] == list(range(40))
 
@@ -98,8 +100,8 @@ def test_an_index_that_was_cut_short_is_made_anew(tmp_path: Path, opened: OpenSe
     for keep, rebuilt in ((4, False), (0, True)):
         os.truncate(segment.path(".index"), keep * 8)
         segment.locate(5)
-        assert (segment.index_bytes() > keep * 8) == rebuilt
         segment.close()
+        assert (segment.path(".index").stat().st_size > keep * 8) == rebuilt
 
 
 def test_a_released_segment_is_sealed_whole(tmp_path: Path, opened: OpenSegments) -> None:
@@ -166,6 +168,67 @@ def test_deleted_files_get_out_of_the_way(tmp_path: Path, opened: OpenSegments) 
     segment.sync(closed=True)  # a flush that was on its way finds nothing to do
 
 
+def test_what_is_not_saved_of_the_indexes_is_bounded(tmp_path: Path, opened: OpenSegments) -> None:
+    segment = create(tmp_path, opened, interval=0)
+    for number in range(600):
+        add(segment, number, b"x")
+    assert segment.path(".index").stat().st_size >= 512 * 8
+    segment.release()
+    assert [segment.locate(number) is not None for number in range(600)] == [True] * 600
+
+
+class TestAnIndexThatLies:
+    """Its length is right and its entries are not: what is read is still what was written."""
+
+    @pytest.fixture
+    def segment(self, tmp_path: Path, opened: OpenSegments) -> Segment:
+        segment = create(tmp_path, opened, interval=0)
+        for number in range(50):
+            add(segment, number, b"x" * 50, timestamp=NOW + number)
+        segment.seal()
+        segment.close()
+        return segment
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_offsets(self, segment: Segment, seed: int) -> None:
+        found = {number: segment.locate(number) for number in range(50)}
+        slices = {number: self.ends(segment, number) for number in range(50)}
+        segment.close()
+        random.seed(seed)
+        path = segment.path(".index")
+        data = bytearray(path.read_bytes())
+        for at in range(0, len(data) - 8, 8):
+            data[at : at + 8] = struct.pack(">II", random.randrange(50), random.randrange(segment.size))
+        path.write_bytes(data)
+        assert {number: segment.locate(number) for number in range(50)} == found
+        assert {number: self.ends(segment, number) for number in range(50)} == slices
+
+    def ends(self, segment: Segment, offset: int) -> tuple[int, int, int]:
+        """Where a read ends, and an offset past it that is not too low."""
+        read = segment.read(offset, 500, None)
+        assert read is not None
+        past = segment.offset_after(read)
+        last = max(
+            header.last_offset for position, header in segment.batches() if position < read.position + read.length
+        )
+        assert past is None or past > last
+        return read.position, read.length, last
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_times(self, segment: Segment, seed: int) -> None:
+        random.seed(seed)
+        path = segment.path(".timeindex")
+        data = bytearray(path.read_bytes())
+        for at in range(0, len(data), 12):
+            data[at : at + 12] = struct.pack(">qi", NOW + random.randrange(90), random.randrange(50))
+        path.write_bytes(data)
+        again = Segment(segment.path().parent, 0, OpenSegments(), size=segment.size, index_interval=0)
+        assert again.newest == (NOW + 49, 49)
+        positions = {header.max_timestamp: position for position, header in again.batches()}
+        for timestamp in range(NOW, NOW + 50):
+            assert again.position_for_timestamp(timestamp) <= positions[timestamp]
+
+
 class TestOpenSegments:
     """Descriptors and memory stay within their limits."""
 
@@ -180,16 +243,28 @@ class TestOpenSegments:
         for segment, base in ((first, 0), (second, 10), (third, 20)):
             assert [header.base_offset for header in headers(segment)] == [base]
 
-    def test_indexes_are_bounded_in_bytes(self, tmp_path: Path) -> None:
-        opened = OpenSegments(limit=100, index_bytes_limit=200)
+    def test_what_is_mapped_goes_with_the_file(self, tmp_path: Path) -> None:
+        opened = OpenSegments(limit=2)
         segments = [create(tmp_path, opened, base_offset=1000 * base, interval=0) for base in range(5)]
         for segment in segments:
             for number in range(20):
                 add(segment, segment.base_offset + number, b"x")
             segment.close()
+        before = len(os.listdir("/proc/self/fd"))
         for segment in segments:
             assert segment.locate(segment.base_offset + 15) is not None
-            assert sum(other.index_bytes() for other in segments) <= 400
+            assert segment.position_for_timestamp(NOW) == 0
+            assert len(os.listdir("/proc/self/fd")) - before <= 2 * DESCRIPTORS_PER_SEGMENT
+        assert sum(str(tmp_path) in line for line in Path("/proc/self/maps").read_text().splitlines()) <= 2 * 2
+
+    def test_to_know_the_newest_timestamp_keeps_nothing_open(self, tmp_path: Path, opened: OpenSegments) -> None:
+        segment = create(tmp_path, opened)
+        add(segment, 0, b"x")
+        segment.seal()
+        segment.close()
+        again = Segment(tmp_path, 0, opened, size=segment.size)
+        assert again.newest == (NOW, 0)
+        assert len(opened) == 0
 
     def test_closing_leaves_the_set(self, tmp_path: Path, opened: OpenSegments) -> None:
         segment = create(tmp_path, opened)
