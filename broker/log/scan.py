@@ -56,8 +56,8 @@ def find_batch(file: SegmentFile, position: int, end: int, offset: int) -> tuple
 
 
 def glance(file: SegmentFile, position: int) -> tuple[int, int] | None:
-    """(first offset, last offset) of the batch that begins at `position`; None when none does."""
-    chunk = os.pread(file.fileno(), _GLANCE.size, position)
+    """(first offset, last offset) of the batch that begins at `position`; None when none does. Raises ColdRead."""
+    chunk = file.glance(_GLANCE.size, position)
     if len(chunk) < _GLANCE.size:
         return None
     base, length, magic, delta = _GLANCE.unpack(chunk)
