@@ -1,6 +1,7 @@
 """Which brokers a command asks first when its options do not say: the properties file, the environment, localhost.
 
-Called by client_options.py, and by completion.py, which has no more than half a line to go by.
+Called by client_options.py, by completion.py, which has no more than half a line to go by, and by the commands of the
+connector.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from broker.settings import read_properties_file
 
-__all__ = ["BOOTSTRAP_VARIABLE", "DEFAULT_BOOTSTRAP", "base_properties"]
+__all__ = ["BOOTSTRAP_VARIABLE", "DEFAULT_BOOTSTRAP", "base_properties", "given_properties"]
 
 BOOTSTRAP_VARIABLE = "PYKAFKA_BOOTSTRAP_SERVER"
 DEFAULT_BOOTSTRAP = "localhost:9092"
@@ -20,6 +21,10 @@ _PATIENCE_MS = "3000"
 
 def base_properties(file: Path | None) -> dict[str, str]:
     """The client's properties before any option. Raises ConfigError for a file that cannot be read."""
+    return {"socket.connection.setup.timeout.ms": _PATIENCE_MS} | given_properties(file)
+
+
+def given_properties(file: Path | None) -> dict[str, str]:
+    """`bootstrap.servers`, and what the file says. Raises ConfigError for a file that cannot be read."""
     servers = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
-    defaults = {"bootstrap.servers": servers, "socket.connection.setup.timeout.ms": _PATIENCE_MS}
-    return defaults | (read_properties_file(file) if file else {})
+    return {"bootstrap.servers": servers} | (read_properties_file(file) if file else {})

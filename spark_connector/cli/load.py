@@ -8,7 +8,14 @@ nothing else. With `--watch` it is a service (cli/service.py). PykafkaErrors pas
 from __future__ import annotations
 
 import json
+import logging
+import os
+import signal
+import sys
+import tempfile
 from collections.abc import Mapping
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,7 +23,8 @@ from rich.console import Console
 from rich.table import Table
 
 from broker.errors import ConfigError
-from spark_connector.cli.pairs import parse_pairs
+from broker.tools.client_options import parse_pairs
+from spark_connector.cli.cluster import BootstrapServer, ConfigFile, cluster_options
 from spark_connector.cli.session import LazySession
 from spark_connector.cli.verified import print_verified
 from spark_connector.cli.watching import Watching
@@ -32,15 +40,16 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
+INTERRUPTED = 128 + signal.SIGINT
+
 
 def load(
     to: Annotated[
         str, typer.Option(help="Where the loads go: a directory, local or hdfs://, or a database.", metavar="DIR|URL")
     ],
     group: Annotated[str, typer.Option(help="Name of this sequence of loads.", metavar="NAME")],
-    bootstrap_server: Annotated[
-        str, typer.Option("--bootstrap-server", "-b", help="Brokers to ask first.", metavar="HOST:PORT,…")
-    ] = "127.0.0.1:9092",
+    bootstrap_server: BootstrapServer = None,
+    config: ConfigFile = None,
     topic: Annotated[str | None, typer.Option(help="Topics, comma-separated.", metavar="NAME,…")] = None,
     offsets: Annotated[
         str | None,
@@ -116,17 +125,18 @@ def load(
     if recover:
         _print_recovered(target, as_json)
         return
+    servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
     if verify:
-        verified = verify_loads(target, bootstrap_server, options=parse_pairs(option, "--option"))
+        verified = verify_loads(target, servers, options=options)
         print_verified(verified, as_json)
         raise typer.Exit(0 if verified.ok else 1)
     request = LoadRequest.build(
         target,
-        bootstrap_servers=bootstrap_server,
+        bootstrap_servers=servers,
         topic=topic,
         starting_offsets=starting_offsets,
         max_records=max_records,
-        options=parse_pairs(option, "--option"),
+        options=options,
         write_options=parse_pairs(write_option, "--write-option"),
         from_load=from_load,
         from_directory=from_directory,
@@ -158,11 +168,33 @@ def _run(request: LoadRequest, master: str, settings: Mapping[str, str], console
     # Half a second of imports that --help and --recover need not pay.
     from spark_connector.load import run_load
 
-    with (
-        LazySession(f"pykafka load {request.target.group}", master, settings) as spark,
-        spark.shown(console) as on_phase,
-    ):
-        return run_load(request, spark.session, on_phase)
+    descriptor, name = tempfile.mkstemp(prefix="pykafka-load-", suffix=".log")
+    os.close(descriptor)
+    log = Path(name)
+    try:
+        with (
+            LazySession(f"pykafka load {request.target.group}", master, settings, log) as spark,
+            spark.shown(console) as on_phase,
+        ):
+            spark.on_start = lambda: signal.signal(signal.SIGINT, _interrupt)
+            result = run_load(request, spark.session, on_phase)
+    except KeyboardInterrupt:
+        log.unlink()
+        typer.echo("pykafka: interrupted; the next load takes what this one has not committed", err=True)
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)  # Spark goes with this process; to stop it takes longer than a person waits
+    except Exception:
+        if log.stat().st_size:
+            typer.echo(f"What Spark said is in {log}", err=True)
+        raise
+    log.unlink()
+    return result
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Instead of PySpark's handler, which cancels jobs over the very connection that waits for them and fails aloud."""
+    logging.disable()  # py4j logs the interrupt with a traceback
+    raise KeyboardInterrupt
 
 
 def _serve(request: LoadRequest, master: str, settings: Mapping[str, str], watching: Watching, as_json: bool) -> None:

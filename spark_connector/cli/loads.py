@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from broker.errors import ConfigError
-from spark_connector.cli.pairs import parse_pairs
+from broker.tools.client_options import parse_pairs
+from spark_connector.cli.cluster import BootstrapServer, ConfigFile, cluster_options
 from spark_connector.cli.place import Place, placed
 from spark_connector.cli.tables import print_table
 from spark_connector.cli.verified import print_verified
@@ -75,9 +76,8 @@ def show(
 @placed
 def verify_command(
     place: Place,
-    bootstrap_server: Annotated[
-        str, typer.Option("--bootstrap-server", "-b", help="Brokers to ask first.", metavar="HOST:PORT,…")
-    ] = "127.0.0.1:9092",
+    bootstrap_server: BootstrapServer = None,
+    config: ConfigFile = None,
     load_id: Annotated[
         list[str] | None, typer.Option("--load", help="Only this load; may be repeated.", metavar="LOAD_ID")
     ] = None,
@@ -90,7 +90,8 @@ def verify_command(
     ] = None,
 ) -> None:
     """Recount every committed load: its rows against Kafka's log."""
-    verified = verify(place.target, bootstrap_server, only=load_id or (), options=parse_pairs(option, "--option"))
+    servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
+    verified = verify(place.target, servers, only=load_id or (), options=options)
     print_verified(verified, place.as_json)
     if not verified.ok:
         raise typer.Exit(1)

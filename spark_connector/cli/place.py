@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from broker.errors import ConfigError
-from spark_connector.cli.pairs import parse_pairs
+from broker.tools.client_options import parse_pairs
 from spark_connector.loads.request import FORMATS, OFFSET_KINDS, Target
 
 __all__ = ["Place", "placed"]

@@ -1,7 +1,7 @@
 """A Spark session for a console command, and a progress line that follows its tasks.
 
-Used by `pykafka load`, once or as a service. Spark starts only when it is first asked for, so that an error or "nothing
-new" comes at once; the progress line goes to standard error.
+Used by `pykafka load`, once or as a service, and by the demo. Spark starts only when it is first asked for, so that an
+error or "nothing new" comes at once; the progress line goes to standard error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,7 +23,7 @@ from spark_connector.loads.record import LoadRecord
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LazySession"]
+__all__ = ["LazySession", "standard_error_to"]
 
 _POLL_SECONDS = 0.2
 _PHASES = {
@@ -42,14 +43,19 @@ _SETTINGS = {
 
 
 class LazySession:
-    """Made with what Spark is to be started with; `session()` starts it; stopped at the end of the `with` block."""
+    """Made with what Spark is to be started with; `session()` starts it; stopped at the end of the `with` block.
 
-    def __init__(self, app_name: str, master: str, settings: Mapping[str, str]) -> None:
+    What Spark says goes to the file `log`, if one is given. A block that is interrupted leaves Spark as it is: it ends
+    with this process.
+    """
+
+    def __init__(self, app_name: str, master: str, settings: Mapping[str, str], log: Path | None = None) -> None:
         self._app_name = app_name
         self._master = master
         self._settings = settings
+        self._log = log
         self._session: SparkSession | None = None
-        self.on_start: Callable[[], None] = lambda: None
+        self.on_start: Callable[[], object] = lambda: None
 
     def session(self) -> SparkSession:
         if self._session is None:
@@ -61,7 +67,8 @@ class LazySession:
             builder = SparkSession.builder.master(self._master).appName(self._app_name)
             for name, value in {**_SETTINGS, **self._settings}.items():
                 builder = builder.config(name, value)
-            self._session = builder.getOrCreate()
+            with standard_error_to(self._log) if self._log else nullcontext():
+                self._session = builder.getOrCreate()
             self.on_start()
         return self._session
 
@@ -76,7 +83,7 @@ class LazySession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._session is not None:
+        if self._session is not None and not isinstance(error, KeyboardInterrupt):
             self._session.stop()
 
     @contextmanager
@@ -91,7 +98,7 @@ class LazySession:
             TimeElapsedColumn(),
         )
         stopped = threading.Event()
-        with Progress(*columns, console=console, transient=True) as progress:
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             line = progress.add_task(_PHASES["repair"], total=None)
 
             def on_phase(phase: str, record: LoadRecord | None) -> None:
@@ -116,3 +123,17 @@ class LazySession:
             if running:
                 total = sum(stage.numTasks for stage in running)
                 progress.update(line, total=total, completed=sum(stage.numCompletedTasks for stage in running))
+
+
+@contextmanager
+def standard_error_to(log: Path) -> Iterator[None]:
+    """Send standard error to a file; a JVM started meanwhile keeps it for life, and the terminal stays readable."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with log.open("ab") as file:
+        os.dup2(file.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from rich.table import Table
 
 from broker.embedded import EmbeddedBroker
 from broker.errors import PykafkaError
+from spark_connector.cli.session import standard_error_to
 from spark_connector.demo import steps
 from spark_connector.demo.console_process import ConsoleProcess
 from spark_connector.demo.proof import Proof, compare, read_positions, topic_ranges
@@ -47,7 +46,7 @@ def demo(
     console.print(f"broker on [bold]{bootstrap}[/], ZooKeeper on {zookeeper}, data in {directory / 'broker'}")
     try:
         count = _produce(bootstrap)
-        with _quiet(directory / "spark.log"):
+        with standard_error_to(directory / "spark.log"):
             spark = steps.spark_session()
         try:
             _read(spark, bootstrap)
@@ -156,20 +155,6 @@ def _fresh(directory: Path) -> Path:
 
 def _title(number: str, text: str) -> None:
     console.rule(f"[bold]{number}[/]  {text}", align="left")
-
-
-@contextmanager
-def _quiet(log: Path) -> Iterator[None]:
-    """Send standard error to a file; a JVM started meanwhile keeps it for life, and the terminal stays readable."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    with log.open("ab") as file:
-        os.dup2(file.fileno(), 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
 
 
 @contextmanager

@@ -5,9 +5,12 @@ from __future__ import annotations
 import importlib.metadata
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
@@ -119,3 +122,28 @@ def test_the_shell_completes_commands_options_and_names(
     line = f"pykafka topics describe -b {broker.bootstrap} --topic {topic[:-1]}"
     assert topic in completions(line, monkeypatch)
     assert completions("pykafka topics describe -b 127.0.0.1:1 --topic x", monkeypatch) == []
+
+
+def test_every_command_that_talks_to_a_broker_finds_it_in_the_same_ways() -> None:
+    """By --bootstrap-server, a file of the client's properties, or the environment, which a default would hide."""
+    talking = {}
+    for name in console.commands():
+        command = typer.main.get_command(console.build([name]))
+        for path, leaf in leaves(command, (name,)):
+            flags = {flag: parameter for parameter in leaf.params for flag in parameter.opts}
+            if "--bootstrap-server" in flags:
+                talking[" ".join(path)] = flags
+    assert {"load", "loads verify", "topics list", "produce", "consume", "perf produce"} <= talking.keys()
+    for words, flags in talking.items():
+        assert "--command-config" in flags, words
+        assert flags["--bootstrap-server"].default is None, words
+
+
+def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The commands below a click command that are no groups, with the words they are called by."""
+    commands = getattr(command, "commands", None)
+    if commands is None:
+        yield path, command
+        return
+    for name, below in commands.items():
+        yield from leaves(below, path if name == path[-1] else (*path, name))

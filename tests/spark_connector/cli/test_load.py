@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,18 +15,47 @@ import pytest
 from tests.support.kafka import Kafka
 from tests.support.source_tree import ROOT
 from tests.support.topic_data import TopicData
+from tests.support.waiting import eventually
 
 QUICK_JVM = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 pytestmark = pytest.mark.timeout(300)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "broker.tools.main", "load", "--master", "local[2]", "--conf", QUICK_JVM]
-    env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "COLUMNS": "200"}
+COMMAND = [sys.executable, "-m", "broker.tools.main", "load", "--master", "local[2]", "--conf", QUICK_JVM]
+
+
+def environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PYSPARK_PYTHON": sys.executable, "COLUMNS": "200", **more}
+
+
+def run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*command, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, timeout=280, check=False
+        [*COMMAND, *arguments],
+        cwd=ROOT,
+        env=environment(**variables),
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
     )
+
+
+def interrupted_while_writing(to: Path, *arguments: str) -> tuple[int, str]:
+    """Ctrl-C in the terminal of a load that has begun to write; (status, all that it said)."""
+    process = subprocess.Popen(
+        [*COMMAND, *arguments],
+        cwd=ROOT,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    eventually(lambda: any(to.rglob("*.parquet")) or process.poll() is not None, timeout=200)
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    return process.returncode, said
 
 
 @pytest.fixture
@@ -36,20 +66,36 @@ def data(broker: Kafka, topic: str) -> TopicData:
 
 
 def test_a_load_shows_what_it_did_and_the_next_that_nothing_is_new(data: TopicData, tmp_path: Path) -> None:
-    arguments = ["-b", data.bootstrap, "--topic", data.topic, "--to", str(tmp_path / "out"), "--group", "cli"]
-    first = run(*arguments, "--option", "maxRecordsPerPartition=100")
-    assert first.returncode == 0, first.stderr
+    arguments = ["--topic", data.topic, "--to", str(tmp_path / "out"), "--group", "cli"]
+    status, said = interrupted_while_writing(
+        tmp_path / "out", "-b", data.bootstrap, *arguments, "--option", "maxRecordsPerPartition=5"
+    )
+    assert (status, said) == (130, "pykafka: interrupted; the next load takes what this one has not committed\n")
+
+    first = run(*arguments, "-b", data.bootstrap, "--option", "maxRecordsPerPartition=100")
+    assert (first.returncode, first.stderr) == (0, ""), "Spark is not heard"
     assert ": 1,200 rows" in first.stdout
     assert "parquet in file://" in first.stdout
     assert pyarrow.dataset.dataset(tmp_path / "out", format="parquet").count_rows() == 1200
-    second = run(*arguments)
+    second = run(*arguments, PYKAFKA_BOOTSTRAP_SERVER=data.bootstrap)
     assert second.returncode == 0, second.stderr
     assert second.stdout.startswith("Nothing new for group cli")
 
 
 def test_json_is_one_document_and_offsets_go_to_zookeeper(data: TopicData, tmp_path: Path, zookeeper: str) -> None:
-    target = ["--to", str(tmp_path), "--group", "cli", "--offsets", "zookeeper", "--zookeeper", f"{zookeeper}/cli"]
-    loaded = run("-b", data.bootstrap, "--topic", data.topic, *target, "--format", "json", "--json")
+    target = [
+        "--to",
+        str(tmp_path / "out"),
+        "--group",
+        "cli",
+        "--offsets",
+        "zookeeper",
+        "--zookeeper",
+        f"{zookeeper}/cli",
+    ]
+    config = tmp_path / "client.properties"
+    config.write_text(f"bootstrap.servers={data.bootstrap}\nclient.id=loader\n", encoding="utf-8")
+    loaded = run("--config", str(config), "--topic", data.topic, *target, "--format", "json", "--json")
     assert loaded.returncode == 0, loaded.stderr
     result = json.loads(loaded.stdout)
     assert (result["rows"], len(result["ranges"]), result["format"]) == (1200, 2, "json")
@@ -61,7 +107,6 @@ def test_json_is_one_document_and_offsets_go_to_zookeeper(data: TopicData, tmp_p
     ("arguments", "message"),
     [
         (["--offsets", "zookeeper", "--recover"], "offsets=zookeeper needs 'zookeeper_connect' (--zookeeper)"),
-        (["--conf", "nonsense"], "--conf nonsense: expected NAME=VALUE"),
         (["--group", "a/b", "--recover"], "group 'a/b' cannot be used here"),
         (
             ["--topic", "t", "--format", "delta", "--history-keep", "2"],
