@@ -10,13 +10,22 @@ PYTEST := $(BIN)/python -m pytest
 
 # Test processes at a time. Tests of one file stay in one of them, in the order that tests/conftest.py gives the files.
 WORKERS ?= 2
+WORKING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Spark's Python workers run in this environment, whatever python3 the PATH holds.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
-# The PySpark of `make test-spark`, and the oldest one there is, which `make test` runs too.
-VERSION ?= $(OLDEST_SPARK)
+# The PySpark of `make test-spark`. On the oldest one `make test` runs a read, a write, a stream and a load.
 OLDEST_SPARK := 4.0.5
+VERSION ?= $(OLDEST_SPARK)
+CONNECTOR_TESTS := tests/spark_connector
+SPARK_TESTS ?= $(CONNECTOR_TESTS) tests/cluster/test_java.py tests/cluster/test_embedded_zookeeper.py tests/faults/test_stream_kill.py
+OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
+	test_spark_batch.py::test_every_record_is_read_once \
+	test_spark_write.py::test_every_column_arrives \
+	test_spark_write.py::test_a_stream_repeats_a_batch_without_writing_it_twice \
+	test_spark_stream.py \
+	test_load.py::test_each_load_takes_what_is_new)
 
 .PHONY: help demo test test-spark check bench slow format readme clean preflight
 
@@ -34,8 +43,12 @@ help:
 demo: $(VENV)/.demo-installed
 	$(BIN)/pykafka demo
 
-test: check
-	$(PYTEST) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+test: check $(VENV)/spark-$(OLDEST_SPARK)/.installed
+	$(PYTEST) $(WORKING)
+	$(MAKE) test-spark VERSION=$(OLDEST_SPARK) WORKING= SPARK_TESTS="$(OLDEST_SPARK_TESTS)"
+
+test-spark: $(VENV)/spark-$(VERSION)/.installed
+	$(VENV)/spark-$(VERSION)/bin/python -m pytest $(WORKING) $(SPARK_TESTS)
 
 check: $(VENV)/.test-installed
 	$(BIN)/ruff check .

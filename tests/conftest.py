@@ -10,6 +10,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,12 @@ BrokerFactory = Callable[..., BrokerProcess]
 
 
 LONG_FIRST = ("faults", "notebooks", "spark_connector", "hdfs")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """PySpark 4.0 leaves the sockets open through which a driver gets its rows."""
+    if version("pyspark").startswith("4.0."):
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 # Here `broker` is any Kafka: a test that takes it is marked `kafka`, and one that needs our process takes `own_broker`.

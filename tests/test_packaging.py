@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.support.source_tree import ROOT, modules_under
 
@@ -68,6 +71,34 @@ def test_wheel_brings_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> No
     modules = {module.name for module in modules_under("spark_connector")}
     for target in points["pykafka.commands"].values():
         assert target.partition(":")[0] in modules
+
+
+def requirements(wheel: zipfile.ZipFile) -> list[Requirement]:
+    """What comes with the package itself, without extras."""
+    (metadata,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
+    lines = re.findall(r"^Requires-Dist: (.*)$", wheel.read(metadata).decode(), re.MULTILINE)
+    return [one for one in map(Requirement, lines) if one.marker is None]
+
+
+def test_the_readme_names_all_that_is_needed_beside_pyspark(wheel: zipfile.ZipFile) -> None:
+    installs = re.findall(r"^pip install ([\w -]+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    needed = {one.name for one in requirements(wheel)} - {"pyspark"}
+    assert needed in [set(line.split()) for line in installs]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("extra", ["", "[connect]"])
+def test_a_pyspark_that_is_there_stays(wheel: zipfile.ZipFile, tmp_path: Path, extra: str) -> None:
+    """In an environment with nothing but PySpark 4.0.5; pip says what it would install."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "env")], check=True)
+    pip = [sys.executable, "-m", "pip", "--python", str(tmp_path / "env" / "bin" / "python"), "install", "--quiet"]
+    subprocess.run([*pip, "pyspark==4.0.5"], check=True)
+    report = tmp_path / "report.json"
+    subprocess.run([*pip, "--dry-run", "--report", str(report), f"{wheel.filename}{extra}"], check=True)
+    installed = {one["metadata"]["name"].lower() for one in json.loads(report.read_text())["install"]}
+    assert {"pykafka-spark", "pyarrow", "kio"} <= installed
+    assert not installed & {"pyspark", "pyspark-client", "pyspark-connect", "py4j"}
 
 
 @pytest.mark.skipif(shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler")

@@ -1,8 +1,9 @@
 """Batch reads: Spark's `DataSourceReader` over planning and fetch.
 
 Spark asks a reader for its partitions once per loaded DataFrame and keeps the answer: every action on that
-DataFrame reads the same offsets. (Spark's own source looks them up anew for each action.) `partitions` runs on
-the driver, `read` in Python workers on the executors; between them the reader is pickled, so it holds options only.
+DataFrame reads the same offsets. (Spark's own source looks them up anew for each action, and Spark 4.0 asks ours anew.)
+`partitions` runs on the driver, `read` in Python workers on the executors; between them the reader is pickled, so it
+holds options only.
 """
 
 from __future__ import annotations

@@ -12,10 +12,13 @@ from confluent_kafka import Consumer, TopicPartition
 from prometheus_client import CollectorRegistry
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_connector.listener import LagListener, LastCommit, PrometheusLag
 from spark_connector.progress.lag import QueryLag
+from tests.support.all_available import take_all
 from tests.support.kafka import Kafka
+from tests.support.spark_versions import since_spark
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
@@ -38,14 +41,17 @@ class Streams:
         self.checkpoint = checkpoint
         self.options = {"kafka.bootstrap.servers": topic.bootstrap, "subscribe": topic.name}
 
-    def start(self, trigger: dict[str, Any], **options: str) -> StreamingQuery:
+    def writer(self, **options: str) -> DataStreamWriter:
         given = {**self.options, "startingOffsets": "earliest", **options}
         writer = self.spark.readStream.format("pykafka").options(**given).load().writeStream.format("noop")
         name = self.topic.name.replace("-", "_")
-        return writer.queryName(name).option("checkpointLocation", str(self.checkpoint)).trigger(**trigger).start()
+        return writer.queryName(name).option("checkpointLocation", str(self.checkpoint))
 
-    def run(self, trigger: dict[str, Any], **options: str) -> None:
-        assert self.start(trigger, **options).awaitTermination(100)
+    def start(self, trigger: dict[str, Any], **options: str) -> StreamingQuery:
+        return self.writer(**options).trigger(**trigger).start()
+
+    def run(self, **options: str) -> None:
+        take_all(self.writer(**options))
 
     def committed(self, group: str) -> dict[int, int]:
         """What the group has committed, as Kafka's C client sees it; -1001 is nothing."""
@@ -53,9 +59,6 @@ class Streams:
         found = consumer.committed([TopicPartition(self.topic.name, partition) for partition in (0, 1)], 30)
         consumer.close()
         return {one.partition: one.offset for one in found}
-
-
-NOW = {"availableNow": True}
 
 
 @pytest.fixture
@@ -83,7 +86,7 @@ def test_lag_shrinks_batch_by_batch_and_the_metrics_go_with_the_query(streams: S
 
     listener = LagListener(fail, PrometheusLag(registry), scrape, sizes_from=streams.options)
     with listening(streams.spark, listener):
-        streams.run(NOW, maxOffsetsPerTrigger="20")
+        streams.run(maxOffsetsPerTrigger="20")
         eventually(lambda: len(lags) == 3 and not any(family.samples for family in registry.collect()), 60)
     assert seen == [30, 10, 0]
     first = lags[0].sources[0].metrics()
@@ -98,7 +101,7 @@ def test_lag_shrinks_batch_by_batch_and_the_metrics_go_with_the_query(streams: S
 
 
 def test_an_uncommitted_batch_is_reported_with_unknown_lag_and_the_next_one_with_known(streams: Streams) -> None:
-    streams.run(NOW, maxOffsetsPerTrigger="25")
+    streams.run(maxOffsetsPerTrigger="25")
     for name in ("1", ".1.crc"):
         (streams.checkpoint / "commits" / name).unlink()
     streams.topic.number(4, 0)
@@ -113,8 +116,9 @@ def test_an_uncommitted_batch_is_reported_with_unknown_lag_and_the_next_one_with
     ]
 
 
+@since_spark("4.2", "Trigger.AvailableNow that asks once more at the end")
 def test_available_now_tells_the_group_its_very_last_batch(streams: Streams, group: str) -> None:
-    streams.run(NOW, offsetStore="group", group=group, maxOffsetsPerTrigger="20")
+    streams.run(offsetStore="group", group=group, maxOffsetsPerTrigger="20")
     assert streams.committed(group) == {0: 30, 1: 20}
 
 
@@ -131,5 +135,5 @@ def test_a_stopped_query_has_told_its_last_batch_with_a_listener(streams: Stream
 def test_a_once_query_has_told_its_batch_with_a_listener(streams: Streams, group: str) -> None:
     store = {"offsetStore": "group", "group": group}
     with listening(streams.spark, LagListener(LastCommit(streams.options | store))):
-        streams.run({"once": True}, **store)
+        assert streams.start({"once": True}, **store).awaitTermination(100)
         eventually(lambda: streams.committed(group) == {0: 30, 1: 20}, 60)

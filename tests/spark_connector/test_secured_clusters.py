@@ -12,11 +12,13 @@ import pytest
 from confluent_kafka import Consumer, TopicPartition
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.source import stream_reader
+from tests.support.all_available import take_all
 from tests.support.committed_records import committed_values
 from tests.support.secured import (
     PLAIN_PASSWORD,
@@ -82,10 +84,10 @@ def numbers(secured: SecuredBroker, topic: str) -> dict[str, str]:
     return {"subscribe": topic, "startingOffsets": "earliest"}
 
 
-def start(spark: SparkSession, options: dict[str, str], home: Path) -> Any:
+def to_files(spark: SparkSession, options: dict[str, str], home: Path) -> DataStreamWriter:
     writer = spark.readStream.format("pykafka").options(**options).load().writeStream.format("parquet")
     where = {"path": str(home / "output"), "checkpointLocation": str(home / "checkpoint")}
-    return writer.options(**where).trigger(availableNow=True).start()
+    return writer.options(**where)
 
 
 @pytest.mark.parametrize("way", [sasl_ssl, sasl_plaintext, client_certificate], ids=lambda way: way.__name__)
@@ -99,8 +101,7 @@ def test_batch_stream_and_the_store_of_offsets(
 ) -> None:
     options = {**numbers, **way(secured)}
     assert spark.read.format("pykafka").options(**options).load().count() == 30
-    query = start(spark, {**options, "offsetStore": "group", "group": group}, tmp_path)
-    assert query.awaitTermination(100)
+    take_all(to_files(spark, {**options, "offsetStore": "group", "group": group}, tmp_path))
     assert spark.read.parquet(str(tmp_path / "output")).count() == 30
     consumer = Consumer({"bootstrap.servers": secured.listeners["PLAINTEXT"], "group.id": group})
     (found,) = consumer.committed([TopicPartition(numbers["subscribe"], 0)], 30)
@@ -117,8 +118,7 @@ def test_batch_and_exactly_once_stream_are_written_over_tls_and_scram(
     rows.write.format("pykafka").options(**target).mode("append").save()
     stream = spark.readStream.format("pykafka").options(**read).load().select("value").writeStream.format("pykafka")
     stream = stream.options(**target, delivery="exactly-once", checkpointLocation=str(tmp_path))
-    query = stream.trigger(availableNow=True).start()
-    assert query.awaitTermination(100)
+    take_all(stream)
     back = spark.read.format("pykafka").options(**{**read, "subscribe": f"{topic}-copy"}).load()
     found = sorted(bytes(row.value) for row in back.select("value").collect())
     source = committed_values(secured.listeners["PLAINTEXT"], topic)
@@ -187,7 +187,7 @@ def test_a_refused_login_or_certificate_is_an_error_at_once_that_tells_no_secret
     began = time.monotonic()
     with pytest.raises(PySparkException, match=says) as batch:
         spark.read.format("pykafka").options(**options).load().count()
-    query = start(spark, options, tmp_path)
+    query = to_files(spark, options, tmp_path).trigger(availableNow=True).start()
     with pytest.raises(StreamingQueryException, match=says) as stream:
         query.awaitTermination(100)
     assert time.monotonic() - began < 2 * QUICKLY

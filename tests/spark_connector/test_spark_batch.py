@@ -15,6 +15,7 @@ from spark_connector.options.column_options import COLUMNS
 from spark_connector.read.schema import spark_schema
 from tests.support.kafka import Kafka
 from tests.support.sample_records import AWKWARD
+from tests.support.spark_versions import since_spark
 from tests.support.topics import Topic
 
 
@@ -82,6 +83,7 @@ def test_tasks_follow_min_partitions(spark: SparkSession, thousand: Topic) -> No
     assert frame.groupBy(F.spark_partition_id().alias("task")).count().select("count").collect() == [(500,)] * 6
 
 
+@since_spark("4.1", "a DataFrame that keeps its partitions from action to action")
 def test_a_dataframe_that_was_loaded_reads_the_same_offsets_each_time(spark: SparkSession, thousand: Topic) -> None:
     frame = read(spark, thousand)
     assert frame.count() == 3000

@@ -32,10 +32,8 @@ def test_batches_and_streams_are_read_and_written_over_spark_connect(broker: Kaf
     assert seen == {
         "rows": 150,
         "sum": sum(range(100)) + sum(range(50)),
-        "finished": True,
         "streamed": 150,
         "behind": [50, 0],
-        "written": True,
         "sums": {"batch": sum(range(1000, 1005)), "stream": sum(range(100)) + sum(range(50))},
         "type": "value:struct<id:bigint,how:string>",
     }

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
+from tests.support.all_available import take_all
 from tests.support.kafka import Kafka
 from tests.support.schema_registry import schema_registry
 from tests.support.topics import Topic
@@ -158,14 +159,8 @@ def test_avro_from_a_registry_batch_and_stream(spark: SparkSession, broker: Kafk
             .options(**{"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, "startingOffsets": "earliest"})
             .load()
         )
-        query = (
-            stream.select("offset", "value.id")
-            .writeStream.format("parquet")
-            .option("checkpointLocation", str(tmp_path / "checkpoint"))
-            .trigger(availableNow=True)
-            .start(str(tmp_path / "out"))
-        )
-        assert query.awaitTermination(90)
+        writer = stream.select("offset", "value.id").writeStream.format("parquet")
+        take_all(writer.option("checkpointLocation", str(tmp_path / "checkpoint")), str(tmp_path / "out"))
         rows = spark.read.parquet(str(tmp_path / "out")).orderBy("offset").collect()
         assert [tuple(row) for row in rows] == [(0, 1), (2, 2), (3, None)]
     sent, *again = read(spark, bad, includeHeaders="true").collect()

@@ -10,8 +10,11 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+from tests.support.all_available import take_all
 from tests.support.kafka import Kafka
+from tests.support.spark_versions import before_spark, since_spark
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
 
@@ -26,20 +29,21 @@ class Stream:
         self.checkpoint = home / "checkpoint"
         self.query: StreamingQuery | None = None
 
-    def start(self, *, available_now: bool = False, **options: str) -> StreamingQuery:
+    def writer(self, **options: str) -> DataStreamWriter:
         source = self.spark.readStream.format("pykafka").option("kafka.bootstrap.servers", self.topic.bootstrap)
         where = {} if {"assign", "subscribePattern"} & options.keys() else {"subscribe": self.topic.name}
         frame = source.options(**{"startingOffsets": "earliest", **where, **options}).load()
-        writer = frame.writeStream.format("parquet").option("checkpointLocation", str(self.checkpoint))
+        return frame.writeStream.format("parquet").option("checkpointLocation", str(self.checkpoint))
+
+    def start(self, *, available_now: bool = False, **options: str) -> StreamingQuery:
         trigger: dict[str, Any] = {"availableNow": True} if available_now else {"processingTime": "0 seconds"}
-        self.query = writer.trigger(**trigger).start(str(self.output))
+        self.query = self.writer(**options).trigger(**trigger).start(str(self.output))
         return self.query
 
     def run(self, **options: str) -> StreamingQuery:
         """All there is now, then stop."""
-        query = self.start(available_now=True, **options)
-        assert query.awaitTermination(100)
-        return query
+        self.query = take_all(self.writer(**options), str(self.output))
+        return self.query
 
     def rows(self) -> list[tuple[int, int]]:
         """(partition, offset) of all rows that finished batches wrote, sorted."""
@@ -71,7 +75,7 @@ def expected(*counts: int) -> list[tuple[int, int]]:
     return [(partition, offset) for partition, count in enumerate(counts) for offset in range(count)]
 
 
-def test_available_now_reads_all_in_capped_batches_and_ends(stream: Stream) -> None:
+def test_a_run_over_all_there_is_reads_it_in_capped_batches_and_ends(stream: Stream) -> None:
     query = stream.run(maxOffsetsPerTrigger="15")
     assert stream.rows() == expected(30, 20)
     assert [p.numInputRows for p in query.recentProgress if p.numInputRows] == [15, 15, 15, 5]
@@ -149,11 +153,11 @@ def test_a_union_of_a_busy_and_an_idle_topic(stream: Stream, broker: Kafka, topi
     ]
     writer = frames[0].union(frames[1]).writeStream.format("parquet")
     options = {"checkpointLocation": str(stream.checkpoint)}
-    query = writer.options(**options).trigger(availableNow=True).start(str(stream.output))
-    assert query.awaitTermination(100)
+    take_all(writer.options(**options), str(stream.output))
     assert stream.rows() == expected(30, 20)
 
 
+@since_spark("4.2", "reportLatestOffset")
 def test_progress_tells_offsets_and_the_latest_ones(stream: Stream) -> None:
     query = stream.run(maxOffsetsPerTrigger="40")
     (source,) = query.recentProgress[0].sources
@@ -173,3 +177,27 @@ def test_a_deleted_topic_fails_the_query_by_name(stream: Stream) -> None:
     query = stream.start(available_now=True)
     with pytest.raises(StreamingQueryException, match=r"KAFKA_DATA_LOSS.PARTITIONS_DELETED"):
         query.awaitTermination(60)
+
+
+@before_spark("4.2", "Trigger.AvailableNow is one batch")
+def test_available_now_is_one_batch_of_the_limits_size_and_the_next_run_goes_on(stream: Stream) -> None:
+    for rows in (35, 50, 50):
+        assert stream.start(available_now=True, maxOffsetsPerTrigger="35").awaitTermination(100)
+        assert len(stream.rows()) == rows
+    assert stream.rows() == expected(30, 20)
+
+
+@before_spark("4.2", "Trigger.AvailableNow has a wrapper that asks before it tells")
+def test_the_wrapper_of_available_now_doubles_nothing(stream: Stream) -> None:
+    wrapper = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
+    stream.spark.conf.set(wrapper, "true")
+    try:
+        assert stream.start(available_now=True).awaitTermination(100)
+        assert stream.rows() == expected(30, 20)
+        stream.topic.number(5, 0)
+        with pytest.raises(StreamingQueryException, match=rf"PYKAFKA_START_UNKNOWN.*{wrapper}"):
+            stream.start(available_now=True).awaitTermination(100)
+    finally:
+        stream.spark.conf.unset(wrapper)
+    stream.run()
+    assert stream.rows() == expected(35, 20)

@@ -10,6 +10,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.client.partitioner import partition_of_key
+from tests.support.all_available import take_all
 from tests.support.committed_records import committed_records, committed_values
 from tests.support.kafka import Kafka
 from tests.support.topics import Topic
@@ -131,12 +132,7 @@ class Stream:
         rows = rows.groupBy("value").count().select("value") if mode != "append" else rows.select("value")
         given = {"kafka.bootstrap.servers": self.target.bootstrap, "topic": self.target.name, **options}
         writer = rows.writeStream.format("pykafka").options(**given).outputMode(mode)
-        query = writer.option("checkpointLocation", str(self.checkpoint)).trigger(availableNow=True).start()
-        try:
-            assert query.awaitTermination(300)
-        finally:
-            query.stop()
-        return query
+        return take_all(writer.option("checkpointLocation", str(self.checkpoint)))
 
     def forget_last_commit(self) -> None:
         """As if the driver had died before Spark wrote down that the last batch is done."""

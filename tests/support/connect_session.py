@@ -29,6 +29,7 @@ def main(bootstrap: str, topic: str, target: str, directory: str) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     from spark_connector.listener import LagListener
+    from tests.support.all_available import take_all
     from tests.support.waiting import eventually
 
     spark = (
@@ -47,8 +48,7 @@ def main(bootstrap: str, topic: str, target: str, directory: str) -> None:
     spark.streams.addListener(listener)
     stream = spark.readStream.format("pykafka").options(**options, maxOffsetsPerTrigger="75").load()
     writer = stream.writeStream.format("parquet").option("checkpointLocation", f"{directory}/checkpoint")
-    query = writer.trigger(availableNow=True).start(f"{directory}/output")
-    finished = query.awaitTermination(120)
+    take_all(writer, f"{directory}/output")
     eventually(lambda: bool(told.runs), 60)  # Spark hangs if it has an event left when the listener goes (SPARK-59623)
     spark.streams.removeListener(listener)
     streamed = spark.read.parquet(f"{directory}/output").count()
@@ -57,7 +57,7 @@ def main(bootstrap: str, topic: str, target: str, directory: str) -> None:
         error = ""
     except Exception as raised:  # whatever Connect makes of it
         error = str(raised)
-    seen = {"rows": row["rows"], "sum": row["sum"], "finished": finished, "streamed": streamed, "behind": told.behind}
+    seen = {"rows": row["rows"], "sum": row["sum"], "streamed": streamed, "behind": told.behind}
     copied = copy_and_read_typed(spark, options, target, f"{directory}/sink")
     print(json.dumps({**seen, "error": error, **copied, "plans": plans(spark, options)}))
     spark.stop()
@@ -79,18 +79,19 @@ class Told:
 
 def copy_and_read_typed(spark: SparkSession, options: dict[str, str], target: str, checkpoint: str) -> dict[str, Any]:
     """Write a batch and an exactly-once stream of JSON to `target`; what a typed read of it finds."""
+    from tests.support.all_available import take_all
+
     to = {"kafka.bootstrap.servers": options["kafka.bootstrap.servers"], "topic": target}
     rows = spark.range(1000, 1005).selectExpr("to_json(struct(id, 'batch' AS how)) AS value")
     rows.write.format("pykafka").options(**to).mode("append").save()
     stream = spark.readStream.format("pykafka").options(**options).load()
     as_json = "to_json(struct(CAST(CAST(value AS STRING) AS BIGINT) AS id, 'stream' AS how)) AS value"
     writer = stream.selectExpr(as_json).writeStream.format("pykafka").options(**to, delivery="exactly-once")
-    query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    finished = query.awaitTermination(120)
+    take_all(writer.option("checkpointLocation", checkpoint))
     typed = {**options, "subscribe": target, "valueFormat": "json", "valueSchema": "id BIGINT, how STRING"}
     back = spark.read.format("pykafka").options(**typed).load()
     sums = back.groupBy("value.how").sum("value.id").collect()
-    return {"written": finished, "sums": {row[0]: row[1] for row in sums}, "type": back.schema["value"].simpleString()}
+    return {"sums": {row[0]: row[1] for row in sums}, "type": back.schema["value"].simpleString()}
 
 
 def plans(spark: SparkSession, options: dict[str, str]) -> str:

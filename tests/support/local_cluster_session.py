@@ -18,6 +18,7 @@ def main(arguments: dict[str, str]) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
     from spark_connector.load import load
+    from tests.support.all_available import take_all
 
     home, topic = arguments["home"], arguments["topic"]
     spark = (
@@ -49,8 +50,7 @@ def main(arguments: dict[str, str]) -> None:
     writer = source.selectExpr("key", "value").writeStream.format("pykafka")
     given = {"kafka.bootstrap.servers": arguments["first"], "topic": arguments["target"]}
     given["checkpointLocation"] = f"{home}/checkpoint"
-    query = writer.options(**given).trigger(availableNow=True).start()
-    seen["finished"] = query.awaitTermination(200)
+    query = take_all(writer.options(**given))
     seen["streamed"] = sum(progress.numInputRows for progress in query.recentProgress)
     result = load(
         spark,

@@ -1,6 +1,6 @@
 """A process that runs one streaming query to parquet, to be killed: `python -m tests.support.stream_driver JSON`.
 
-Prints `batch N` after every micro-batch and `done` once it has read all there was (availableNow). Used by
+Prints `batch N` after every micro-batch and `done` once it has read all there was (all_available.py). Used by
 tests/faults through `StreamDriver`.
 """
 
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support import all_available
 from tests.support.spark_child import SETTINGS, SparkChild
 
 
@@ -45,7 +46,7 @@ def main() -> None:
     for name, value in SETTINGS.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    query = (
+    writer = (
         spark.readStream.format("pykafka")
         .option("kafka.bootstrap.servers", arguments["bootstrap"])
         .option("subscribe", arguments["topic"])
@@ -54,12 +55,13 @@ def main() -> None:
         .load()
         .writeStream.format("parquet")
         .option("checkpointLocation", arguments["checkpoint"])
-        .trigger(availableNow=True)
-        .start(arguments["output"])
     )
+    query = all_available.start(writer, arguments["output"])
     told = -1
-    while query.isActive:
+    ended = False
+    while not ended:
         query.awaitTermination(1)
+        ended = all_available.has_taken_all(query)
         for progress in query.recentProgress:
             if progress.batchId > told:
                 told = progress.batchId
