@@ -224,7 +224,6 @@ def test_offsets_need_their_group_in_the_transaction(producer: RawProducer, topi
     producer.ask.ask(ApiKey.FIND_COORDINATOR, {"key_type": 0, "coordinator_keys": [group]})
     producer.add((topic, 0))
     assert producer.commit_offset(group, topic, 5, version=4) is ErrorCode.transaction_abortable
-    assert producer.add_offsets("") is ErrorCode.invalid_group_id
 
 
 # --- WriteTxnMarkers
