@@ -20,16 +20,11 @@ from broker.client.producer_batch import ProducerBatch, RecordFuture
 from broker.client.settings import ClientSettings
 from broker.errors import ConfigError, PykafkaError, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.batch import HEADER_SIZE
 from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec
-from broker.records.record import Header
-from broker.records.varint import MAX_VARINT_BYTES
+from broker.records.record import Header, size_bound
 
 __all__ = ["Accumulator", "PartitionQueue", "TopicQueues"]
-
-_RECORD_OVERHEAD: Final = 1 + 6 * MAX_VARINT_BYTES
-"""Most bytes that a record has beside its key, value and headers."""
 
 _ORDER_STEP: Final = 1 << 32
 """Between the numbers of two batches; the parts of one that is split get numbers in between."""
@@ -134,7 +129,7 @@ class Accumulator:
                     if partition is None:
                         topic.move_on()
                 elif not reserved:  # look again afterwards: others may run while this waits
-                    reserved = max(min(self._batch_size, self._memory), _size_at_most(key, value, headers))
+                    reserved = max(min(self._batch_size, self._memory), size_bound(key, value, headers))
                     self._reserve(reserved)
                 else:
                     self._open_batch(queue, reserved)
@@ -321,11 +316,3 @@ class Accumulator:
 
 def _seconds_until(deadline: float | None) -> float | None:
     return None if deadline is None else max(deadline - time.monotonic(), 0.0)
-
-
-def _size_at_most(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """A batch of this one record, before compression."""
-    size = HEADER_SIZE + _RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-    for name, content in headers:
-        size += 2 * MAX_VARINT_BYTES + len(name) * 4 + len(content or b"")
-    return size

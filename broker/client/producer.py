@@ -39,11 +39,13 @@ from broker.client.transaction_manager import TransactionManager
 from broker.client.waker import Waker
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.record import Header
+from broker.records.record import Header, size_bound
 
 __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 
 logger = logging.getLogger(__name__)
+
+_SMALL_OVERHEAD = 100  # bytes that surround a record without headers, and more
 
 _BYTES_OR_NONE = (bytes, bytearray, memoryview, type(None))
 
@@ -121,9 +123,14 @@ class Producer:
                 partition = partition_of_key(bytes(key), len(queues.queues))
         elif not 0 <= partition < len(queues.queues):
             queues = self._meet(topic, partition)
-        if (len(value) if value else 0) + (len(key) if key else 0) > self.settings.max_request_size:
-            limit = self.settings.max_request_size
-            raise BrokerError(ErrorCode.message_too_large, f"a record for {topic} exceeds max.request.size={limit}")
+        limit = self.settings.max_request_size
+        if headers or (len(value) if value else 0) + (len(key) if key else 0) > limit - _SMALL_OVERHEAD:
+            size = size_bound(key, value, headers)
+            if size > limit:
+                raise BrokerError(
+                    ErrorCode.message_too_large,
+                    f"a record for {topic} is {size} bytes when serialized, more than max.request.size={limit}",
+                )
         if timestamp is None:
             timestamp = time.time_ns() // 1_000_000
         future = self._accumulator.append(queues, partition, timestamp, key, value, headers)

@@ -16,7 +16,7 @@ every number a zigzag varint:
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, BatchHeader, verify_batch, walk_batches
@@ -24,13 +24,16 @@ from broker.records.compression import decompress
 from broker.records.control import AbortedTransactions
 from broker.records.varint import SMALL_VARINTS, encode_varint, read_unsigned_varint, read_varint
 
-__all__ = ["Header", "Record", "decode_batch", "decode_records", "encode_record"]
+__all__ = ["Header", "Record", "decode_batch", "decode_records", "encode_record", "size_bound"]
 
 Buffer = bytes | bytearray | memoryview
 
 Header = tuple[str, bytes | None]
 
 _NULL = encode_varint(-1)
+
+_LARGEST_PREFIX: Final = 21
+"""Most bytes that length, attributes, timestamp and offset of a record take."""
 
 
 class Record(NamedTuple):
@@ -42,6 +45,17 @@ class Record(NamedTuple):
     value: bytes | None
     headers: tuple[Header, ...] = ()
     timestamp_type: int = 0
+
+
+def size_bound(key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> int:
+    """Bytes of a batch of this one record at most, before compression: what Kafka's producer holds against
+    `max.request.size` (`AbstractRecords.estimateSizeInBytesUpperBound`)."""
+    size = HEADER_SIZE + _LARGEST_PREFIX + _field_size(key) + _field_size(value) + len(encode_varint(len(headers)))
+    return size + sum(_field_size(name.encode()) + _field_size(content) for name, content in headers)
+
+
+def _field_size(field: bytes | None) -> int:
+    return len(_NULL) if field is None else len(encode_varint(len(field))) + len(field)
 
 
 def decode_records(

@@ -21,7 +21,6 @@ from broker.client.cluster import Cluster
 from broker.client.connection import Connection
 from broker.client.metadata import Node
 from broker.client.transactions import TransactionHandle, add_partitions
-from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import parse_header
 from broker.records.columns import encode_columns
@@ -29,6 +28,7 @@ from broker.records.compression import Codec
 from spark_connector.options.write_options import WriteOptions
 from spark_connector.write.columns import to_rows
 from spark_connector.write.routing import StickyRuns, partitions_of_rows
+from spark_connector.write.row_sizes import refuse_too_large
 
 __all__ = ["RowsWriter", "Written"]
 
@@ -94,7 +94,7 @@ class RowsWriter:
             return
         rows = pa.concat_tables(self._gathered).combine_chunks()
         self._gathered, self._gathered_bytes = [], 0
-        self._refuse_too_large(rows)
+        refuse_too_large(rows, self._options.client.max_request_size)
         parts = [
             (TopicPartition(topic, partition), part)
             for topic, of_topic in self._by_topic(rows)
@@ -162,19 +162,6 @@ class RowsWriter:
         for batch in batches:
             self._sender.send(tp, batch, parse_header(batch).record_count)
             self._bytes += len(batch)
-
-    def _refuse_too_large(self, rows: pa.Table) -> None:
-        limit = self._options.client.max_request_size
-        sizes = pc.binary_length(rows["value"]).fill_null(0)
-        if "key" in rows.schema.names:
-            sizes = pc.add(sizes, pc.binary_length(rows["key"]).fill_null(0))
-        largest = pc.max(sizes).as_py() or 0
-        if largest > limit:
-            raise BrokerError(
-                ErrorCode.message_too_large,
-                f"a row of {largest} bytes exceeds kafka.max.request.size={limit}: raise it, and the topic's "
-                "max.message.bytes",
-            )
 
 
 def _grouped(

@@ -73,6 +73,17 @@ def test_kafka_would_take_every_batch_that_is_sent(
     assert min(len(batches) for batches in sent.values()) > 5
 
 
+def test_a_record_that_no_request_can_take_is_refused_its_headers_counted(
+    broker: BrokerProcess, make_topic: TopicMaker
+) -> None:
+    topic = make_topic()
+    with Producer(broker.bootstrap, {"max.request.size": 2000}) as producer:
+        for value, headers in ((b"v" * 1950, []), (b"v", [("h", b"x" * 1950)])):
+            with pytest.raises(BrokerError, match=r"bytes when serialized, more than max.request.size=2000"):
+                producer.send(topic, value, headers=headers)
+        producer.send(topic, b"v" * 900, headers=[("h", b"x" * 900)]).result(30)
+
+
 def test_a_key_goes_to_the_partition_java_would_choose(
     producer: Producer, broker: Kafka, make_topic: TopicMaker
 ) -> None:

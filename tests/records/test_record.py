@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from broker.errors import CorruptBatch
 from broker.records.batch import build_batch, parse_header
 from broker.records.compression import Codec
 from broker.records.control import ControlType, end_transaction_marker
-from broker.records.record import Record, decode_batch, decode_records, encode_record
+from broker.records.record import Record, decode_batch, decode_records, encode_record, size_bound
 from broker.records.varint import encode_varint
 from tests.support.record_batches import NOW, Row, build, follow, rows
 
@@ -30,6 +31,14 @@ def batch_of(*records: bytes, count: int | None = None, last_offset_delta: int =
 
 def framed(body: bytes) -> bytes:
     return V(len(body)) + body
+
+
+@given(rows)
+def test_the_bound_of_a_records_size_is_that_of_other_clients(rows: Sequence[Row]) -> None:
+    for row in rows:
+        bound = size_bound(row.key, row.value, row.headers)
+        assert bound == DefaultRecordBatchBuilder.estimate_size_in_bytes(row.key, row.value, row.headers)
+        assert bound >= len(build([row]))
 
 
 def test_records_carry_offsets_of_their_batch() -> None:

@@ -18,6 +18,8 @@ from broker.client.metadata import UnknownTopic
 from broker.client.partitioner import partition_of_key
 from broker.client.transactions import end_transaction, init_transactional_id
 from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.records.columns import HEADERS_TYPE
+from broker.records.record import size_bound
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.write import rows_writer
 from spark_connector.write.routing import StickyRuns, partitions_of_rows
@@ -176,9 +178,24 @@ def test_a_row_beyond_the_largest_request_is_said_before_it_is_sent(sink: Sink, 
     Topic(broker.bootstrap, topic, 1)
     large = pa.record_batch({"value": pa.array(["x" * 2000, "y"]), "key": pa.array(["k" * 100, None])})
     with pytest.raises(
-        BrokerError, match=r"a row of 2100 bytes exceeds kafka.max.request.size=2000.*max.message.bytes"
+        BrokerError, match=r"a row of 2187 bytes .* exceeds kafka.max.request.size=2000.*max.message.bytes"
     ):
         sink.write(large, topic=topic, kafka_max_request_size="2000")
+
+
+@pytest.mark.parametrize("header", [b"x" * 1900, None])
+def test_headers_count_and_a_row_that_just_fits_is_taken(
+    sink: Sink, broker: Kafka, topic: str, header: bytes | None
+) -> None:
+    Topic(broker.bootstrap, topic, 1)
+    pairs: list[list[tuple[str, bytes | None]] | None] = [[("small", b"1")], [("h", header), ("i", None)], None]
+    values = [b"a", b"v" * (1 if header else 1900), None]
+    size = max(size_bound(None, value, pair or []) for value, pair in zip(values, pairs, strict=True))
+    rows = pa.record_batch({"value": pa.array(values, pa.binary()), "headers": pa.array(pairs, HEADERS_TYPE)})
+    with pytest.raises(BrokerError, match=rf"a row of {size} bytes .* exceeds kafka.max.request.size={size - 1}:"):
+        sink.write(rows.slice(0, 2), topic=topic, kafka_max_request_size=str(size - 1))
+    sink.write(rows.slice(1, 2), topic=topic, kafka_max_request_size=str(size))
+    assert [value for _, _, value in sink.read(topic)] == values[1:]
 
 
 @pytest.mark.parametrize(("partitioner", "spread"), [("sticky", 4), ("roundrobin", 4), ("murmur2_random", 1)])
