@@ -27,9 +27,11 @@ PARTITIONS = 4
 
 
 @pytest.fixture
-def tps(make_topic: TopicMaker) -> list[TopicPartition]:
+def tps(cluster: Cluster, make_topic: TopicMaker) -> list[TopicPartition]:
     topic = make_topic(PARTITIONS)
-    return [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+    found = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+    list_offsets(cluster, dict.fromkeys(found, LATEST))  # every leader knows by then that it is one
+    return found
 
 
 def send(sender: BatchSender, tp: TopicPartition, *values: int, transactional: bool = False, pad: int = 0) -> None:
