@@ -11,25 +11,36 @@ Every job can be run again with the same arguments after any crash, as a user wo
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import json
 import os
 import queue
+import random
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from spark_connector.source import PykafkaSource
+from spark_connector.write.stream_writer import KafkaStreamWriter
+
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from spark_connector.write.task import TaskMessage
 
 Arguments = dict[str, Any]
 Tell = Callable[..., None]
 
 _LOOK_EVERY_S = 0.05
+
+_LATE = 0.1  # share of the requests for a transactional id
+_LATEST_S = 3.0
 
 COLUMNS = ("topic", "partition", "offset", "key", "value")
 
@@ -51,12 +62,47 @@ def stream(spark: SparkSession, arguments: Arguments, tell: Tell) -> None:
     _run(_source(spark, arguments).select(*COLUMNS).writeStream.format("parquet"), arguments, tell)
 
 
+class LateWriter(KafkaStreamWriter):
+    """Some attempts stand still before they take a transactional id, for longer than their driver waits for them. They
+    outlive their executor, too, which hangs up on its Python workers when it dies."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
+        attempt: Any = importlib.import_module("spark_connector.write.attempt")
+        take, dice = attempt.init_transactional_id, random.SystemRandom()
+
+        def late(cluster: Any, name: str, **more: Any) -> Any:
+            if dice.random() < _LATE:
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+                time.sleep(dice.uniform(0, _LATEST_S))
+            return take(cluster, name, **more)
+
+        attempt.init_transactional_id = late
+        try:
+            return super().write(iterator)
+        finally:
+            attempt.init_transactional_id = take
+
+
+class LateSource(PykafkaSource):
+    """`pykafka` with such a writer. Spark pickles what a main program defines, so that workers need no tests."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "late-pykafka"
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
+        from spark_connector.write.plan import plan_write
+
+        return LateWriter(plan_write(self._write_options(schema, stream=True)))
+
+
 def sink(spark: SparkSession, arguments: Arguments, tell: Tell) -> None:
-    """What is new in the topic to the topic `output` of the same cluster, exactly once."""
+    """What is new in the topic to the topic `output` of the same cluster, exactly once, with late attempts."""
+    spark.dataSource.register(LateSource)
     writer = (
         _source(spark, arguments)
         .select("key", "value")
-        .writeStream.format("pykafka")
+        .writeStream.format("late-pykafka")
         .option("kafka.bootstrap.servers", arguments["bootstrap"])
         .option("topic", arguments["output"])
         .option("delivery", "exactly-once")
