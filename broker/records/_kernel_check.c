@@ -19,6 +19,11 @@ static inline int take(walk_t *w, bytes_at data, int64_t *at, int64_t stop, int 
 {
     uint64_t number = (uint64_t)w->number;
     int64_t shift = w->shift;
+    if (shift == 0 && *at < stop && data[*at] < 0x80) { /* most have one byte, which lies here */
+        uint64_t byte = data[(*at)++];
+        *value = (int64_t)(byte >> 1) ^ -(int64_t)(byte & 1);
+        return 1;
+    }
     while (*at < stop) {
         uint64_t byte = data[(*at)++];
         number |= (byte & 0x7F) << shift;

@@ -47,11 +47,15 @@ class Pulse:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat)
         self.slowest = 0.0
+        self._ask()  # the first one loads its schema, on both sides
+
+    def _ask(self) -> None:
+        self._requests.ask(ApiKey.API_VERSIONS, {"client_software_name": "t", "client_software_version": "1"}, 3)
 
     def _beat(self) -> None:
         while not self._stop.is_set():
             begun = time.perf_counter()
-            self._requests.ask(ApiKey.API_VERSIONS, {"client_software_name": "t", "client_software_version": "1"}, 3)
+            self._ask()
             self.slowest = max(self.slowest, time.perf_counter() - begun)
 
     def __enter__(self) -> Pulse:
