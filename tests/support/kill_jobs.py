@@ -39,8 +39,8 @@ Tell = Callable[..., None]
 
 _LOOK_EVERY_S = 0.05
 
-_LATE = 0.1  # share of the requests for a transactional id
-_LATEST_S = 3.0
+_LATE = 0.05  # share of the requests for a transactional id
+_LATEST_S = 2.0
 
 COLUMNS = ("topic", "partition", "offset", "key", "value")
 
