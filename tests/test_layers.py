@@ -73,6 +73,7 @@ ONLY_IN = {
     "kazoo": {"broker/cluster/zk.py", "spark_connector/offset_store/zookeeper.py"},
     "pyspark": {
         "pyspark_pykafka.py",
+        "spark_connector/read/handing_over.py",
         "spark_connector/source.py",
         "spark_connector/read/batch_reader.py",
         "spark_connector/read/limited_stream_reader.py",
@@ -133,8 +134,9 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/source.py", "spark_connector.write.columns.types_by_name"): "the same",
     ("spark_connector/read/batch_reader.py", "spark_connector.read.committed.CommittedOffsets"): "the same",
     ("spark_connector/read/batch_reader.py", "spark_connector.read.offset_reader.OffsetReader"): "the same",
-    ("spark_connector/read/batch_reader.py", "spark_connector.read.fetch.read_range"): "the same",
+    ("spark_connector/read/batch_reader.py", "spark_connector.read.shared_fetch.read_ranges"): "the same",
     ("spark_connector/read/stream_reader.py", "spark_connector.read.micro_batches.MicroBatches"): "the same",
+    ("spark_connector/read/stream_reader.py", "spark_connector.read.shared_fetch.prefetch"): "the same",
     ("spark_connector/read/schema.py", "spark_connector.formats.spark_schema.spark_fields"): "the same",
     ("spark_connector/read/schema.py", "spark_connector.read.arrow.arrow_schema"): "the same",
     ("broker/records/crc32c.py", "crc32c"): "optional: the hardware checksum, where it has a wheel",

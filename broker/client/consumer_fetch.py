@@ -10,7 +10,6 @@ from __future__ import annotations
 import itertools
 import select
 import time
-import uuid
 from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster
 from broker.client.connection import Connection
-from broker.client.fetch_request import FetchFrom, FetchLimits, fetch_request, fetch_version_limit
+from broker.client.fetch_request import FetchFrom, FetchLimits, by_place, fetch_request, fetch_version_limit
 from broker.client.fetch_response import FetchedPartition, parse_fetch_response
 from broker.client.fetcher import measure_batches
 from broker.client.leader_epochs import NO_EPOCH, Position
@@ -196,11 +195,7 @@ class ConsumerFetch:
             if not error.retriable:
                 raise
             return {}
-        by_index: dict[tuple[str | uuid.UUID, int], FetchFrom] = {}
-        for item in request.wanted:
-            by_index[item.tp.topic, item.tp.partition] = item
-            if item.topic_id is not None:
-                by_index[item.topic_id, item.tp.partition] = item
+        by_index = by_place(request.wanted)
         failures: dict[TopicPartition, BrokerError] = {}
         for partition in answer.partitions:
             item = by_index[partition.topic, partition.partition]

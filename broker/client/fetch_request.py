@@ -1,6 +1,6 @@
 """The Fetch request: which partitions, from which offsets, how much.
 
-Called by fetcher.py (one partition) and consumer_fetch.py (all partitions of a leader). Every request
+Called by fetcher.py (one partition), joint_fetch.py and consumer_fetch.py (all partitions of a leader). Every request
 stands alone (no fetch session, KIP-227): a client of ours asks for few partitions at a time.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from broker.client.cluster import Cluster
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["FetchFrom", "FetchLimits", "fetch_request", "fetch_version_limit"]
+__all__ = ["FetchFrom", "FetchLimits", "by_place", "fetch_request", "fetch_version_limit"]
 
 _LAST_VERSION_WITH_NAMES: Final = 12
 
@@ -67,3 +67,13 @@ def fetch_request(limits: FetchLimits, wanted: Iterable[FetchFrom]) -> dict[str,
         "isolation_level": limits.isolation,
         "topics": [{"topic": name, "topic_id": id_, "partitions": rows} for (name, id_), rows in topics.items()],
     }
+
+
+def by_place(wanted: Iterable[FetchFrom]) -> dict[tuple[str | uuid.UUID, int], FetchFrom]:
+    """The items as an answer names them: by topic name or topic id, and partition."""
+    places: dict[tuple[str | uuid.UUID, int], FetchFrom] = {}
+    for item in wanted:
+        places[item.tp.topic, item.tp.partition] = item
+        if item.topic_id is not None:
+            places[item.topic_id, item.tp.partition] = item
+    return places

@@ -96,6 +96,7 @@ class SourceOptions:
     byte_limits: ByteLimits
     min_partitions: int | None
     max_records_per_partition: int | None
+    max_prefetched_records: int
     num_retries: int
     retry_interval_ms: int
     poll_timeout_ms: int
@@ -149,6 +150,7 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         byte_limits=parse_byte_limits(values),
         min_partitions=values.optional_long("minPartitions"),
         max_records_per_partition=values.optional_long("maxRecordsPerPartition"),
+        max_prefetched_records=values.long("maxPrefetchedRecords", least=0),
         num_retries=values.long("fetchOffset.numRetries", least=1),
         retry_interval_ms=values.long("fetchOffset.retryIntervalMs", least=0),
         poll_timeout_ms=values.long("kafkaConsumer.pollTimeoutMs", least=1),

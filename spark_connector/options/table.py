@@ -121,6 +121,20 @@ OPTIONS: tuple[Option, ...] = (
         "both",
         "split ranges into tasks of at most about so many bytes (`64m`), estimated likewise; no rate limit (ours)",
     ),
+    Option(
+        "minBytesPerPartition",
+        "1m",
+        "both",
+        "ranges of fewer bytes, estimated likewise, are read together by one task up to so many, for a task costs some "
+        "30 ms whatever it reads; `minPartitions` and `maxRecordsPerPartition` go first; 0: a task per range (ours)",
+    ),
+    Option(
+        "maxPrefetchedRecords",
+        "1000",
+        "stream",
+        "a micro-batch of at most so many offsets (and 1 MiB) is read by the driver's Python process, which hands the "
+        "rows to Spark with the plan: no Python task at all; not with `minPartitions` above 1; 0: never (ours)",
+    ),
     Option("includeHeaders", "false", "both", "add the column `headers`"),
     Option(
         "columns",

@@ -52,12 +52,11 @@ class OptionValues:
     def optional_bytes(self, name: str) -> int | None:
         """Spark's sizes (`500k`, `64m`, `1g`, powers of 1024) > 0; a bare number is bytes. None when unset."""
         value = self.text(name)
-        if value is None:
-            return None
-        match = _SIZE.fullmatch(value.lower())
-        if match is None:
-            raise ConfigError(f"Option '{name}' must be a size in bytes, or like 500k, 64m or 1g, not '{value}'")
-        return self._parse_long(name, str(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b"))), 1)
+        return None if value is None else self._parse_bytes(name, value, 1)
+
+    def bytes(self, name: str) -> int:
+        """The same ≥ 0; the table's default when unset."""
+        return self._parse_bytes(name, self._or_default(name), 0)
 
     def duration_ms(self, name: str) -> int:
         """Spark's time strings (`500ms`, `10s`, `15m`, `2h`); a bare number is milliseconds."""
@@ -86,6 +85,12 @@ class OptionValues:
     def _or_default(self, name: str) -> str:
         value = self.text(name)
         return table.default(name) if value is None else value
+
+    def _parse_bytes(self, name: str, value: str, least: int) -> int:
+        match = _SIZE.fullmatch(value.lower())
+        if match is None:
+            raise ConfigError(f"Option '{name}' must be a size in bytes, or like 500k, 64m or 1g, not '{value}'")
+        return self._parse_long(name, str(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b"))), least)
 
     @staticmethod
     def _parse_long(name: str, value: str, least: int) -> int:

@@ -8,13 +8,13 @@ holds options only.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets, split_ranges
+from spark_connector.read.planning import OffsetRange, batch_ranges, keep_offsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -23,13 +23,14 @@ __all__ = ["KafkaBatchReader", "KafkaInputPartition", "read_partition"]
 
 
 class KafkaInputPartition(InputPartition):
-    """What a task reads: `value` is the range, `topic_id` the topic it was planned for."""
+    """What a task reads: `value` is its ranges, `topic_ids` the topics they were planned for."""
 
-    value: OffsetRange
+    value: tuple[OffsetRange, ...]
 
-    def __init__(self, value: OffsetRange, topic_id: str | None) -> None:
-        super().__init__(value)
-        self.topic_id = topic_id
+    def __init__(self, value: Sequence[OffsetRange], topic_ids: Mapping[str, str]) -> None:
+        super().__init__(tuple(value))
+        topics = {one.tp.topic for one in value}
+        self.topic_ids = {topic: topic_ids[topic] for topic in topics if topic in topic_ids}
 
 
 class KafkaBatchReader(DataSourceReader):
@@ -48,20 +49,15 @@ class KafkaBatchReader(DataSourceReader):
         reader = OffsetReader(self._options, committed)
         try:
             bounds = reader.batch_bounds()
-            most_of = reader.offsets_of_bytes(self._options.byte_limits.per_partition, bounds.start, bounds.end)
+            whole = keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters)
+            tasks = reader.tasks(reader.split(whole))
         finally:
             reader.close()
             committed.close()
-        ranges = split_ranges(
-            keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters),
-            min_partitions=self._options.min_partitions,
-            max_records=self._options.max_records_per_partition,
-            most_of=most_of,
-        )
-        return [KafkaInputPartition(r, bounds.topic_ids.get(r.tp.topic)) for r in ranges]
+        return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in order of offset."""
+        """The records of one task, those of each partition in order of offset."""
         return read_partition(self._options, partition)
 
 
@@ -69,6 +65,6 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
     """The records of a task; none for the placeholder that Spark makes of an empty list of partitions."""
     if not isinstance(partition, KafkaInputPartition):
         return iter(())
-    from spark_connector.read.fetch import read_range  # the executors' side; planning does without
+    from spark_connector.read.shared_fetch import read_ranges  # the executors' side; planning does without
 
-    return read_range(options, partition.value, partition.topic_id)
+    return read_ranges(options, partition.value, partition.topic_ids)

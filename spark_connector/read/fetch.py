@@ -1,8 +1,8 @@
 """A range of one partition to Arrow: what a Spark task does.
 
-Called by the readers on executors. Fetches are sent one ahead, so the next bytes travel while Spark takes the
-last; memory holds two fetches, whatever the size of the range. Holes that compaction, transaction markers and
-aborted transactions leave are no loss and are passed over silently.
+Called by shared_fetch.py on executors and, for tiny micro-batches, on the driver. Fetches are sent one ahead, so the
+next bytes travel while Spark takes the last; memory holds two fetches, whatever the size of the range. Holes that
+compaction, transaction markers and aborted transactions leave are no loss and are passed over silently.
 
 Records that are gone raise DataLoss (`KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE`) naming the range and what
 is still there; with `failOnDataLoss=false` a warning is logged and reading goes on at the first offset there is.
@@ -29,7 +29,7 @@ from spark_connector.read.planning import OffsetRange
 from spark_connector.read.row_filter import RowFilter
 from spark_connector.worker_clients import worker_clients
 
-__all__ = ["decode_fetched", "read_range"]
+__all__ = ["batch_maker", "decode_fetched", "is_still", "read_range"]
 
 _PLAIN_BYTES = 32 << 20
 """Decompressed bytes of one decode: bounds memory where a fetch holds batches that compress very well."""
@@ -43,9 +43,9 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
     settings = options.client
     cluster = worker_clients().cluster(settings)
     tp, position, until = planned.tp, planned.from_offset, planned.until_offset
-    maker = _batch_maker(options, cluster, tp)
+    maker = batch_maker(options, cluster, tp)
     try:
-        if topic_id is not None and not _is_still(topic_id, tp.topic, cluster):
+        if topic_id is not None and not is_still(topic_id, tp.topic, cluster):
             raise UnknownTopic(f"topic {tp.topic!r} was deleted and created anew since the batch was planned")
         while position < until:
             try:
@@ -90,7 +90,7 @@ def decode_fetched(
         low = columns.next_offset
 
 
-def _batch_maker(options: SourceOptions, cluster: Cluster, tp: TopicPartition) -> BatchMaker:
+def batch_maker(options: SourceOptions, cluster: Cluster, tp: TopicPartition) -> BatchMaker:
     """What turns decoded columns into the batches of this read. Made once per task. Raises ConfigError."""
     formats, decoder = options.formats, None
     if formats.columns:
@@ -121,7 +121,7 @@ def _report(options: SourceOptions, planned: OffsetRange, position: int, why: st
     report_data_loss("COULD_NOT_READ_OFFSET_RANGE", reason, fail=options.fail_on_data_loss)
 
 
-def _is_still(topic_id: str, topic: str, cluster: Cluster) -> bool:
+def is_still(topic_id: str, topic: str, cluster: Cluster) -> bool:
     """Whether `topic` still has that id. What the worker remembers may be older than the plan: then ask."""
     known = cluster.topic(topic).topic_id
     if known is None or str(known) == topic_id:

@@ -27,7 +27,7 @@ from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offset_reader import Ends, OffsetReader
 from spark_connector.read.offsets import Offsets, StreamOffset, plan_start
 from spark_connector.read.partition_changes import Losses, PartitionChanges, compare
-from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, split_ranges, stream_ranges
+from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, stream_ranges
 
 __all__ = ["BatchPlan", "Document", "MicroBatches"]
 
@@ -37,10 +37,15 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """What the tasks of a micro-batch read, and the ids of the topics they were planned for."""
+    """What a micro-batch reads, and the ids of the topics it was planned for."""
 
     ranges: list[OffsetRange]
     topic_ids: Mapping[str, str]
+
+    @property
+    def records(self) -> int:
+        """As many at most: offsets may have none."""
+        return sum(one.size for one in self.ranges)
 
 
 class MicroBatches:
@@ -136,20 +141,23 @@ class MicroBatches:
         return StreamOffset(end_offsets, ends.topic_ids, init, added, skipped, selects, latest).to_json()
 
     def plan(self, start: Document, end: Document) -> BatchPlan:
-        """The tasks of a batch. What they read stands in the offsets alone, so that a replay after a crash reads the
-        same; brokers are only asked for sizes, where `maxBytesPerPartition` cuts tasks by them."""
+        """What a batch reads. That stands in the offsets alone, so that a replay after a crash reads the same; brokers
+        are only asked for sizes, where `maxBytesPerPartition` cuts ranges by them."""
         if start == end:
             return BatchPlan([], {})
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
         fail = self._options.fail_on_data_loss
-        begin = plan_start(first, last)
-        ranges = split_ranges(
-            stream_ranges(begin, last.offsets, fail_on_data_loss=fail),
-            min_partitions=self._options.min_partitions,
-            max_records=self._options.max_records_per_partition,
-            most_of=self._offsets.offsets_of_bytes(self._options.byte_limits.per_partition, begin, last.offsets),
-        )
+        ranges = self._offsets.split(stream_ranges(plan_start(first, last), last.offsets, fail_on_data_loss=fail))
         return BatchPlan(ranges, last.topic_ids)
+
+    def tasks(self, plan: BatchPlan) -> list[tuple[OffsetRange, ...]]:
+        """The ranges of each task. Asks brokers for sizes, so that small ranges share one."""
+        return self._offsets.tasks(plan.ranges)
+
+    def fits_one_task(self, plan: BatchPlan) -> bool:
+        """Whether the options let the driver read the batch: as one task, and not too much."""
+        most = min(self._options.max_prefetched_records, self._options.max_records_per_partition or plan.records)
+        return 0 < plan.records <= most and (self._options.min_partitions or 1) == 1
 
     def committed(self, end: Document) -> None:
         """Spark has finished all that lies before `end`."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -35,6 +35,7 @@ from spark_connector.options.range_limit import (
 from spark_connector.options.read_options import Assign, SourceOptions, Subscribe, SubscribePattern
 from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offsets import Offsets, StreamOffset
+from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
 from spark_connector.read.record_bytes import RecordBytes
 
 __all__ = ["Assigned", "Bounds", "Ends", "NewTopics", "OffsetReader"]
@@ -90,7 +91,10 @@ class OffsetReader:
         self._sleep = sleep
         self._cluster = Cluster(options.client, create_topics=False)
         self._reached = False
-        self.record_bytes = RecordBytes(self._cluster)
+        limits = options.byte_limits
+        self.record_bytes = RecordBytes(
+            self._cluster, only_to_share=limits.per_trigger is None and limits.per_partition is None
+        )
 
     def close(self) -> None:
         """Hang up. May be called again."""
@@ -138,12 +142,38 @@ class OffsetReader:
         young = {tp: offset if offset >= 0 else now[tp] for tp, offset in self._list(ages).items()}
         return NewTopics({**found, **earliest, **young}, earliest)
 
-    def offsets_of_bytes(self, limit: int | None, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
-        """How many offsets about make `limit` bytes, at least one, in each partition with something to read."""
-        if limit is None:
-            return {}
-        estimate = self.record_bytes.estimate(start, end)
-        return {tp: max(limit // size, 1) for tp, size in estimate.items()}
+    def split(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """The ranges cut as the options say; brokers are asked for sizes where `maxBytesPerPartition` cuts by them."""
+        limit = self._options.byte_limits.per_partition
+        estimate = {} if limit is None else self._bytes_per_offset(ranges)
+        return split_ranges(
+            ranges,
+            min_partitions=self._options.min_partitions,
+            max_records=self._options.max_records_per_partition,
+            most_of={tp: max((limit or 0) // size, 1) for tp, size in estimate.items()},
+        )
+
+    def tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
+        """What each task reads; brokers are asked for sizes, unless each range has a task of its own anyway."""
+        least_bytes = self._options.byte_limits.shared
+        fewest = self._options.min_partitions
+        if len(ranges) <= max(fewest or 1, 1) or not least_bytes:
+            return [(one,) for one in ranges]
+        return share_tasks(
+            ranges,
+            self._bytes_per_offset(ranges),
+            least_bytes=least_bytes,
+            min_partitions=fewest,
+            max_records=self._options.max_records_per_partition,
+        )
+
+    def _bytes_per_offset(self, ranges: Sequence[OffsetRange]) -> dict[TopicPartition, int]:
+        start: dict[TopicPartition, int] = {}
+        end: dict[TopicPartition, int] = {}
+        for one in ranges:
+            start[one.tp] = min(start.get(one.tp, one.from_offset), one.from_offset)
+            end[one.tp] = max(end.get(one.tp, 0), one.until_offset)
+        return self.record_bytes.estimate(start, end)
 
     def ends(self, known: StreamOffset) -> Ends:
         """The ends now, asked again while they contradict what the stream has read already.

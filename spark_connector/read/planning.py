@@ -4,11 +4,12 @@ Called on the driver by both readers with offsets that are already resolved. The
 Spark's `KafkaOffsetRangeCalculator` and `KafkaMicroBatchStream.rateLimit`, except that the cap of a
 trigger is a cap here: Spark rounds every partition's share up to one record.
 
-`split_ranges` never drops an offset: the ranges it returns cover exactly those it was given.
+`split_ranges` and `share_tasks` never drop an offset: the ranges they return cover exactly those they were given.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,7 @@ __all__ = [
     "keep_offsets",
     "limit_bytes",
     "limit_offsets",
+    "share_tasks",
     "split_ranges",
     "stream_ranges",
 ]
@@ -30,7 +32,7 @@ __all__ = [
 
 @dataclass(frozen=True, order=True)
 class OffsetRange:
-    """What one task reads: offsets from `from_offset` up to, not including, `until_offset`."""
+    """Offsets of one partition from `from_offset` up to, not including, `until_offset`; a task reads one or more."""
 
     tp: TopicPartition
     from_offset: int
@@ -109,7 +111,7 @@ def split_ranges(
     max_records: int | None = None,
     most_of: Mapping[TopicPartition, int] | None = None,
 ) -> list[OffsetRange]:
-    """One range per task: empty ones left out, none above `max_records`, about `min_partitions` or more.
+    """Ranges that a task can read: empty ones left out, none above `max_records`, about `min_partitions` or more.
 
     `most_of`: the same as `max_records` for single partitions, where bytes limit them.
     """
@@ -149,6 +151,41 @@ def _divide(whole: OffsetRange, parts: int) -> list[OffsetRange]:
         start += size
         remaining -= size
     return result
+
+
+def share_tasks(
+    ranges: Sequence[OffsetRange],
+    bytes_per_offset: Mapping[TopicPartition, int],
+    *,
+    least_bytes: int,
+    min_partitions: int | None = None,
+    max_records: int | None = None,
+) -> list[tuple[OffsetRange, ...]]:
+    """What each task reads: a range of an estimated `least_bytes` or more alone, smaller ones together up to that.
+
+    No task of several ranges holds more than `max_records`, and there are `min_partitions` tasks where there are as
+    many ranges.
+    """
+    tasks: list[list[OffsetRange]] = []
+    shared: list[list[OffsetRange]] = []
+    room_bytes = room_records = 0
+    most_records = max_records or sys.maxsize
+    for r in ranges:
+        size = r.size * bytes_per_offset[r.tp]
+        if size >= least_bytes:
+            tasks.append([r])
+        elif shared and size <= room_bytes and r.size <= room_records:
+            shared[-1].append(r)
+            room_bytes, room_records = room_bytes - size, room_records - r.size
+        else:
+            shared.append([r])
+            room_bytes, room_records = least_bytes - size, most_records - r.size
+    wanted = min(min_partitions or 1, len(ranges)) - len(tasks)
+    while len(shared) < wanted:
+        longest = max(shared, key=len)
+        shared.append(longest[len(longest) // 2 :])
+        del longest[len(longest) // 2 :]
+    return sorted(tuple(task) for task in tasks + shared)
 
 
 def limit_offsets(

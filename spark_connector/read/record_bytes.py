@@ -1,4 +1,4 @@
-"""Bytes per offset of partitions, estimated without reading them: for the options that limit bytes.
+"""Bytes per offset of partitions, estimated without reading them: for limits in bytes, and for ranges to share tasks.
 
 Called on the driver through offset_reader.py. What a partition's log takes on disk (DescribeLogDirs, KIP-113), divided
 by its offsets, first to last: compressed bytes, as they are fetched. Brokers are asked at most once a minute, and at
@@ -38,12 +38,15 @@ _UNKNOWN = 1024
 class RecordBytes:
     """Estimates for one cluster, kept for a while. Not thread-safe."""
 
-    def __init__(self, cluster: Cluster, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, cluster: Cluster, monotonic: Callable[[], float] = time.monotonic, *, only_to_share: bool = False
+    ) -> None:
+        """`only_to_share`: nobody has set a limit in bytes, so a worse estimate is nothing to warn of."""
         self._cluster = cluster
         self._monotonic = monotonic
         self._known: dict[TopicPartition, int] = {}
         self._asked: dict[str, float] = {}
-        self._warned = False
+        self._warned = only_to_share
 
     def estimate(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]

@@ -13,12 +13,13 @@ offset store when Spark asks for the next one: `latestOffset` begins where the l
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.batch_reader import KafkaInputPartition, read_partition
+from spark_connector.read.handing_over import can_hand_over, hand_over
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,20 +37,30 @@ class KafkaStreamReader(DataSourceStreamReader):
         self._options = options
         self._batches: MicroBatches | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_options": self._options, "_batches": None}  # executors get the options, no sockets
+    def __reduce__(self) -> tuple[object, ...]:
+        return KafkaStreamReader, (self._options,)  # executors get the options, no sockets and no rows
 
     def initialOffset(self) -> Document:  # noqa: N802
         """Where a query without a checkpoint starts."""
         return self._driver().initial()
 
     def partitions(self, start: Document, end: Document) -> list[InputPartition]:
-        """The tasks of the batch from `start` to `end`; asks no broker."""
-        plan = self._driver().plan(start, end)
-        return [KafkaInputPartition(r, plan.topic_ids.get(r.tp.topic)) for r in plan.ranges]
+        """The tasks of the batch from `start` to `end`. Where the rows are few they are read here, and go to Spark with
+        the one task there is then; none is for a batch without rows."""
+        driver = self._driver()
+        plan = driver.plan(start, end)
+        if driver.fits_one_task(plan) and can_hand_over(self):
+            from spark_connector.read.shared_fetch import prefetch
+
+            rows = prefetch(self._options, plan.ranges, plan.topic_ids)
+            if rows is not None:
+                if rows:
+                    hand_over(self, rows)
+                return [KafkaInputPartition(plan.ranges, plan.topic_ids)] if rows else []
+        return [KafkaInputPartition(task, plan.topic_ids) for task in driver.tasks(plan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task, in order of offset."""
+        """The records of one task, those of each partition in order of offset."""
         return read_partition(self._options, partition)
 
     def commit(self, end: Document) -> None:

@@ -28,6 +28,12 @@ from tests.bench.spark_read_bench import DDL
 
 BATCHES = 20
 MICRO_BATCH_ROUNDS = 6
+WIDE = 100
+READINGS: dict[str, dict[str, str]] = {
+    "read by the driver": {},
+    "one task": {"maxPrefetchedRecords": "0"},
+    "a task per range": {"maxPrefetchedRecords": "0", "minBytesPerPartition": "0"},
+}
 FIRST_ROUNDS = 7
 PLANNED_PARTITIONS = 10_000
 PLANNED_TOPICS = 10
@@ -48,9 +54,21 @@ class EmptyStream(DataSource):
         return EmptyStreamReader()
 
 
+class EmptyStreamOfOne(EmptyStream):
+    """The same with one input partition: what a micro-batch costs that has a Python task at all."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "empty_stream_of_one"
+
+    def streamReader(self, schema: object) -> EmptyStreamReader:  # noqa: N802
+        return EmptyStreamReader(1)
+
+
 class EmptyStreamReader(DataSourceStreamReader):
-    def __init__(self) -> None:
+    def __init__(self, partitions: int = PARTITIONS) -> None:
         self._n = 0
+        self._partitions = partitions
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
         return {"n": 0}
@@ -60,7 +78,7 @@ class EmptyStreamReader(DataSourceStreamReader):
         return {"n": self._n}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        return [InputPartition(i) for i in range(PARTITIONS)]
+        return [InputPartition(i) for i in range(self._partitions)]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[object, ...]]:
         return iter(())
@@ -69,42 +87,51 @@ class EmptyStreamReader(DataSourceStreamReader):
 def run(scale: float = 1.0) -> Iterator[Row]:
     """Micro-batch, planning and memory in one session, then fresh sessions for the first batch."""
     with tempfile.TemporaryDirectory() as directory, broker_target(Path(directory) / "data", PARTITIONS) as target:
-        with bench_session(EmptyStream) as spark:
-            yield _micro_batches(spark, target.bootstrap)
+        with bench_session(EmptyStreamOfOne) as spark:
+            for partitions in (PARTITIONS, WIDE):
+                yield from _micro_batches(spark, target.bootstrap, partitions)
             yield _planning(target.bootstrap, int(PLANNED_PARTITIONS * scale))
             yield _memory(spark, target.bootstrap, int(MEMORY_BYTES * scale))
         yield _first_batch(target.bootstrap, Path(directory))
 
 
-def _micro_batches(spark: SparkSession, bootstrap: str) -> Row:
-    """Median duration of a micro-batch of one record per partition, against an empty one from memory.
+def _micro_batches(spark: SparkSession, bootstrap: str, partitions: int) -> Iterator[Row]:
+    """Median duration of a micro-batch of one record per partition, read in each way, against an empty one of one task.
 
-    The two take turns, a query each for some batches, and the topic is fed during both, so that the machine's mood
-    is the same for both."""
-    topic = "bench-stream"
-    _create(bootstrap, topic, PARTITIONS)
-    ours = spark.readStream.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-    ceiling = spark.readStream.format("empty_stream")
-    taken: dict[bool, list[int]] = {True: [], False: []}
-    for reads, frame in [(True, ours.load()), (False, ceiling.load())] * MICRO_BATCH_ROUNDS:
-        taken[reads] += _durations(frame, bootstrap, topic)
-    mine, best = statistics.median(taken[True]), statistics.median(taken[False])
-    return Row("micro-batch, 4 partitions, a record each", mine, "ms", best, "(ceiling: an empty Python stream)")
+    They take turns, a query each for some batches, and the topic is fed during all, so that the machine's mood is the
+    same for all."""
+    topic = f"bench-stream-{partitions}"
+    _create(bootstrap, topic, partitions)
+    where = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    frames = {
+        way: spark.readStream.format("pykafka").options(**where, **options).load() for way, options in READINGS.items()
+    }
+    frames["empty"] = spark.readStream.format("empty_stream_of_one").load()
+    taken: dict[str, list[int]] = {way: [] for way in frames}
+    for _ in range(MICRO_BATCH_ROUNDS):
+        for way, frame in frames.items():
+            taken[way] += _durations(frame, bootstrap, topic, partitions)
+    best = statistics.median(taken.pop("empty"))
+    for way, durations in taken.items():
+        case = f"micro-batch, {partitions} partitions, a record each, {way}"
+        yield Row(case, statistics.median(durations), "ms", best, "(ceiling: an empty Python stream of one task)")
 
 
-def _durations(frame: DataFrame, bootstrap: str, fed_topic: str) -> list[int]:
+def _durations(frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int) -> list[int]:
     query = frame.writeStream.format("noop").trigger(processingTime="0 seconds").start()
     producer, pause = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0}), threading.Event()
-    while len([p for p in query.recentProgress if p.batchId > 4]) < BATCHES:
-        for partition in range(PARTITIONS):
-            producer.produce(fed_topic, b"x", partition=partition)
-        producer.flush()
+    seen = 0
+    while len(done := [p for p in query.recentProgress if p.batchId > 4 and "addBatch" in p.durationMs]) < BATCHES:
+        if len(query.recentProgress) > seen or not seen:  # one record per partition and batch
+            seen = len(query.recentProgress)
+            for partition in range(partitions):
+                producer.produce(fed_topic, b"x", partition=partition)
+            producer.flush()
         if (error := query.exception()) is not None:
             raise error
-        pause.wait(0.02)
-    progress = [p for p in query.recentProgress if p.batchId > 4 and "addBatch" in p.durationMs]
+        pause.wait(0.01)
     query.stop()
-    return [p.durationMs["triggerExecution"] for p in progress]
+    return [p.durationMs["triggerExecution"] for p in done]
 
 
 def _planning(bootstrap: str, partitions: int) -> Row:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import spark_partition_id
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -201,3 +202,29 @@ def test_the_wrapper_of_available_now_doubles_nothing(stream: Stream) -> None:
         stream.spark.conf.unset(wrapper)
     stream.run()
     assert stream.rows() == expected(35, 20)
+
+
+PATHS = {
+    "read by the driver": {},
+    "in one task": {"maxPrefetchedRecords": "0"},
+    "a task per range": {"maxPrefetchedRecords": "0", "minBytesPerPartition": "0"},
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_small_batch_has_as_few_tasks_as_the_options_let_it(stream: Stream, path: str) -> None:
+    parts: list[tuple[int, int, int]] = []
+
+    def look(batch: DataFrame, _number: int) -> None:
+        if path == "read by the driver":
+            stream.topic.delete()  # nobody could read them any more
+        found = batch.select("partition", "offset", spark_partition_id().alias("task")).collect()
+        parts.extend((row.partition, row.offset, row.task) for row in found)
+
+    source = stream.spark.readStream.format("pykafka").option("kafka.bootstrap.servers", stream.topic.bootstrap)
+    frame = source.options(subscribe=stream.topic.name, startingOffsets="earliest", **PATHS[path]).load()
+    query = frame.writeStream.trigger(availableNow=True).foreachBatch(look).start()
+    assert query.awaitTermination(100)
+    assert [(partition, offset) for partition, offset, _ in sorted(parts)] == expected(30, 20)
+    assert len({task for _, _, task in parts}) == (2 if path == "a task per range" else 1)
+    assert [p.numInputRows for p in query.recentProgress if p.numInputRows] == [50]

@@ -10,7 +10,7 @@ import enum
 import random
 from dataclasses import dataclass, replace
 
-__all__ = ["CELLS", "FAST", "Cell", "Job", "Place", "Victim", "schedule"]
+__all__ = ["CELLS", "FAST", "Cell", "Job", "Place", "Reading", "Victim", "schedule"]
 
 
 class Victim(enum.Enum):
@@ -40,14 +40,26 @@ class Place(enum.Enum):
     HDFS = "hdfs"
 
 
+class Reading(enum.Enum):
+    """Who reads the ranges of a micro-batch: the driver, one task together, or a task each."""
+
+    PREFETCHED = "prefetched"
+    SHARED = "shared"
+    RANGES = "ranges"
+
+
 @dataclass(frozen=True)
 class Cell:
-    """One cell. `separate_executors`: they are JVMs of their own (local-cluster) instead of threads of the driver."""
+    """One cell. `separate_executors`: they are JVMs of their own (local-cluster) instead of threads of the driver.
+
+    `reading` has a meaning for streams only, into files or a topic.
+    """
 
     victim: Victim
     job: Job
     place: Place = Place.LOCAL
     separate_executors: bool = False
+    reading: Reading = Reading.RANGES
 
     def __post_init__(self) -> None:
         if self.victim is Victim.NAMENODE and self.place is not Place.HDFS:
@@ -56,33 +68,39 @@ class Cell:
             raise ValueError(f"{self}: with a local master the executor is the driver; ask for separate executors")
 
     def __str__(self) -> str:
-        return f"{self.victim.value}-{self.job.value}-{self.place.value}"
+        name = f"{self.victim.value}-{self.job.value}-{self.place.value}"
+        return f"{name}-{self.reading.value}" if self.job in (Job.STREAM, Job.SINK) else name
 
 
 def _cells() -> tuple[Cell, ...]:
-    """Every job under every victim on the local disk, the load on HDFS too, and all of them there for the NameNode."""
+    """Every job under every victim on the local disk, the load on HDFS too, and all of them there for the NameNode.
+
+    Streams with every way to read; the sink with the one that has a single task, and the one that has most.
+    """
     places = {(victim, job): [Place.LOCAL] for victim in Victim for job in Job}
     for victim, job in places:
         if victim is Victim.NAMENODE:
             places[victim, job] = [Place.HDFS]
         elif job is Job.LOAD:
             places[victim, job] = [Place.LOCAL, Place.HDFS]
+    readings = {Job.STREAM: list(Reading), Job.SINK: [Reading.PREFETCHED, Reading.RANGES]}
     return tuple(
-        Cell(victim, job, place, separate_executors=victim is Victim.EXECUTOR)
+        Cell(victim, job, place, separate_executors=victim is Victim.EXECUTOR, reading=reading)
         for (victim, job), where in places.items()
         for place in where
+        for reading in readings.get(job, [Reading.RANGES])
     )
 
 
 CELLS = _cells()
 
 FAST = (
-    Cell(Victim.EXECUTOR, Job.STREAM, separate_executors=True),
+    Cell(Victim.EXECUTOR, Job.STREAM, separate_executors=True, reading=Reading.PREFETCHED),
     Cell(Victim.WORKER, Job.READ, separate_executors=True),
     Cell(Victim.ZOOKEEPER, Job.LOAD, separate_executors=True),
     Cell(Victim.BROKER, Job.SINK, separate_executors=True),
     Cell(Victim.NAMENODE, Job.LOAD, Place.HDFS, separate_executors=True),
-    Cell(Victim.DRIVER, Job.SINK, separate_executors=True),
+    Cell(Victim.DRIVER, Job.SINK, separate_executors=True, reading=Reading.PREFETCHED),
 )
 """Every victim once and every job, on one Spark with separate executors; the driver last, for it costs another one."""
 

@@ -127,6 +127,7 @@ def _source(spark: SparkSession, arguments: Arguments) -> DataFrame:
         .option("subscribe", arguments["topic"])
         .option("startingOffsets", "earliest")
         .option("maxOffsetsPerTrigger", str(arguments["cap"]))
+        .options(**arguments["reading"])
         .load()
     )
 

@@ -39,13 +39,13 @@ def table(played: Iterable[Played]) -> str:
     by_cell: defaultdict[str, list[Played]] = defaultdict(list)
     for each in played:
         by_cell[str(each.cell)].append(each)
-    lines = [f"{'cell':<24}{'rounds':>7}{'kills':>7}{'restarts':>10}{'failed':>8}"]
+    lines = [f"{'cell':<34}{'rounds':>7}{'kills':>7}{'restarts':>10}{'failed':>8}"]
     for name in [str(cell) for cell in CELLS] + ["all"]:
         those = [one for each in by_cell.values() for one in each] if name == "all" else by_cell.get(name, [])
         if those:
             kills, tries = sum(one.kills for one in those), sum(one.tries for one in those)
             failed = sum(bool(one.problems) for one in those)
-            lines.append(f"{name:<24}{len(those):>7}{kills:>7}{tries - len(those):>10}{failed:>8}")
+            lines.append(f"{name:<34}{len(those):>7}{kills:>7}{tries - len(those):>10}{failed:>8}")
     return "\n".join(lines)
 
 

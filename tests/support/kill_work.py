@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from spark_connector.storage import Storage, open_storage
 from tests.support.job_output import committed_copies, rows_of_load, rows_of_read, rows_of_stream, wait_until_stable
-from tests.support.kill_cells import Cell, Job, Place, Victim
+from tests.support.kill_cells import Cell, Job, Place, Reading, Victim
 from tests.support.kill_servers import Servers
 from tests.support.record_audit import audit_copies, audit_rows
 from tests.support.topic_data import TopicData
@@ -26,6 +26,11 @@ __all__ = ["Work", "work_of"]
 
 _PARTITIONS = 3
 _COPY_PARTITIONS = 2
+_READING = {
+    Reading.PREFETCHED: {"maxPrefetchedRecords": "1000000"},
+    Reading.SHARED: {"maxPrefetchedRecords": "0", "minBytesPerPartition": "1g"},
+    Reading.RANGES: {"maxPrefetchedRecords": "0", "minBytesPerPartition": "0"},
+}
 
 
 class Work(abc.ABC):
@@ -58,6 +63,7 @@ class Work(abc.ABC):
             "cap": self.cap,
             "output": f"{self.root}/output",
             "checkpoint": f"{self.root}/checkpoint",
+            "reading": _READING[self.cell.reading],
         }
 
     @abc.abstractmethod

@@ -7,7 +7,7 @@ order in which Spark 4.0 and 4.1 make them (observed: older_stream_reader.py), w
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -35,7 +35,7 @@ else:
 
 __all__ = [
     "ALL", "Document", "OlderCalls", "ReadLimit", "ReadMaxBytes", "ReadMaxRows", "ReadMinRows", "Reader", "ReaderOf",
-    "as_spark_does", "planned", "reader", "values",
+    "as_spark_does", "planned", "ranges_of", "reader", "values",
 ]  # fmt: skip
 
 Document = dict[str, Any]
@@ -90,9 +90,13 @@ def as_spark_does(document: Document) -> Document:
 
 
 def planned(reader: Reader, start: Document, end: Document) -> list[tuple[int, int, int]]:
-    """(partition, from, until) of each task."""
-    tasks = reader.partitions(as_spark_does(start), as_spark_does(end))
-    return [(task.value.tp.partition, task.value.from_offset, task.value.until_offset) for task in tasks]
+    """(partition, from, until) of each range of the tasks."""
+    return ranges_of(reader.partitions(as_spark_does(start), as_spark_does(end)))
+
+
+def ranges_of(tasks: Iterable[InputPartition]) -> list[tuple[int, int, int]]:
+    """(partition, from, until) of each range of the tasks."""
+    return [(one.tp.partition, one.from_offset, one.until_offset) for task in tasks for one in task.value]
 
 
 def values(reader: Reader, start: Document, end: Document) -> list[bytes]:

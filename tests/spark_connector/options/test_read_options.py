@@ -76,7 +76,7 @@ def test_many_options_together_are_accepted_and_an_instance_can_be_pickled() -> 
     assert options.store_options["offsetstore.path"] == "/offsets"
     assert options.client.isolation_level == "read_committed"
     assert options.max_trigger_delay_ms == 90_000
-    assert options.byte_limits == ByteLimits(64 << 20, 1000)
+    assert options.byte_limits == ByteLimits(64 << 20, 1000, 1000)
 
 
 def test_subscriptions() -> None:

@@ -21,13 +21,14 @@ from spark_connector.options.read_options import Mode, SourceOptions, parse_opti
 from spark_connector.read.batch_reader import KafkaBatchReader
 from tests.support.kafka import Kafka
 from tests.support.metadata_requests import record_metadata_requests
+from tests.support.stream_calls import ranges_of
 from tests.support.topics import Topic
 
 MINUTE = 60_000
 NOON = 1_700_000_000_000
 
 Plan = list[tuple[int, int, int]]
-"""(partition, from, until) of each task"""
+"""(partition, from, until) of each range"""
 
 
 @pytest.fixture
@@ -48,8 +49,7 @@ def options(topic: Topic, **more: str) -> SourceOptions:
 
 
 def plan(topic: Topic, **more: str) -> Plan:
-    tasks = KafkaBatchReader(options(topic, **more)).partitions()
-    return [(task.value.tp.partition, task.value.from_offset, task.value.until_offset) for task in tasks]
+    return ranges_of(KafkaBatchReader(options(topic, **more)).partitions())
 
 
 def per_partition(topic: Topic, *values: int) -> str:
@@ -98,7 +98,8 @@ def test_internal_topics_match_no_pattern(timed: Topic) -> None:
     store = open_store("group", {"kafka.bootstrap.servers": timed.bootstrap})
     store.commit(f"{timed.name}-group", {TopicPartition(timed.name, 0): 1})  # has the broker make its offsets topic
     store.close()
-    topics = {t.value.tp.topic for t in KafkaBatchReader(options(timed, subscribePattern=".*")).partitions()}
+    tasks = KafkaBatchReader(options(timed, subscribePattern=".*")).partitions()
+    topics = {one.tp.topic for task in tasks for one in task.value}
     assert "__consumer_offsets" not in topics
 
 
@@ -260,5 +261,5 @@ def test_all_topics_of_a_plan_are_asked_about_at_once(
         one.number(3, 0)
     names = [one.name for one in made]
     asked = record_metadata_requests(monkeypatch)
-    assert len(KafkaBatchReader(options(made[0], subscribe=",".join(names))).partitions()) == 4
+    assert len(ranges_of(KafkaBatchReader(options(made[0], subscribe=",".join(names))).partitions())) == 4
     assert asked == [set(names)]

@@ -155,7 +155,7 @@ def test_tasks_are_cut_by_bytes_in_batch_and_stream(reader_of: ReaderOf, broker:
     fill(made, [10] * 100, 1)
     options = {"kafka.bootstrap.servers": made.bootstrap, "subscribe": topic, "maxBytesPerPartition": "30k"}
     tasks = KafkaBatchReader(parse_options(options, Mode.BATCH)).partitions()
-    cut = [(task.value.tp.partition, task.value.size) for task in tasks]
+    cut = [(one.tp.partition, one.size) for task in tasks for one in task.value]
     assert cut == [(0, 25), (0, 25), (0, 25), (0, 25), (1, 100)]
     reader = reader_of(made, maxBytesPerPartition="30k", maxRecordsPerPartition="60")
     start: Document = as_spark_does(reader.initialOffset())

@@ -16,7 +16,7 @@ from spark_connector.offset_store.base import STORE_KINDS, open_store
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.batch_reader import KafkaBatchReader
 from tests.support import stream_calls
-from tests.support.stream_calls import ALL, as_spark_does, planned
+from tests.support.stream_calls import ALL, as_spark_does, planned, ranges_of
 from tests.support.topics import Topic
 
 
@@ -39,8 +39,7 @@ def commit(store: dict[str, str], numbers: Topic, *offsets: int) -> None:
 
 
 def batch_plan(store: dict[str, str]) -> list[tuple[int, int, int]]:
-    tasks = KafkaBatchReader(parse_options(store, Mode.BATCH)).partitions()
-    return [(task.value.tp.partition, task.value.from_offset, task.value.until_offset) for task in tasks]
+    return ranges_of(KafkaBatchReader(parse_options(store, Mode.BATCH)).partitions())
 
 
 def stream_plan(store: dict[str, str]) -> list[tuple[int, int, int]]:

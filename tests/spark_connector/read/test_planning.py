@@ -10,7 +10,14 @@ from hypothesis import strategies as st
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, DataLoss
-from spark_connector.read.planning import OffsetRange, batch_ranges, limit_offsets, split_ranges, stream_ranges
+from spark_connector.read.planning import (
+    OffsetRange,
+    batch_ranges,
+    limit_offsets,
+    share_tasks,
+    split_ranges,
+    stream_ranges,
+)
 
 T1, T2, T3 = (TopicPartition(topic, 1) for topic in ("t1", "t2", "t3"))
 Rows = list[tuple[TopicPartition, int, int]]
@@ -220,3 +227,51 @@ def test_data_loss_fails_the_query_or_is_skipped_with_a_warning(
     with caplog.at_level(logging.WARNING, "pykafka.spark"):
         assert stream_ranges(start, end, fail_on_data_loss=False) == [OffsetRange(T1, 1, 2)]
     assert condition in caplog.text
+
+
+def ranges_of_sizes(*sizes: int) -> list[OffsetRange]:
+    """A range of so many offsets in each of as many partitions."""
+    return [OffsetRange(TopicPartition("t", partition), 10, 10 + size) for partition, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "expected"),
+    [
+        pytest.param([1] * 5, {}, [[0, 1, 2, 3, 4]], id="tiny ones share a task"),
+        pytest.param([60, 50, 40, 10, 20], {}, [[0], [1, 2, 3], [4]], id="up to the bytes of a task, in order"),
+        pytest.param([1, 100, 1, 500, 1], {}, [[0, 2, 4], [1], [3]], id="large ones have a task each"),
+        pytest.param([1] * 5, {"min_partitions": 3}, [[0, 1], [2], [3, 4]], id="as many tasks as asked for"),
+        pytest.param([1] * 3, {"min_partitions": 9}, [[0], [1], [2]], id="and as there are ranges"),
+        pytest.param([1, 200, 1], {"min_partitions": 2}, [[0, 2], [1]], id="large ones count"),
+        pytest.param([10] * 5, {"max_records": 25}, [[0, 1], [2, 3], [4]], id="never more records than asked for"),
+        pytest.param([], {}, [], id="nothing at all"),
+    ],
+)
+def test_small_ranges_share_a_task(sizes: list[int], options: dict[str, int], expected: list[list[int]]) -> None:
+    ranges = ranges_of_sizes(*sizes)
+    tasks = share_tasks(ranges, {one.tp: 1 for one in ranges}, least_bytes=100, **options)
+    assert [[one.tp.partition for one in task] for task in tasks] == expected
+
+
+@given(
+    sizes=st.lists(st.integers(1, 1000), max_size=30),
+    record_bytes=st.integers(1, 50),
+    least_bytes=st.integers(1, 10_000),
+    min_partitions=st.none() | st.integers(1, 40),
+    max_records=st.none() | st.integers(1, 500),
+)
+def test_tasks_hold_exactly_the_ranges_and_keep_to_all_limits(
+    sizes: list[int], record_bytes: int, least_bytes: int, min_partitions: int | None, max_records: int | None
+) -> None:
+    ranges = split_ranges(ranges_of_sizes(*sizes), max_records=max_records, min_partitions=min_partitions)
+    estimate = {one.tp: record_bytes for one in ranges}
+    tasks = share_tasks(
+        ranges, estimate, least_bytes=least_bytes, min_partitions=min_partitions, max_records=max_records
+    )
+    assert sorted(one for task in tasks for one in task) == sorted(ranges)
+    assert len(tasks) >= min(min_partitions or 0, len(ranges))
+    for task in tasks:
+        records = sum(one.size for one in task)
+        assert len(task) == 1 or records * record_bytes <= least_bytes
+        assert records <= (max_records or records)
+    assert all((one,) in tasks for one in ranges if one.size * record_bytes >= least_bytes), "large ones stay alone"
