@@ -25,6 +25,7 @@ from broker.errors import PykafkaError
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.output import read_ranges, write_output
 from spark_connector.loads.planner import confirm_topics, finished_rerun, open_destination, plan_load, recover
+from spark_connector.loads.publication import publish_offsets
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.spark_failure import is_lasting, summary
@@ -81,6 +82,7 @@ def load(
     from_directory: str | None = None,
     allow_changed_options: bool = False,
     new_group: bool = False,
+    publish_offsets: bool = True,
     on_phase: Phase | None = None,
 ) -> LoadResult:
     """Load what is new and commit it; see the module.
@@ -94,6 +96,8 @@ def load(
     A group's first load is refused where other groups have loaded the same topics, unless `new_group`.
     `starting_offsets`: where a partition begins that the group has not loaded yet, earliest or JSON. `max_records`: at
     most so many offsets in this load.
+    `publish_offsets`: commit them to the brokers' consumer group `group`, too, for lag tools; that this cannot be done
+    fails no load (loads/publication.py).
     `options`: any of the reader's (`kafka.*`, `includeHeaders`, `minPartitions`, `endingTimestamp`, …), of which
     `kafka.isolation.level` is read_committed by default. Those that decide which records are loaded, and what they
     become, are kept with each load, and a load of the same group with others is refused unless
@@ -120,6 +124,7 @@ def load(
         partition_by=partition_by,
         allow_changed_options=allow_changed_options,
         new_group=new_group,
+        publish_offsets=publish_offsets,
     )
     return run_load(request, lambda: spark, on_phase or _ignore)
 
@@ -135,11 +140,15 @@ def run_load(request: LoadRequest, session: Callable[[], SparkSession], on_phase
             return _result(request, site, done, tuple(id for id in recovered if id != done.load_id))
         record = plan_load(request, site)
         if record is None:
+            if recovered and request.publish_offsets:
+                publish_offsets(request, site)
             return _result(request, site, None, recovered)
         on_phase("write", record)
         sealed = _write(request, site, record, session)
         on_phase("commit", sealed)
         site.committer.commit(sealed)
+        if request.publish_offsets:
+            publish_offsets(request, site)
         on_phase("done", sealed)
         return _result(request, site, sealed, recovered)
 

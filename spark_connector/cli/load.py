@@ -88,6 +88,13 @@ def load(
     new_group: Annotated[
         bool, typer.Option("--new-group", help="Load what other groups have loaded there, once more beside it.")
     ] = False,
+    publish_offsets: Annotated[
+        bool,
+        typer.Option(
+            "--publish-offsets/--no-publish-offsets",
+            help="Commit the offsets to the brokers' consumer group, too, where lag tools see them.",
+        ),
+    ] = True,
     allow_changed_options: Annotated[
         bool,
         typer.Option(
@@ -143,6 +150,7 @@ def load(
         partition_by=partition_by,
         allow_changed_options=allow_changed_options,
         new_group=new_group,
+        publish_offsets=publish_offsets,
     )
     if history_keep is not None and request.format == "delta":
         raise ConfigError(

@@ -111,6 +111,7 @@ class LoadRequest:
     from_directory: str | None = None
     allow_changed_options: bool = False
     new_group: bool = False
+    publish_offsets: bool = True
 
     @property
     def reading(self) -> dict[str, str]:
@@ -134,6 +135,7 @@ class LoadRequest:
         partition_by: str | Sequence[str] | None = None,
         allow_changed_options: bool = False,
         new_group: bool = False,
+        publish_offsets: bool = True,
     ) -> LoadRequest:
         """Check the arguments of `load` and put the reader's options together."""
         target = replace(target, format=format or target.format).check()
@@ -167,6 +169,7 @@ class LoadRequest:
             from_directory,
             allow_changed_options,
             new_group,
+            publish_offsets and from_load is None,  # a re-run leaves the group where it is
         )
 
 

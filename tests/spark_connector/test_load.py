@@ -14,7 +14,9 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
+from broker.client.group_offsets import GroupOffsets
 from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
 from spark_connector.load import LoadResult, load, recover
 from spark_connector.loads.record import LoadError
@@ -84,6 +86,17 @@ def test_each_load_takes_what_is_new(loads: Loads) -> None:
     assert second.rows == 30
     assert second.load_id != first.load_id
     loads.check_exactly_once()
+
+
+def test_lag_tools_see_what_is_loaded(loads: Loads) -> None:
+    loads.data.produce(30)
+    with Cluster(loads.data.bootstrap) as cluster:
+        offsets = GroupOffsets(cluster, loads.common["group"])
+        loads(publish_offsets=False)
+        assert offsets.fetch() == {}
+        loads.data.produce(6)
+        loads()
+        assert offsets.fetch() == {TopicPartition(loads.data.topic, n): 12 for n in range(3)}
 
 
 def test_nothing_new_commits_nothing(loads: Loads) -> None:

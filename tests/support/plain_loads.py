@@ -60,9 +60,8 @@ class PlainLoads:
         self.words = ["--to", str(to), "--group", self.target.group]
         self.words += ["--zookeeper", zookeeper] if zookeeper else []
 
-    def load(self, on_phase: Callable[[str, LoadRecord | None], None] | None = None) -> Loaded:
-        tell = on_phase or (lambda phase, record: None)
-        request = LoadRequest.build(
+    def request(self) -> LoadRequest:
+        return LoadRequest.build(
             self.target,
             bootstrap_servers=self.bootstrap,
             topic=self.topic,
@@ -75,6 +74,10 @@ class PlainLoads:
             from_directory=None,
             **self._more,
         )
+
+    def load(self, on_phase: Callable[[str, LoadRecord | None], None] | None = None) -> Loaded:
+        tell = on_phase or (lambda phase, record: None)
+        request = self.request()
         with open_site(self.target) as site:
             tell("repair", None)
             recovered = tuple(site.committer.repair())

@@ -1,0 +1,87 @@
+"""Lag tools see loads: the brokers' consumer group is told how far they are, unless it is somebody else's."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.client.group_offsets import GroupOffsets
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.planner import open_site
+from spark_connector.loads.publication import publish_offsets
+from tests.support.broker_process import BrokerProcess
+from tests.support.console import answer_of
+from tests.support.plain_loads import PlainLoads
+from tests.support.topic_data import TopicData
+
+
+@pytest.fixture
+def data(broker: BrokerProcess, topic: str) -> TopicData:
+    data = TopicData(broker.bootstrap, topic, partitions=2)
+    data.produce(20)
+    return data
+
+
+def publish(loads: PlainLoads) -> None:
+    with open_site(loads.target) as site:
+        publish_offsets(loads.request(), site)
+
+
+def test_the_lag_of_a_group_of_loads_is_what_is_not_loaded(data: TopicData, tmp_path: Path) -> None:
+    gone = TopicData(data.bootstrap, f"{data.topic}-gone", partitions=1)
+    gone.produce(1)
+    loads = PlainLoads(data.bootstrap, f"{data.topic},{gone.topic}", tmp_path, group=f"g-{data.topic}")
+    load_id = loads.must_load()
+    with Cluster(data.bootstrap) as cluster:
+        Admin(cluster).delete_topics([gone.topic])
+        publish(loads)
+        data.produce(4)
+        described = json.loads(
+            answer_of("groups", "describe", "--group", loads.target.group, "-b", data.bootstrap, "--json")
+        )
+        rows = [(row["partition"], row["currentOffset"], row["lag"]) for row in described[0]["partitions"]]
+        assert rows == [(0, 10, 2), (1, 10, 2)]
+        committed = GroupOffsets(cluster, loads.target.group).committed()
+        assert {one.metadata for one in committed.values()} == {f"pykafka load {load_id}"}
+        publish(loads)  # again, over its own
+
+
+def test_an_application_of_that_name_keeps_its_offsets(
+    data: TopicData, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    loads = PlainLoads(data.bootstrap, data.topic, tmp_path)
+    loads.must_load()
+    tp = TopicPartition(data.topic, 0)
+    with Cluster(data.bootstrap) as cluster, caplog.at_level(logging.WARNING, "pykafka.spark"):
+        offsets = GroupOffsets(cluster, loads.target.group)
+        offsets.commit({tp: 3})
+        publish(loads)
+        publish(loads)
+        assert offsets.fetch() == {tp: 3}
+    (warning,) = caplog.messages
+    assert f"consumer group '{loads.target.group}' was not told" in warning
+    assert "offsets that are no load's" in warning
+
+
+def test_a_broker_that_cannot_be_told_is_a_warning(
+    tmp_path: Path,
+    broker_factory: Callable[..., BrokerProcess],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("spark_connector.loads.publication._PATIENCE", 0.5)
+    broker = broker_factory()
+    data = TopicData(broker.bootstrap, "t", partitions=1)
+    data.produce(1)
+    loads = PlainLoads(data.bootstrap, data.topic, tmp_path)
+    loads.must_load()
+    broker.kill()
+    with caplog.at_level(logging.WARNING, "pykafka.spark"):
+        publish(loads)
+    assert "The load is committed, but the consumer group 'g-t' was not told" in caplog.text
