@@ -63,7 +63,8 @@ def write_rows(
 def _with_text(frame: DataFrame, write_options: Mapping[str, str]) -> DataFrame:
     types = {field["name"]: field["type"] for field in json.loads(frame.schema.json())["fields"]}
     columns = parse_text_columns(write_options, types)
-    return frame.withColumns({name: F.validate_utf8(F.col(name).cast("string")) for name in columns})
+    text = {name: F.validate_utf8(F.col(name).cast("string")) for name in columns}
+    return frame.withColumns(text) if text else frame  # none at all is an assertion of Spark Connect's
 
 
 class DatabaseDataSource(DataSource):

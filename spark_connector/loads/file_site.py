@@ -17,6 +17,7 @@ from spark_connector.loads.file_holdings import FileHoldings
 from spark_connector.loads.groups import topics_by_group
 from spark_connector.loads.history import History
 from spark_connector.loads.holdings import Holdings
+from spark_connector.loads.layout import check_topics
 from spark_connector.loads.log import LoadLog
 from spark_connector.loads.record import LoadError, LoadId, LoadRecord
 from spark_connector.storage import Storage
@@ -40,6 +41,7 @@ class LoadSite:
 
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Any directory takes any rows; but all loads of a directory must be laid out alike to be read as one."""
+        check_topics(record.partition_by, {range.topic for range in record.ranges})
         number = self.log.newest().sequence
         before = self.log.record(number) if number else None
         if before is None or before.output != self.url or before.rewind is not None or before.rows == 0:

@@ -7,12 +7,13 @@ every record; `date` and `hour` are made from its timestamp, in UTC whatever the
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from urllib.parse import unquote
 
 from broker.errors import ConfigError
 
-__all__ = ["DERIVED", "PARTITION_COLUMNS", "parse_partition_by", "values_in_path"]
+__all__ = ["DERIVED", "PARTITION_COLUMNS", "check_topics", "parse_partition_by", "values_in_path"]
 
 PARTITION_COLUMNS = ("topic", "partition", "date", "hour")
 
@@ -24,6 +25,15 @@ DERIVED = {
 """Columns that a record does not have, as Spark SQL."""
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
+
+_NOT_TEXT = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?[df]?"  # 2024, 007, 1.5, 1e5, 2d
+    r"|[+-]?0x[0-9a-f]*\.?[0-9a-f]*p[+-]?\d+[df]?"
+    r"|[+-]?(nan|infinity)[df]?"
+    r"|\d{4,}-\d{1,2}(-\d{1,2})?(t.*)?",  # 2024-01-31
+    re.IGNORECASE,
+)
+"""What Spark takes for a number or a date in the name of a directory, and a little more."""
 
 
 def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -38,6 +48,20 @@ def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
         if columns.count(name) > 1:
             raise ConfigError(f"partition_by (--partition-by) names '{name}' twice")
     return columns
+
+
+def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
+    """Raise ConfigError when a topic, as a directory of files, would be read back as something else than its name:
+    Spark guesses types from such names (007 becomes 7), and only a table has a type of its own for the column."""
+    if "topic" not in partition_by:
+        return
+    for topic in sorted(topics):
+        if topic == _NULL or _NOT_TEXT.fullmatch(topic):
+            raise ConfigError(
+                f"topic '{topic}' cannot be a directory of files: Spark would read topic={topic} back as "
+                f"{'null' if topic == _NULL else 'a number or a date'}. Leave 'topic' out of partition_by "
+                "(--partition-by), or use format=delta, where the column keeps its type"
+            )
 
 
 def values_in_path(name: str) -> dict[str, str | None]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,6 +20,7 @@ from spark_connector.loads.record import LoadError
 from spark_connector.loads.request import Target
 from spark_connector.loads.upkeep import history, rewind
 from spark_connector.loads.verify import verify
+from tests.spark_connector.loads.test_layout import NAMES_OF_NUMBERS, NAMES_OF_TEXT
 from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData
 
@@ -171,6 +173,30 @@ def test_many_topics_at_once(spark: SparkSession, broker: Kafka, topic: str, for
     assert result.rows == 30
     names = {path.parent.parent.name for path in (tmp_path / "out").rglob("part-*")}
     assert names == {f"topic={data.topic}" for data in topics[1:]}
+
+
+def test_a_topic_whose_name_is_a_number_stays_text(loads: Loads, spark: SparkSession, tmp_path: Path) -> None:
+    number = TopicData(loads.data.bootstrap, f"00{time.time_ns()}", partitions=1)
+    number.produce(1)
+    arguments = {"topic": [loads.data.topic, number.topic], "partition_by": "topic"}
+    with pytest.raises(ConfigError, match=f"topic '{number.topic}' cannot be a directory of files"):
+        loads(tmp_path / "files", **arguments)
+    assert not list((tmp_path / "files").glob("load=*"))
+    loads(tmp_path / "table", format="delta", **arguments)
+    rows = DeltaTable(tmp_path / "table").to_pyarrow_table(columns=["topic"]).column("topic").unique().to_pylist()
+    assert sorted(rows) == sorted(arguments["topic"])
+
+
+def test_what_spark_reads_from_the_names_of_directories(spark: SparkSession, tmp_path: Path) -> None:
+    """The oracle for which topics can be directories."""
+    for name in (*NAMES_OF_NUMBERS, *NAMES_OF_TEXT):
+        path = tmp_path / f"of {name}" / f"topic={name}" / "x.txt"
+        path.parent.mkdir(parents=True)
+        path.write_text("x")
+    read = {name: spark.read.text(str(tmp_path / f"of {name}")).first() for name in NAMES_OF_TEXT}
+    assert {name: row.topic for name, row in read.items() if row} == {name: name for name in NAMES_OF_TEXT}
+    types = {name: spark.read.text(str(tmp_path / f"of {name}")).schema["topic"].dataType for name in NAMES_OF_NUMBERS}
+    assert "string" not in {kind.simpleString() for kind in types.values()}, types
 
 
 @pytest.mark.parametrize(

@@ -36,4 +36,5 @@ def test_batches_and_streams_are_read_and_written_over_spark_connect(broker: Kaf
         "behind": [50, 0],
         "sums": {"batch": sum(range(1000, 1005)), "stream": sum(range(100)) + sum(range(50))},
         "type": "value:struct<id:bigint,how:string>",
+        "loaded": dict.fromkeys(["parquet", "json", "orc", "avro", "delta", "sql"], 150),
     }

@@ -59,8 +59,34 @@ def main(bootstrap: str, topic: str, target: str, directory: str) -> None:
         error = str(raised)
     seen = {"rows": row["rows"], "sum": row["sum"], "streamed": streamed, "behind": told.behind}
     copied = copy_and_read_typed(spark, options, target, f"{directory}/sink")
-    print(json.dumps({**seen, "error": error, **copied, "plans": plans(spark, options)}))
+    loaded = load_every_format(spark, options, f"{directory}/loads")
+    print(json.dumps({**seen, "error": error, **copied, "loaded": loaded, "plans": plans(spark, options)}))
     spark.stop()
+
+
+def load_every_format(spark: SparkSession, options: dict[str, str], directory: str) -> dict[str, Any]:
+    """A load of the topic in each format, and what recounting it says."""
+    from spark_connector.load import load
+    from spark_connector.loads.request import FORMATS, Target
+    from spark_connector.loads.verify import verify
+
+    servers, found = options["kafka.bootstrap.servers"], {}
+    layouts = {"json": "date,topic", "delta": "hour", "avro": "topic"}
+    for format in FORMATS:
+        to = f"sqlite:///{directory}.db#flights" if format == "sql" else f"{directory}/{format}"
+        target = Target(to, f"connect-{format}", format=format)
+        result = load(
+            spark,
+            bootstrap_servers=servers,
+            topic=options["subscribe"],
+            to=to,
+            group=target.group,
+            format=format,
+            partition_by=layouts.get(format),
+        )
+        checked = verify(target, servers)
+        found[format] = result.rows if checked.ok else str(checked)
+    return found
 
 
 class Told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector.loads.layout import parse_partition_by, values_in_path
+from spark_connector.loads.layout import check_topics, parse_partition_by, values_in_path
 
 
 def test_a_list_and_a_text_are_the_same() -> None:
@@ -17,6 +17,21 @@ def test_a_list_and_a_text_are_the_same() -> None:
 def test_anything_else_is_refused(given: str | list[str]) -> None:
     with pytest.raises(ConfigError, match="partition_by"):
         parse_partition_by(given)
+
+
+NAMES_OF_NUMBERS = "2024 007 -5 1.5 .5 5. 1e5 2d 3F NaN Infinity 0x1p3 2024-01-31".split()
+NAMES_OF_TEXT = "flights t7 7t 2024-q1 1_000 1.2.3 v1.5 nan1 2024-01-31-late e5 - .. -_- 0x1f true null".split()
+
+
+@pytest.mark.parametrize("topic", [*NAMES_OF_NUMBERS, "__HIVE_DEFAULT_PARTITION__"])
+def test_a_topic_that_spark_would_not_read_back_as_text_is_no_directory(topic: str) -> None:
+    with pytest.raises(ConfigError, match=f"topic '{topic}' cannot be a directory of files"):
+        check_topics(["date", "topic"], ["flights", topic])
+    check_topics(["date"], [topic])
+
+
+def test_any_other_topic_is_a_directory() -> None:
+    check_topics(["topic"], NAMES_OF_TEXT)
 
 
 def test_a_path_tells_its_columns() -> None:
