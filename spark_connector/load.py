@@ -195,7 +195,7 @@ def _write_rows(
 def _failed(record: LoadRecord, error: Exception) -> LoadError:
     """What Spark could not do, and whether it might another time."""
     reason = summary(str(error))
-    lasting = isinstance(error, AnalysisException | IllegalArgumentException) or is_lasting(reason)
+    lasting = is_lasting(str(error), in_planning=isinstance(error, AnalysisException | IllegalArgumentException))
     lasting = lasting or (isinstance(error, OSError) and not heals_by_waiting(error))
     return (LoadError if lasting else LoadInterrupted)(f"load {record.load_id} failed: {reason}")
 

@@ -41,7 +41,8 @@ def watch(
 
     `arguments` are those of `load`. Ends after `max_loads` loads that loaded something, or soon after `stop` is set in
     another thread: what writes is broken off, what commits is finished. Outages are waited out, `on_outage` hears of
-    them. Raises what cannot heal: ConfigError, DataLoss, OffsetConflict, LoadError.
+    them. Raises what cannot heal: ConfigError, DataLoss, OffsetConflict, LoadError. While no broker answers, a stop is
+    heeded after `kafka.default.api.timeout.ms` (among `options`; a minute).
     """
     seconds = parse_interval(interval) if isinstance(interval, str) else interval
     tell: Phase = arguments.pop("on_phase", None) or (lambda phase, record: None)

@@ -46,6 +46,7 @@ def serve(
     as_json: bool,
 ) -> None:
     """Load until told to stop, or `watching.max_loads` times."""
+    request = request.impatient()
     console = Console(stderr=True)
     ending = _Ending()
     with (

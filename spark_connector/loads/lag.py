@@ -19,13 +19,17 @@ from spark_connector.read.offset_reader import OffsetReader
 
 __all__ = ["LoadLag"]
 
+_PATIENCE_MS = 3_000  # no scrape waits longer for brokers
+
 
 class LoadLag:
     """Of one group. Any thread may ask."""
 
     def __init__(self, source: SourceOptions) -> None:
         """`source`: what the loads read."""
-        self._source = replace(source, num_retries=1)
+        self._source = replace(
+            source, num_retries=1, client=replace(source.client, default_api_timeout_ms=_PATIENCE_MS)
+        )
         self._loaded: Mapping[TopicPartition, int] | None = None
 
     def loaded(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -38,7 +42,6 @@ class LoadLag:
         loaded = self._loaded
         if loaded is None:
             return {}
-        # A new one each time: one that has reached the brokers before waits a minute for them, and no scrape does.
         reader = OffsetReader(self._source, CommittedOffsets(self._source))
         try:
             assigned = reader.assigned()

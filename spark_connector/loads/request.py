@@ -22,6 +22,7 @@ FORMATS = (*FILE_FORMATS, "delta", "sql")
 OFFSET_KINDS = ("files", "zookeeper", "table")
 """`table`: in the Delta table's log, or in the database; the only kind for these two, and for no other."""
 
+_PATIENCE_MS = 3_000
 _PLACES = ("subscribe", "subscribepattern", "assign")
 _STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
 _STRATEGY = "startingoffsetsbytimestampstrategy"  # says nothing about where to start by itself
@@ -117,6 +118,13 @@ class LoadRequest:
     def reading(self) -> dict[str, str]:
         """The options that decide what is loaded (loads/reading.py)."""
         return reading_of(self.options)
+
+    def impatient(self) -> LoadRequest:
+        """For a service, which tries again by itself: planning waits a few seconds for brokers, so that an outage is
+        told, and a stop heeded, soon. What Spark's own planning waits is not changed."""
+        client = self.source.client
+        patience = min(client.default_api_timeout_ms, _PATIENCE_MS)
+        return replace(self, source=replace(self.source, client=replace(client, default_api_timeout_ms=patience)))
 
     @classmethod
     def build(

@@ -11,11 +11,20 @@ import re
 __all__ = ["is_lasting", "summary"]
 
 _PYTHON_ERROR = re.compile(
-    r"^(?:\w+\.)*(\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut): .+)$", re.MULTILINE
+    r"^(?:\w+\.)*(\w*(?:Error|Exception|DataLoss|CorruptBatch|Failed|TimedOut|UnknownTopic): .+)$", re.MULTILINE
 )
 _JVM_CAUSE = re.compile(r"^Caused by: (?:\w+\.)*([\w$]+: .+)$", re.MULTILINE)
-_NEVER_HEALS = ("LoadError", "DataLoss", "CorruptBatch", "ConfigError", "ConnectorError", "AuthenticationFailed")
+_NEVER_HEALS = (
+    "LoadError",
+    "DataLoss",
+    "CorruptBatch",
+    "ConfigError",
+    "ConnectorError",
+    "AuthenticationFailed",
+    "UnknownTopic",
+)
 """What a task of Spark may fail with that the next try would fail with too."""
+_OF_OUR_READER = "[PYTHON_DATA_SOURCE_ERROR]"
 _NO_RIGHT = re.compile(r"^Access(?:Denied|Control)Exception\b|\((?:Permission denied|Read-only file system)\)$")
 
 
@@ -27,6 +36,10 @@ def summary(text: str) -> str:
     return str(python[-1]) if python else text.strip().partition("\n")[0]
 
 
-def is_lasting(reason: str) -> bool:
-    """Whether the next try would fail like the one with this summary."""
-    return reason.startswith(_NEVER_HEALS) or _NO_RIGHT.search(reason) is not None
+def is_lasting(text: str, *, in_planning: bool = False) -> bool:
+    """Whether the next try would fail like the one with this text. What Spark cannot plan (`in_planning`: one of its
+    analysis errors) it never can, but for a plan that our own reader makes: then what that ran into says it."""
+    reason = summary(text)
+    if reason.startswith(_NEVER_HEALS) or _NO_RIGHT.search(reason) is not None:
+        return True
+    return in_planning and _OF_OUR_READER not in text

@@ -4,8 +4,9 @@ Used by both readers (Spark's counterpart is `KafkaOffsetReaderAdmin`). Holds a 
 is used and never pickled. A round of planning costs one metadata request and one ListOffsets per broker.
 
 What can be retried is: an outage by the client itself once it has reached the cluster, and every lookup
-`fetchOffset.numRetries` times at `fetchOffset.retryIntervalMs`, which is all the patience a cluster gets that
-was never reached: a wrong address fails within seconds.
+`fetchOffset.numRetries` times at `fetchOffset.retryIntervalMs`. A cluster that was never reached is asked at that
+interval until `default.api.timeout.ms` have passed (a minute): as long as the admin client of Spark's own source takes
+for one of its tries.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ __all__ = ["Assigned", "Bounds", "Ends", "NewTopics", "OffsetReader"]
 logger = logging.getLogger("pykafka.spark")
 
 T = TypeVar("T")
+
+_SHORTEST_WAIT = 0.02  # seconds between two tries
 
 
 @dataclass(frozen=True)
@@ -84,11 +87,16 @@ class OffsetReader:
     """Asks on behalf of one query. Not thread-safe; `close()` when done."""
 
     def __init__(
-        self, options: SourceOptions, committed: CommittedOffsets, sleep: Callable[[float], None] = time.sleep
+        self,
+        options: SourceOptions,
+        committed: CommittedOffsets,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._committed = committed
         self._sleep = sleep
+        self._clock = clock
         self._cluster = Cluster(options.client, create_topics=False)
         self._reached = False
         limits = options.byte_limits
@@ -309,17 +317,20 @@ class OffsetReader:
 
     def _with_retries(self, ask: Callable[[], T]) -> T:
         attempt = 1
+        deadline = self._clock() + self._options.client.default_api_timeout_ms / 1000
         while True:
             try:
                 answer = ask() if self._reached else self._cluster.retrying(ask, timeout_s=0)
                 self._reached = True
                 return answer
             except PykafkaError as error:
-                if not error.retriable or attempt >= self._options.num_retries:
+                is_over = self._reached or self._clock() >= deadline
+                if not error.retriable or (is_over and attempt >= self._options.num_retries):
                     raise
-                logger.warning("Error in attempt %d of getting Kafka offsets: %s", attempt, error)
+                if attempt <= self._options.num_retries:
+                    logger.warning("Error in attempt %d of getting Kafka offsets: %s", attempt, error)
                 attempt += 1
-                self._sleep(self._options.retry_interval_ms / 1000)
+                self._sleep(max(self._options.retry_interval_ms / 1000, _SHORTEST_WAIT))
 
 
 def _recreated(topic: str, before: Mapping[str, str], now: Mapping[str, str]) -> bool:

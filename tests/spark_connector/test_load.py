@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,9 +19,10 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
 from spark_connector.load import LoadResult, load, recover
-from spark_connector.loads.record import LoadError
+from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.loads.request import Target
 from spark_connector.offset_store.base import OffsetConflict
+from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka
 from tests.support.topic_data import TopicData, transact
 
@@ -303,6 +304,30 @@ def test_a_load_finishes_what_was_killed_and_says_so(loads: Loads) -> None:
     assert len(result.recovered) == 1
     assert result.rows == 3
     loads.check_exactly_once()
+
+
+def test_a_broker_that_goes_before_spark_plans_may_come_back(
+    spark: SparkSession, broker_factory: Callable[..., BrokerProcess], tmp_path: Path
+) -> None:
+    broker = broker_factory()
+    data = TopicData(broker.bootstrap, "t", partitions=1)
+    data.produce(3)
+    arguments: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap,
+        "topic": "t",
+        "to": str(tmp_path / "out"),
+        "group": "g",
+        "options": {"kafka.default.api.timeout.ms": "1000"},
+    }
+
+    def go(phase: str, _record: object) -> None:
+        if phase == "write":
+            broker.kill()
+
+    with pytest.raises(LoadInterrupted, match="ConnectionFailed"):
+        load(spark, **arguments, on_phase=go)
+    broker.start()
+    assert load(spark, **arguments).rows == 3
 
 
 def test_a_failed_write_leaves_nothing(files: Loads) -> None:

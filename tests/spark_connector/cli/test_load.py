@@ -124,7 +124,7 @@ def test_a_wrong_argument_is_one_line(tmp_path: Path, arguments: list[str], mess
 
 def test_an_unreachable_broker_is_one_line_without_a_traceback(tmp_path: Path) -> None:
     arguments = ["-b", "127.0.0.1:1", "--topic", "t", "--to", str(tmp_path), "--group", "cli"]
-    failed = run(*arguments, "--option", "fetchOffset.retryIntervalMs=1")
+    failed = run(*arguments, "--option", "kafka.default.api.timeout.ms=1000")
     assert failed.returncode == 1
     assert "127.0.0.1:1" in failed.stderr.splitlines()[-1]
     assert "Traceback" not in failed.stderr

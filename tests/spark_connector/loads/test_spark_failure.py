@@ -57,6 +57,26 @@ def test_what_our_task_said_is_told_in_its_words() -> None:
     assert is_lasting(found)
 
 
+@pytest.mark.parametrize(
+    ("error", "lasting"),
+    [
+        ("broker.errors.ConnectionFailed: no broker answers at 127.0.0.1:1", False),
+        ("broker.errors.BrokerError: leader_not_available: the leader of t-0", False),
+        ("spark_connector.errors.DataLoss: [KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] gone", True),
+        ("broker.client.metadata.UnknownTopic: unknown_topic_or_partition: no topic 't'", True),
+        ("broker.errors.ConfigError: Option 'assign'", True),
+    ],
+)
+def test_what_our_reader_ran_into_when_spark_planned_it_says_whether_it_heals(error: str, lasting: bool) -> None:
+    text = (
+        "[PYTHON_DATA_SOURCE_ERROR] Failed to plan Python data source read in Python: Traceback (most recent call "
+        f'last):\n  File "x.py", line 3, in partitions\n{error}\n SQLSTATE: 38000\n\nJVM stacktrace:\n'
+    )
+    assert is_lasting(text, in_planning=True) is lasting
+    assert is_lasting("[UNRESOLVED_COLUMN] no such column", in_planning=True)
+    assert not is_lasting("[SOME] error of a job")
+
+
 def test_a_cause_that_says_nothing_is_passed_over() -> None:
     text = OF_THE_WRITER.replace(
         "{cause}", "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)"

@@ -1,0 +1,60 @@
+"""How long the driver waits for a cluster that it has not reached yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.errors import ConnectionFailed
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.read.committed import CommittedOffsets
+from spark_connector.read.offset_reader import OffsetReader
+from tests.support.broker_process import BrokerProcess
+from tests.support.topics import Topic
+
+
+class Waits:
+    """A clock that only waiting moves."""
+
+    def __init__(self, on_wait: Callable[[float], None] = lambda now: None) -> None:
+        self.now = 0.0
+        self._on_wait = on_wait
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self._on_wait(self.now)
+
+
+def reader_of(bootstrap: str, waits: Waits, **options: str) -> OffsetReader:
+    given = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
+    parsed = parse_options({"kafka.bootstrap.servers": bootstrap, "subscribe": "t", **given}, Mode.BATCH)
+    return OffsetReader(parsed, CommittedOffsets(parsed), waits.sleep, lambda: waits.now)
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"), [({}, 60), ({"default_api_timeout_ms": "5000"}, 5), ({"default_api_timeout_ms": "0"}, 2)]
+)
+def test_a_cluster_that_does_not_answer_gets_the_time_of_the_clients_calls(
+    options: dict[str, str], seconds: int
+) -> None:
+    waits = Waits()
+    reader = reader_of("127.0.0.1:1", waits, **options)
+    with pytest.raises(ConnectionFailed):
+        reader.assigned()
+    assert waits.now == seconds
+    reader.close()
+
+
+def test_a_cluster_that_comes_within_that_time_is_read(broker_factory: Callable[..., BrokerProcess]) -> None:
+    broker = broker_factory()
+    Topic(broker.bootstrap, "t").number(3)
+    broker.kill()
+
+    def start_after_40_s(now: float) -> None:
+        if now == 40:
+            broker.start()
+
+    reader = reader_of(broker.bootstrap, Waits(start_after_40_s))
+    assert sum(reader.batch_bounds().end.values()) == 3
+    reader.close()
