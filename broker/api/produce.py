@@ -33,8 +33,8 @@ from broker.records.compression import DECOMPRESSION_LIMIT
 __all__ = ["handle"]
 
 Answer = Mapping[str, Any] | None
-Unflushed = list[tuple[Partition, dict[str, Any]]]
-"""Partitions whose records must be on disk before they are acknowledged, with what they will be answered."""
+Unflushed = list[tuple[Partition, dict[str, Any], asyncio.Future[None]]]
+"""Partitions whose records must be on disk before they are acknowledged, with what they will be answered, and when."""
 
 INLINE_COST: Final = 1 << 20
 """What the checks of a request may cost on the event loop, in bytes looked at; the rest is done in a thread."""
@@ -126,10 +126,9 @@ def _appended(context: ApiContext, request: Request, parts: Sequence[_Part]) -> 
 async def _flushed(
     context: ApiContext, to_flush: Unflushed, body: Any, responses: Sequence[Mapping[str, Any]]
 ) -> Answer:
-    for partition, response in to_flush:
-        try:
-            await asyncio.to_thread(partition.log.flush)
-        except BrokerError as error:
+    flushed = await asyncio.gather(*(future for _, _, future in to_flush), return_exceptions=True)
+    for (partition, response, _), error in zip(to_flush, flushed, strict=True):
+        if isinstance(error, BrokerError):
             response.update(_failed(context, partition.tp, error))
     return _answer(body, responses)
 
@@ -166,8 +165,8 @@ def _append(context: ApiContext, request: Request, part: _Part, to_flush: Unflus
         "log_append_time": result.log_append_time,
         "log_start_offset": result.log_start_offset,
     }
-    if partition.log.flush_due():
-        to_flush.append((partition, response))
+    if (flushed := partition.flushed()) is not None:
+        to_flush.append((partition, response, flushed))
     return response
 
 

@@ -98,7 +98,7 @@ class LedPartitions:
             if tp in self._partitions:
                 self._partitions[tp].leader_epoch = epoch
             elif (log := self._open_log(tp, topic)) is not None and self._assign_id(log, topic):
-                self._partitions[tp] = Partition(tp, log, epoch)
+                self._partitions[tp] = Partition(tp, log, epoch, self._logs.threads)
                 led.append(tp)
         gone = [
             TopicPartition(name, index)

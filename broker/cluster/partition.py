@@ -1,15 +1,19 @@
 """A partition this broker leads: its log, its high watermark, and the fetches that wait for more.
 
 Called by api/produce, api/fetch, api/list_offsets and the offsets store. With one replica a record is
-committed once it is appended, so the high watermark is the log end offset. Not thread-safe: the event
+committed once it is appended, so the high watermark is the log end offset; but records that the topic wants on disk
+before they are acknowledged (flush.messages, flush.ms) lie above it until their fsync. Not thread-safe: the event
 loop owns it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from concurrent.futures import Executor
 
 from broker.cluster.delayed import DelayedFetch
+from broker.cluster.group_commit import GroupCommit
 from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
 from broker.log.append_checks import BatchCheck
@@ -26,7 +30,15 @@ UNKNOWN_EPOCH = (-1, -1)
 class Partition:
     """The leader's view of one partition."""
 
-    def __init__(self, tp: TopicPartition, log: Log, leader_epoch: int) -> None:
+    def __init__(self, tp: TopicPartition, log: Log, leader_epoch: int, threads: Executor | None = None) -> None:
+        """`threads` do the fsyncs that somebody waits for."""
+        self._commit = GroupCommit(log, threads, self._flushed)
+        self._held: int | None = None
+        """What lies from here on is kept from readers until it is on disk; None while nothing is."""
+        self._held_markers: list[tuple[int, int]] = []
+        """(offset, last stable offset before it) of markers that are not on disk."""
+        self._shown = 0, 0
+        """High watermark and last stable offset, as fetches that wait were told of last."""
         self.tp = tp
         self.log = log
         self.leader_epoch = leader_epoch
@@ -37,7 +49,9 @@ class Partition:
     @property
     def high_watermark(self) -> int:
         """Offset after the last committed record."""
-        return self.log.log_end_offset
+        if self._held is None:
+            return self.log.log_end_offset
+        return min(max(self._held, self.log.recovery_point), self.log.log_end_offset)
 
     @property
     def last_stable_offset(self) -> int:
@@ -47,7 +61,13 @@ class Partition:
         its marker is below the high watermark.
         """
         unstable = self.log.first_unstable_offset
-        return self.log.log_end_offset if unstable is None else unstable
+        if self._held is None:
+            return self.log.log_end_offset if unstable is None else unstable
+        point = self.log.recovery_point
+        bounds = [stable for offset, stable in self._held_markers if offset >= point]
+        if unstable is not None:
+            bounds.append(unstable)
+        return min([self.high_watermark, *bounds])
 
     def check_epoch(self, epoch: int) -> None:
         """Raise when a client names another leader epoch than ours (KIP-320); -1 names none."""
@@ -75,7 +95,7 @@ class Partition:
             return result
         self.bytes_in += size
         self.messages_in += result.last_offset - result.base_offset + 1
-        if self.waiters:
+        if not self._hold(result.base_offset) and self.waiters:
             stable = size if self.log.first_unstable_offset is None else 0
             self._tell(size, stable)
         return result
@@ -91,10 +111,46 @@ class Partition:
         result = self.log.append_marker(
             producer_id, producer_epoch, control_type, coordinator_epoch, leader_epoch=self.leader_epoch
         )
-        if self.waiters:
+        if self._hold(result.base_offset, stable):
+            self._held_markers.append((result.base_offset, stable))
+        elif self.waiters:
             size = self._bytes_between(result.base_offset, result.last_offset + 1)
             self._tell(size, self._bytes_between(stable, self.last_stable_offset))
         return result
+
+    def flushed(self) -> asyncio.Future[None] | None:
+        """To be awaited before what was appended is acknowledged; None where the topic does not ask for an fsync.
+
+        It raises BrokerError `kafka_storage_error`; the records then stay above the high watermark.
+        """
+        return self._commit.wait() if self.log.flush_due() else None
+
+    def _hold(self, offset: int, stable: int | None = None) -> bool:
+        """Keep what was just appended at `offset` from readers, if it has to be on disk first.
+
+        `stable` was the last stable offset before, if the append has moved it.
+        """
+        if self._held is None:
+            if not self.log.flush_due():
+                return False
+            unstable = self.log.first_unstable_offset
+            if stable is None:
+                stable = offset if unstable is None else min(unstable, offset)
+            self._held, self._shown = offset, (offset, stable)
+        return True
+
+    def _flushed(self) -> None:
+        """An fsync was made: show what it covers, and wake the fetches that wait for it."""
+        if self._held is None:
+            return
+        point = self.log.recovery_point
+        self._held_markers = [held for held in self._held_markers if held[0] >= point]
+        self._held = max(self._held, point) if self._commit.is_waited_for else None
+        before, self._shown = self._shown, (self.high_watermark, self.last_stable_offset)
+        if self.waiters:
+            start = self.log.log_start_offset
+            gained = [self._bytes_between(max(old, start), new) for old, new in zip(before, self._shown, strict=True)]
+            self._tell(*gained)
 
     def _tell(self, gained: int, stable: int) -> None:
         """There are `gained` more bytes, and `stable` more of them below the last stable offset."""

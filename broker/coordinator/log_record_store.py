@@ -52,7 +52,7 @@ class LogRecordStore:
             builder.append(now, key, value)
         held = self._topics.partition(TopicPartition(self._topic, partition))
         held.append(builder.build(), from_coordinator=True)
-        return asyncio.to_thread(held.log.flush) if held.log.flush_due() else None
+        return held.flushed()
 
     async def read(self, partition: int) -> AsyncIterator[RecordRun]:
         """Every record of the partition, oldest first. The log is asked on the event loop, which owns it; reading and

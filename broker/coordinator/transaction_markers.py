@@ -6,7 +6,6 @@ broker. `MarkerWriter` is the seam the coordinator is tested on.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
@@ -55,4 +54,4 @@ class LogMarkerWriter:
         )
         if tp.topic == GROUP_OFFSETS_TOPIC:
             self._offsets_ended(tp.partition, marker.producer_id, marker.commit)
-        return asyncio.to_thread(partition.log.flush) if partition.log.flush_due() else None
+        return partition.flushed()

@@ -35,6 +35,7 @@ class Flusher:
         self._synced_base = synced_base
         # `flush` raises the point, from whatever thread; a truncation lowers it and must not be overtaken.
         self._lock = threading.Lock()
+        self._turn = threading.Lock()
         self._truncations = 0
         self.has_failed = False
 
@@ -50,22 +51,26 @@ class Flusher:
     def flush(self, segments: Sequence[Segment], end: int) -> None:
         """fsync `segments`, which hold all up to `end`; what was deleted meanwhile is left out.
 
+        One thread at a time: who had to wait finds that the recovery point has passed his end, perhaps.
         Raises OSError, and if `has_failed` from then on always: a second fsync succeeds though the first lost the data.
         """
-        if self.has_failed:
-            raise OSError(errno.EIO, "an earlier fsync failed")
-        with self._lock:
-            point, truncations = self.recovery_point, self._truncations
-        try:
-            self._sync(segments, point)
-        except OSError:
-            self.has_failed = True
-            raise
-        self._epochs.save()  # recovery looks for epochs from the recovery point on only
-        with self._lock:
-            self._flushed_ms = self._clock.now_ms()
-            if truncations == self._truncations:
-                self.recovery_point = max(self.recovery_point, end)
+        with self._turn:
+            if self.has_failed:
+                raise OSError(errno.EIO, "an earlier fsync failed")
+            with self._lock:
+                point, truncations = self.recovery_point, self._truncations
+            if point >= end:
+                return
+            try:
+                self._sync(segments, point)
+            except OSError:
+                self.has_failed = True
+                raise
+            self._epochs.save()  # recovery looks for epochs from the recovery point on only
+            with self._lock:
+                self._flushed_ms = self._clock.now_ms()
+                if truncations == self._truncations:
+                    self.recovery_point = max(self.recovery_point, end)
 
     def _sync(self, segments: Sequence[Segment], point: int) -> None:
         for number, segment in enumerate(segments):

@@ -73,6 +73,7 @@ class LogManager:
             producer_expiration_ms=producer_expiration_ms,
             cleaner=cleaner or CleanerSettings(),
             compactor=compactor,
+            threads=self.threads,
         )
 
     def lock(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -179,6 +180,25 @@ class TestDirectory:
         (tmp_path / "data").write_text("")
         with pytest.raises(ConfigError, match=f"log.dirs: cannot use {tmp_path / 'data'}"):
             LogManager([tmp_path / "data"], clock).load(lambda topic: SMALL)
+
+
+def test_many_logs_are_flushed_at_once(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other, a thousand partitions would be seconds behind flush.ms."""
+    together = threading.Barrier(4, timeout=20)
+    fsync = os.fsync
+
+    def held(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+            together.wait()
+        fsync(fd)
+
+    manager = start(config=LogConfig(flush_ms=0))
+    logs = [manager.create(TopicPartition("t", number), LogConfig(flush_ms=0)) for number in range(4)]
+    for log in logs:
+        fill(log, 1)
+    monkeypatch.setattr(os, "fsync", held)
+    manager.tick()
+    assert [log.recovery_point for log in logs] == [1] * 4
 
 
 class TestDelete:
