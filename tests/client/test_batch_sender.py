@@ -78,6 +78,9 @@ def test_without_acknowledgement_all_is_sent(cluster: Cluster, tps: list[TopicPa
 
 
 def test_connections_are_kept_for_the_next(cluster: Cluster, tps: list[TopicPartition]) -> None:
+    with BatchSender(cluster) as first:  # which may find a leader that does not know yet that it is one
+        send(first, tps[0], -1)
+        first.flush()
     idle: dict[Node, Connection] = {}
     for n in range(3):
         with BatchSender(cluster, idle=idle) as sender:

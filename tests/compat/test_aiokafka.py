@@ -13,7 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, await_topics
 from tests.support.sample_records import AWKWARD, CODECS, Sample, samples
 from tests.support.waiting import eventually
 
@@ -39,6 +39,7 @@ async def create(broker: Kafka, topic: str, partitions: int = 1, **configs: str)
     async with admin_of(broker) as admin:
         wanted = {key.replace("_", "."): value for key, value in configs.items()}
         await admin.create_topics([NewTopic(topic, partitions, 1, topic_configs=wanted)])
+    await_topics(broker.bootstrap, topic, partitions=partitions)
 
 
 async def produce(
@@ -175,9 +176,11 @@ async def test_admin_creates_alters_and_deletes_topics(broker: Kafka, topic: str
         duplicate = await admin.create_topics([NewTopic(topic, 1, 1)])
         assert duplicate.topic_errors[0][1] == TopicAlreadyExistsError.errno
         await admin.create_partitions({topic: NewPartitions(4)})
+        await_topics(broker.bootstrap, topic, partitions=4)
         (described,) = await admin.describe_topics([topic])
         assert sorted(partition["partition"] for partition in described["partitions"]) == [0, 1, 2, 3]
         (response,) = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
         assert "retention.ms" in {entry[0] for entry in response.resources[0][4]}
         await admin.delete_topics([topic])
+        await_topics(broker.bootstrap, topic, partitions=0)
         assert topic not in await admin.list_topics()

@@ -65,9 +65,11 @@ def consumer_of(broker: Kafka, group: str, **settings: Any) -> Consumer:
     return Consumer({**defaults, **dotted(settings)})
 
 
-def create(admin: AdminClient, topic: str, partitions: int = 1, **config: str) -> None:
+def create(broker: Kafka, topic: str, partitions: int = 1, **config: str) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     new = NewTopic(topic, partitions, 1, config=dotted(config))
     admin.create_topics([new])[topic].result(TIMEOUT)
+    await_topics(broker.bootstrap, topic, partitions=partitions)
 
 
 def produce(broker: Kafka, topic: str, records: list[Sample], *, partition: int = 0, **settings: Any) -> list[int]:
@@ -106,9 +108,9 @@ def as_sample(message: Any) -> Sample:
 
 @pytest.mark.parametrize("codec", CODECS)
 def test_records_come_back_unchanged_in_every_codec(
-    broker: Kafka, admin: AdminClient, consumers: list[Consumer], topic: str, group: str, codec: str
+    broker: Kafka, consumers: list[Consumer], topic: str, group: str, codec: str
 ) -> None:
-    create(admin, topic)
+    create(broker, topic)
     records = samples(2000)
     before = int(time.time() * 1000)
     assert produce(broker, topic, records, compression_type=codec) == list(range(len(records)))
@@ -122,9 +124,9 @@ def test_records_come_back_unchanged_in_every_codec(
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 def test_every_acks_setting_stores_the_records(
-    broker: Kafka, admin: AdminClient, consumers: list[Consumer], topic: str, group: str, acks: str
+    broker: Kafka, consumers: list[Consumer], topic: str, group: str, acks: str
 ) -> None:
-    create(admin, topic)
+    create(broker, topic)
     produce(broker, topic, AWKWARD, acks=acks)
     consumers.append(consumer_of(broker, group))
     consumers[0].assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
@@ -132,9 +134,9 @@ def test_every_acks_setting_stores_the_records(
 
 
 def test_idempotent_producer_stores_each_record_once_in_order(
-    broker: Kafka, admin: AdminClient, consumers: list[Consumer], topic: str, group: str
+    broker: Kafka, consumers: list[Consumer], topic: str, group: str
 ) -> None:
-    create(admin, topic)
+    create(broker, topic)
     records = samples(20_000, size=50)
     offsets = produce(broker, topic, records, enable_idempotence=True, batch_num_messages=100, linger_ms=0)
     assert offsets == list(range(len(records)))
@@ -153,9 +155,9 @@ def test_unknown_topic_is_created_on_first_use(
 
 
 def test_large_message_passes_and_a_larger_one_is_refused(
-    broker: Kafka, admin: AdminClient, consumers: list[Consumer], topic: str, group: str
+    broker: Kafka, consumers: list[Consumer], topic: str, group: str
 ) -> None:
-    create(admin, topic, max_message_bytes="3000000")
+    create(broker, topic, max_message_bytes="3000000")
     large = Sample(b"large", bytes(2_500_000))
     produce(broker, topic, [large], message_max_bytes=10_000_000)
     consumers.append(consumer_of(broker, group, fetch_message_max_bytes=1000))  # smaller than the message
@@ -170,7 +172,7 @@ def test_large_message_passes_and_a_larger_one_is_refused(
 
 
 def test_offsets_are_found_by_time(broker: Kafka, admin: AdminClient, topic: str, group: str) -> None:
-    create(admin, topic)
+    create(broker, topic)
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for number in range(10):
         producer.produce(topic, b"v", partition=0, timestamp=1_600_000_000_000 + number * 1000)
@@ -187,9 +189,9 @@ def test_offsets_are_found_by_time(broker: Kafka, admin: AdminClient, topic: str
 
 
 def test_two_members_share_the_partitions_and_one_takes_over(
-    broker: Kafka, admin: AdminClient, consumers: list[Consumer], topic: str, group: str
+    broker: Kafka, consumers: list[Consumer], topic: str, group: str
 ) -> None:
-    create(admin, topic, partitions=4)
+    create(broker, topic, partitions=4)
     first, second = consumer_of(broker, group), consumer_of(broker, group)
     consumers.append(first)
     first.subscribe([topic])
@@ -215,10 +217,8 @@ def test_two_members_share_the_partitions_and_one_takes_over(
 
 
 @pytest.mark.parametrize("strategy", ["range", "roundrobin", "cooperative-sticky"])
-def test_group_resumes_where_it_committed(
-    broker: Kafka, admin: AdminClient, topic: str, group: str, strategy: str
-) -> None:
-    create(admin, topic)
+def test_group_resumes_where_it_committed(broker: Kafka, topic: str, group: str, strategy: str) -> None:
+    create(broker, topic)
     produce(broker, topic, samples(20))
     settings = {"enable_auto_commit": False, "partition_assignment_strategy": strategy}
     first = consumer_of(broker, group, **settings)
@@ -233,7 +233,7 @@ def test_group_resumes_where_it_committed(
 
 
 def test_auto_commit_stores_the_position_on_close(broker: Kafka, admin: AdminClient, topic: str, group: str) -> None:
-    create(admin, topic)
+    create(broker, topic)
     produce(broker, topic, samples(10))
     first = consumer_of(broker, group, enable_auto_commit=True)
     first.subscribe([topic])
@@ -244,21 +244,20 @@ def test_auto_commit_stores_the_position_on_close(broker: Kafka, admin: AdminCli
     assert [partition.offset for partition in found.topic_partitions] == [10]
 
 
-def test_a_group_without_offsets_has_none(broker: Kafka, admin: AdminClient, topic: str, group: str) -> None:
-    create(admin, topic)
+def test_a_group_without_offsets_has_none(broker: Kafka, topic: str, group: str) -> None:
+    create(broker, topic)
     consumer = consumer_of(broker, group)
     assert [found.offset for found in consumer.committed([TopicPartition(topic, 0)], TIMEOUT)] == [OFFSET_INVALID]
     consumer.close()
 
 
 def test_admin_creates_describes_and_deletes_topics(broker: Kafka, admin: AdminClient, topic: str) -> None:
-    create(admin, topic, partitions=3)
-    await_topics(broker.bootstrap, topic, partitions=3)
+    create(broker, topic, partitions=3)
     described = admin.list_topics(topic, timeout=TIMEOUT).topics[topic]
     assert sorted(described.partitions) == [0, 1, 2]
     assert all(p.replicas == p.isrs == [p.leader] for p in described.partitions.values())
     with pytest.raises(KafkaException) as raised:
-        create(admin, topic)
+        create(broker, topic)
     assert raised.value.args[0].code() == KafkaError.TOPIC_ALREADY_EXISTS
     admin.delete_topics([topic])[topic].result(TIMEOUT)
     eventually(lambda: topic not in admin.list_topics(timeout=TIMEOUT).topics)
@@ -282,7 +281,7 @@ def test_a_topic_that_cannot_be_is_refused_by_code(
 
 
 def test_admin_adds_partitions(broker: Kafka, admin: AdminClient, topic: str) -> None:
-    create(admin, topic)
+    create(broker, topic)
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(TIMEOUT)
     eventually(lambda: len(admin.list_topics(topic, timeout=TIMEOUT).topics[topic].partitions) == 3)
     assert produce(broker, topic, AWKWARD[:1], partition=2) == [0]
@@ -291,8 +290,8 @@ def test_admin_adds_partitions(broker: Kafka, admin: AdminClient, topic: str) ->
     assert raised.value.args[0].code() == KafkaError.INVALID_PARTITIONS
 
 
-def test_admin_reads_and_alters_the_configs_of_a_topic(admin: AdminClient, topic: str) -> None:
-    create(admin, topic, retention_ms="3600000")
+def test_admin_reads_and_alters_the_configs_of_a_topic(broker: Kafka, admin: AdminClient, topic: str) -> None:
+    create(broker, topic, retention_ms="3600000")
     resource = ConfigResource(ResourceType.TOPIC, topic)
     config = admin.describe_configs([resource])[resource].result(TIMEOUT)
     assert config["retention.ms"].value == "3600000"
@@ -327,9 +326,9 @@ def test_admin_describes_the_cluster_and_the_broker(broker: Kafka, admin: AdminC
 
 
 def test_out_of_range_offset_is_reset_by_the_clients_rule(
-    broker: Kafka, admin: AdminClient, consumers: list[Consumer], topic: str, group: str
+    broker: Kafka, consumers: list[Consumer], topic: str, group: str
 ) -> None:
-    create(admin, topic)
+    create(broker, topic)
     produce(broker, topic, AWKWARD)
     consumers.append(consumer_of(broker, group))
     consumers[0].assign([TopicPartition(topic, 0, 5000)])

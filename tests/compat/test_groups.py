@@ -18,7 +18,7 @@ from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssi
 
 from tests.conftest import SESSION_SETTINGS
 from tests.support.broker_process import BrokerProcess
-from tests.support.group_members import TIMEOUT, Member, described, share
+from tests.support.group_members import SESSION_MS, TIMEOUT, Member, described, share
 from tests.support.kafka import Kafka
 from tests.support.polling import polled
 from tests.support.topics import Topic
@@ -28,8 +28,8 @@ from tests.support.waiting import eventually
 VICTIM = """
 import sys
 from confluent_kafka import Consumer
-bootstrap, group, topic = sys.argv[1:]
-consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "session.timeout.ms": 1000,
+bootstrap, group, topic, session_ms = sys.argv[1:]
+consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "session.timeout.ms": session_ms,
                      "heartbeat.interval.ms": 100})
 consumer.subscribe([topic])
 while True:
@@ -113,7 +113,7 @@ def test_killed_member_is_missed_when_its_session_ends(
     broker: Kafka, admin: AdminClient, member: Callable[..., Member], topic: str, group: str
 ) -> None:
     Topic(broker.bootstrap, topic, 4)
-    command = [sys.executable, "-c", VICTIM, broker.bootstrap, group, topic]
+    command = [sys.executable, "-c", VICTIM, broker.bootstrap, group, topic, str(SESSION_MS)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as victim:
         assert victim.stdout is not None
         assert victim.stdout.readline() == "4\n"

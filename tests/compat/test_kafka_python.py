@@ -12,7 +12,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.errors import MessageSizeTooLargeError, TopicAlreadyExistsError
 from kafka.structs import OffsetAndMetadata
 
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, await_topics
 from tests.support.polling import polled
 from tests.support.sample_records import AWKWARD, CODECS, Sample, samples
 from tests.support.waiting import eventually
@@ -35,6 +35,7 @@ def create(admin: KafkaAdminClient, topic: str, partitions: int = 1, **configs: 
     admin.create_topics(
         {topic: {"num_partitions": partitions, "replication_factor": 1, "configs": wanted}}, wait_for_metadata=True
     )
+    await_topics(admin.config["bootstrap_servers"], topic, partitions=partitions)
 
 
 def produce(broker: Kafka, topic: str, records: list[Sample], *, partition: int = 0, **settings: Any) -> list[int]:

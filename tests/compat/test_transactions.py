@@ -281,6 +281,13 @@ async def test_aiokafka_commits_aborts_and_reads(broker: Kafka, made: Topic) -> 
 async def test_aiokafka_commits_offsets(broker: Kafka, made: Topic, group: str) -> None:
     tp = aiokafka.TopicPartition(made.name, 0)
     consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=group, enable_auto_commit=False)
+
+    async def committed_is(offset: int) -> None:
+        """The marker is written after the end of the transaction is acknowledged."""
+        async with asyncio.timeout(TIMEOUT):
+            while await consumer.committed(tp) != offset:
+                await asyncio.sleep(0.02)
+
     async with (
         aiokafka.AIOKafkaProducer(bootstrap_servers=broker.bootstrap, transactional_id=made.name) as producer,
         consumer,
@@ -289,11 +296,11 @@ async def test_aiokafka_commits_offsets(broker: Kafka, made: Topic, group: str) 
         async with producer.transaction():
             await producer.send(made.name, b"a", partition=0)
             await producer.send_offsets_to_transaction({tp: 5}, group)
-        assert await consumer.committed(tp) == 5
+        await committed_is(5)
         await producer.begin_transaction()
         await producer.send_offsets_to_transaction({tp: 9}, group)
         await producer.abort_transaction()
-        assert await consumer.committed(tp) == 5
+        await committed_is(5)
 
 
 async def test_aiokafka_zombie_is_fenced(broker: Kafka, made: Topic) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 import secrets
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from confluent_kafka.admin import AdminClient
 
 from broker.client.cluster import Cluster
+from broker.client.offsets import LATEST, list_offsets
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
 from tests.support.waiting import eventually
 
 VARIABLE = "PYKAFKA_TEST_KAFKA"
@@ -55,25 +57,35 @@ def tidy(kafka: Kafka) -> None:
 
 
 def await_topics(bootstrap: str, *topics: str, partitions: int = 1) -> None:
-    """Return when every broker knows the topics with so many partitions and a leader for each.
+    """Return when every broker knows the topics with so many partitions (none: not at all) and a leader for each.
 
-    A cluster answers CreateTopics before all its brokers have heard of the topic.
+    A cluster answers CreateTopics and DeleteTopics before all its brokers have heard of it.
     """
     wanted = {"topics": [{"name": topic} for topic in topics], "allow_auto_topic_creation": False}
 
+    def has(topic: Any) -> int:
+        return 0 if topic.error_code else sum(not one.error_code for one in topic.partitions)
+
     def known() -> bool:
         with Cluster(bootstrap) as cluster:
-            for node in cluster.brokers():
-                answer = cluster.connection(node).request(ApiKey.METADATA, wanted)
-                if any(
-                    topic.error_code or len([one for one in topic.partitions if not one.error_code]) < partitions
-                    for topic in answer.topics
-                ):
-                    return False
-        return True
+            answers = [cluster.connection(node).request(ApiKey.METADATA, wanted) for node in cluster.brokers()]
+        found = [has(topic) for answer in answers for topic in answer.topics]
+        return min(found) >= partitions if partitions else not any(found)
 
     if external_kafka() is not None:
         eventually(known)
+
+
+def await_markers(bootstrap: str, topic: str) -> None:
+    """Return when no transaction is open in the topic: markers are written after the end of one is acknowledged."""
+
+    def written() -> bool:
+        with Cluster(bootstrap) as cluster:
+            ends = dict.fromkeys((TopicPartition(topic, index) for index in cluster.partitions(topic)), LATEST)
+            return list_offsets(cluster, ends, isolation_level="read_committed") == list_offsets(cluster, ends)
+
+    if external_kafka() is not None:
+        eventually(written)
 
 
 def broker_ids(bootstrap: str) -> list[int]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.support.kafka import await_topics
+from tests.support.kafka import await_markers, await_topics
 from tests.support.topics import DEFAULT_REPLICATION
 
 
@@ -27,6 +27,8 @@ def transact(bootstrap: str, topic: str, *ends: str, count: int = 10) -> Produce
         assert producer.flush(30) == 0
         if end != "open":
             {"commit": producer.commit_transaction, "abort": producer.abort_transaction}[end](30)
+    if "open" not in ends:
+        await_markers(bootstrap, topic)
     return producer
 
 

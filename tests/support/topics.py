@@ -31,6 +31,7 @@ class Topic:
 
     def delete(self) -> None:
         self._admin.delete_topics([self.name])[self.name].result(30)
+        await_topics(self.bootstrap, self.name, partitions=0)
 
     def grow(self, partitions: int) -> None:
         """Have it that many partitions in all."""
