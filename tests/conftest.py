@@ -48,8 +48,8 @@ LONG_FIRST = ("faults", "notebooks", "spark_connector", "hdfs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """PySpark 4.0 leaves the sockets open through which a driver gets its rows."""
-    if version("pyspark").startswith("4.0."):
+    """PySpark 4.0 and 4.1 leave the sockets open through which a driver gets its rows."""
+    if version("pyspark").startswith(("4.0.", "4.1.")):
         config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
