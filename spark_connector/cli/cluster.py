@@ -21,4 +21,5 @@ def cluster_options(bootstrap: str | None, file: Path | None, options: Mapping[s
     """
     properties = given_properties(file)
     servers = properties.pop("bootstrap.servers")
+    properties.pop("group.id", None)  # the file may be a consumer's; a load's group is --group
     return bootstrap or servers, {f"kafka.{name}": value for name, value in properties.items()} | dict(options)

@@ -113,6 +113,12 @@ class SourceOptions:
 
 def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
     """Check and read Spark's options for `mode`. Raises ConfigError, ConnectorError."""
+    if not options:
+        raise ConfigError(
+            "No option at all was given. Spark hands the OPTIONS of CREATE TABLE … USING pykafka to no query: say "
+            "SELECT … FROM t WITH (`kafka.bootstrap.servers` = '…', subscribe = '…'), or use "
+            "CREATE TEMPORARY VIEW … USING pykafka OPTIONS (…)"
+        )
     table.check_names(options)
     values = OptionValues(options)
     selection = parse_selection(values)

@@ -264,6 +264,12 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 
+CATALOG_NAMES = frozenset({"provider", "owner", "comment", "location", "external", "is_managed_location", "collation"})
+"""What Spark's catalog puts among the options of `CREATE TABLE … USING pykafka` (Spark's `TableCatalog`), beside each
+option once more with `option.` before it."""
+
+CATALOG_PREFIX = "option."
+
 _BY_NAME = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -277,12 +283,12 @@ def default(name: str) -> str:
 def check_names(names: Iterable[str], declared: Iterable[Option] = OPTIONS) -> None:
     """Raise ConfigError for the first option that is not `declared`, with the names that come close.
 
-    Client properties (`kafka.…`) are not checked here; the client knows them.
+    Client properties (`kafka.…`) are not checked here; the client knows them. What a catalog adds is let pass.
     """
     known = {option.name.lower(): option.name for option in declared}
     for name in names:
         lower = name.lower()
-        if lower in known or lower.startswith(KAFKA_PREFIX):
+        if lower in known or lower.startswith((KAFKA_PREFIX, CATALOG_PREFIX)) or lower in CATALOG_NAMES:
             continue
         close = difflib.get_close_matches(lower, known, n=2, cutoff=0.6)
         hint = f"Did you mean {' or '.join(repr(known[match]) for match in close)}?" if close else _hint(lower, known)
