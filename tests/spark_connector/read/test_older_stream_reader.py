@@ -15,7 +15,7 @@ from spark_connector.errors import ConnectorError
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.progress.lag import query_lag
 from spark_connector.read.older_stream_reader import OlderStreamReader
-from tests.support.stream_calls import Document, as_spark_does
+from tests.support.stream_calls import Document, as_spark_does, ranges_of
 from tests.support.topics import Topic
 
 OlderOf = Callable[..., OlderStreamReader]
@@ -35,8 +35,7 @@ def older_of(numbers: Topic, request: pytest.FixtureRequest) -> OlderOf:
 
 
 def ranges(reader: OlderStreamReader, start: Document, end: Document) -> list[tuple[int, int, int]]:
-    tasks = reader.partitions(as_spark_does(start), as_spark_does(end))
-    return [(task.value.tp.partition, task.value.from_offset, task.value.until_offset) for task in tasks]
+    return ranges_of(reader.partitions(as_spark_does(start), as_spark_does(end)))
 
 
 def size(reader: OlderStreamReader, start: Document, end: Document) -> int:
