@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from broker.log.open_segments import DESCRIPTORS_PER_SEGMENT
 from tests.support.broker_process import BrokerProcess
 from tests.support.scrape import Scrape
 from tests.support.soak_load import COMPACTED, COPIES, PLAIN, TRANSACTIONAL, SoakLoad
@@ -64,8 +65,8 @@ DISK_MB = 2000
 topics and of the broker's own two."""
 SECONDS_BEHIND = 10
 """Committed offsets are a second old, transactions that visitors leave open hold readers up for three."""
-OPEN_FILES = 150
-"""Of segments and their indexes, once a partition was used; 21 partitions of up to a dozen segments."""
+OPEN_FILES = 150 * DESCRIPTORS_PER_SEGMENT
+"""Of segments and their mapped indexes, once a partition was used; 21 partitions of up to a dozen segments."""
 PRODUCE_P99_MS, CROWDED_PRODUCE_P99_MS = 100, 2_000
 """Of a small produce with the broker's event loop at work: while it got the core it needed, and whatever else the
 machine did, when the wait for a core is most of it."""
