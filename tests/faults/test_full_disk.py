@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import resource
 import shutil
 import subprocess
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,19 +20,11 @@ from broker.errors import RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
+from tests.support.scrape import health
 from tests.support.waiting import eventually
 
 SETTINGS = {"metrics.listener": "HTTP://127.0.0.1:0"}
 VALUE = os.urandom(200_000)
-
-
-def health(broker: BrokerProcess) -> tuple[int, Any]:
-    try:
-        with urllib.request.urlopen(f"{broker.metrics_url}/healthz", timeout=10) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
 
 
 def read_values(bootstrap: str, topic: str) -> list[bytes | None]:

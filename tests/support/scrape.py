@@ -1,11 +1,16 @@
-"""A running broker's metrics as a test reads them."""
+"""A running broker's metrics and health as a test reads them."""
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.error
 import urllib.request
+from typing import Any
 
-__all__ = ["Scrape"]
+from tests.support.broker_process import BrokerProcess
+
+__all__ = ["Scrape", "health"]
 
 _SAMPLE = re.compile(r"^(?P<name>\w+)(?:\{(?P<labels>.*)\})? (?P<value>\S+)$")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
@@ -36,3 +41,13 @@ class Scrape:
 
     def samples(self, name: str) -> list[tuple[dict[str, str], float]]:
         return self._samples.get(name, [])
+
+
+def health(broker: BrokerProcess) -> tuple[int, Any]:
+    """Status and document of /healthz."""
+    try:
+        with urllib.request.urlopen(f"{broker.metrics_url}/healthz", timeout=10) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)

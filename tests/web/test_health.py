@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,20 +18,11 @@ from broker.log.manager import LogManager
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
 from tests.conftest import BrokerFactory
-from tests.support.broker_process import BrokerProcess
+from tests.support.scrape import health
 from tests.support.source_tree import ROOT
 from tests.support.waiting import eventually
 
 SETTINGS = {"metrics.listener": "HTTP://127.0.0.1:0", "zookeeper.session.timeout.ms": "2000"}
-
-
-def health(broker: BrokerProcess) -> tuple[int, Any]:
-    try:
-        with urllib.request.urlopen(f"{broker.metrics_url}/healthz", timeout=10) as response:
-            return response.status, json.load(response)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, json.load(error)
 
 
 def test_a_lost_zookeeper_is_told_until_it_is_back(broker_factory: BrokerFactory, tmp_path: Path) -> None:
