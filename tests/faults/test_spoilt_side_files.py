@@ -9,8 +9,8 @@ from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from tests.conftest import BrokerFactory
 from tests.support.raw_requests import LATEST, Requests, ask_for, batch
+from tests.support.scrape import health
 from tests.support.waiting import eventually
-from tests.web.test_health import health
 
 PARTITIONS = range(8)
 VALUES = [b"%d" % number for number in range(20)]
