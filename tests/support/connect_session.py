@@ -27,13 +27,19 @@ def main(bootstrap: str, topic: str, target: str, directory: str) -> None:
     faulthandler.dump_traceback_later(_PATIENCE_S, exit=True)  # say where it hangs, while somebody listens
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql.connect.client.core import DefaultChannelBuilder
 
     from spark_connector.listener import LagListener
     from tests.support.all_available import take_all
+    from tests.support.free_ports import free_ports
     from tests.support.waiting import eventually
 
+    [port] = free_ports(1)
+    # A local session takes no other port than 15002 from its user, and two at a time would collide.
+    DefaultChannelBuilder.default_port = staticmethod(lambda: port)  # type: ignore[method-assign]
     spark = (
         SparkSession.builder.remote("local[2]")
+        .config("spark.connect.grpc.binding.port", str(port))
         .config("spark.ui.enabled", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
 import shutil
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from types import TracebackType
 from typing import Any, Literal, Self
 from xml.sax.saxutils import escape
 
+from tests.support.free_ports import free_ports
 from tests.support.hdfs_jars import gather_jars
 from tests.support.requirements import Unavailable
 from tests.support.waiting import eventually
@@ -68,7 +68,7 @@ class MiniHdfs:
         self._root = root.resolve()
         self._jars = gather_jars()
         self._processes: dict[Daemon, subprocess.Popen[bytes]] = {}
-        self._rpc_port, self._http_port = _free_ports(2)  # kept over restarts: clients keep their URI
+        self._rpc_port, self._http_port = free_ports(2)  # kept over restarts: clients keep their URI
 
     @property
     def uri(self) -> str:
@@ -207,15 +207,3 @@ def _accepts_connections(address: str) -> bool:
     host, _, port = address.rpartition(":")
     with socket.create_connection((host, int(port)), timeout=1):
         return True
-
-
-def _free_ports(count: int) -> list[int]:
-    """Ports that no client is given by chance: systems take those of outgoing connections from 32768 on, and what is
-    chosen here is free again until the NameNode binds it, and whenever it is killed."""
-    found: set[int] = set()
-    while len(found) < count:
-        port = random.randrange(20_000, 32_000)
-        with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.add(port)
-    return list(found)

@@ -1,0 +1,19 @@
+"""Ports for programs that take no port 0."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that no client is given by chance: systems take those of outgoing connections from 32768 on, and what is
+    chosen here is free again until its server binds it, and whenever that is killed."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.randrange(20_000, 32_000)
+        with contextlib.closing(socket.socket()) as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.add(port)
+    return list(found)
