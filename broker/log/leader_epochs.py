@@ -32,6 +32,7 @@ class LeaderEpochs:
         """Reads the checkpoint at `path`; when there is none, or none that can be read, `is_lost`."""
         self._path = path
         self._saving = threading.Lock()
+        self._is_abandoned = False
         self.is_lost = not path.exists()
         """The batches have to be asked; of a new log there are none."""
         try:
@@ -88,9 +89,14 @@ class LeaderEpochs:
         """Bring the file up to date; from any thread. Raises OSError."""
         with self._saving:
             entries = self._entries
-            if entries is not self._saved:
+            if entries is not self._saved and not self._is_abandoned:
                 write_epochs(self._path, entries)
                 self._saved = entries
+
+    def abandon(self) -> None:
+        """The partition is deleted: nothing is saved any more, for a new one may be in its directory soon."""
+        with self._saving:
+            self._is_abandoned = True
 
     def _replace(self, entries: list[tuple[int, int]]) -> None:
         if entries != self._entries:

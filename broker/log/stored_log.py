@@ -327,6 +327,7 @@ class StoredLog:
         doomed = self.directory.with_name(f"{self.directory.name[:200]}.{uuid.uuid4().hex}{DELETED_DIRECTORY_SUFFIX}")
         with storage_errors("delete", self.directory):
             self.release()
+            self.epochs.abandon()
             return self.directory.rename(doomed)
 
     def take_deleted(self) -> list[Path]:

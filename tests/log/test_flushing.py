@@ -112,6 +112,20 @@ def test_appends_rolls_and_deletes_go_on_meanwhile(tmp_path: Path) -> None:
     assert log.recovery_point == log.log_end_offset == 500
 
 
+@pytest.mark.parametrize("made_anew", [False, True])
+def test_a_log_that_is_deleted_meanwhile_needs_none(tmp_path: Path, *, made_anew: bool) -> None:
+    """The topic may be made anew at once, in the same place."""
+    log = open_log(tmp_path / "t-0")
+    fill(log, 1)
+    assert not log.epochs.is_saved
+    log.delete()
+    if made_anew:
+        (tmp_path / "t-0").mkdir()
+    log.flush()
+    log.save_epochs()
+    assert [path.name for path in tmp_path.glob("t-0/*")] == []
+
+
 def test_a_truncation_is_not_overtaken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The records that a running flush has synced may be gone before it ends."""
     log = open_log(tmp_path / "t-0")
