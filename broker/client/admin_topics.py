@@ -67,7 +67,7 @@ class TopicAdmin(AdminRequests):
             return self.cluster.topics()
         wanted = list(names)
         self.cluster.include(wanted)
-        self.cluster.invalidate()
+        self.cluster.expire()
         return {name: self.cluster.topic(name) for name in wanted}
 
     def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -111,7 +111,7 @@ class TopicAdmin(AdminRequests):
             return rows
 
         rows = cluster.retrying(ask)
-        cluster.invalidate()
+        cluster.expire()
         for row in rows:
             check(row, f"{doing} topic {str(row.name)!r}")
 

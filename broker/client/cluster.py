@@ -29,7 +29,7 @@ from broker.client.metadata import (
 )
 from broker.client.node_pool import NodePool
 from broker.client.settings import ClientSettings, parse_bootstrap
-from broker.errors import BrokerError, ErrorCode, PykafkaError, raise_for
+from broker.errors import BrokerError, ConnectionFailed, ErrorCode, PykafkaError, RequestTimedOut, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
@@ -37,8 +37,10 @@ __all__ = ["Cluster"]
 
 T = TypeVar("T")
 
+Address = tuple[str, int]
+
 _LOOKS_FOR_A_TOPIC: Final = 3
-"""How often a topic that is not there is asked for: its creation may not have reached every broker yet."""
+"""How often a topic or partition that is not there is asked for, of different brokers: some may have yet to hear."""
 
 
 class Cluster:
@@ -64,6 +66,10 @@ class Cluster:
         self._metadata = Metadata()
         self._asked: set[str] = set()
         self._expires = 0.0
+        self._informant: Address | None = None
+        """Whom the metadata is from."""
+        self._doubted: dict[Address, float] = {}
+        """When something last did not agree with what a broker said."""
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
 
     def __enter__(self) -> Cluster:
@@ -94,9 +100,13 @@ class Cluster:
 
         return self.retrying(ask)
 
-    def topic(self, name: str) -> TopicMetadata:
-        """One topic. Raises UnknownTopic (a BrokerError) when there is none of that name."""
-        return self.retrying(lambda: self._find_topic(name))
+    def topic(self, name: str, accept: Callable[[TopicMetadata], bool] | None = None) -> TopicMetadata:
+        """One topic. Raises UnknownTopic (a BrokerError) when there is none of that name.
+
+        `accept` says whether it is as the caller knows that it is. If not, other brokers are asked, for this one may
+        have yet to hear; what the last of them says is given in any case.
+        """
+        return self.retrying(lambda: self._find_topic(name, accept))
 
     def partitions(self, topic: str) -> list[int]:
         """Partition indexes, ascending. Raises UnknownTopic."""
@@ -166,7 +176,17 @@ class Cluster:
     # --- when to ask again ---------------------------------------------------------------------
 
     def invalidate(self) -> None:
-        """Have the next question ask the cluster: something did not agree with the metadata."""
+        """Have the next question ask the cluster, another broker of it: something did not agree with the metadata.
+
+        While there is no doubt about a broker it is asked again, since what one broker says does not go back. (Java's
+        client asks whoever has least to do.)
+        """
+        if self._informant is not None:
+            self._doubted[self._informant] = time.monotonic()
+        self.expire()
+
+    def expire(self) -> None:
+        """Have the next question ask the cluster: there may be something new."""
         self._expires = 0.0
 
     def include(self, topics: Iterable[str]) -> None:
@@ -175,7 +195,7 @@ class Cluster:
             unknown = set(topics) - self._asked - self._metadata.topics.keys()
             if unknown:
                 self._asked |= unknown
-                self.invalidate()
+                self.expire()
 
     @property
     def stale(self) -> bool:
@@ -247,6 +267,7 @@ class Cluster:
     def _refresh(self, topics: Iterable[str] | None) -> None:
         """Ask about `topics`, or about all. The caller holds the lock."""
         connection = self._any_connection()
+        self._informant = connection.host, connection.port
         body = {
             "topics": None if topics is None else [{"name": name} for name in sorted(topics)],
             "allow_auto_topic_creation": self._create_topics and topics is not None,
@@ -254,16 +275,28 @@ class Cluster:
         answer = parse_metadata(connection.request(ApiKey.METADATA, body))
         if not answer.brokers:
             raise BrokerError(ErrorCode.broker_not_available, f"{connection.address} knows no broker")
-        self._metadata = answer if topics is None else self._metadata.updated(answer, topics)
+        self._metadata = self._metadata.updated(answer, topics)
         self._expires = time.monotonic() + self.settings.metadata_max_age_ms / 1000
         self._pool.adopt_bootstrap(answer.brokers.values())
 
     def _any_connection(self) -> Connection:
+        """To whom there was no doubt about, or the longest time ago: to the one of before, to one that is connected."""
+
+        def rank(node: Node) -> tuple[float, bool, bool]:
+            address = node.host, node.port
+            return self._doubted.get(address, 0.0), address != self._informant, not self._pool.has(node)
+
         nodes = list(self._metadata.brokers.values())
         random.shuffle(nodes)
-        return self._pool.any(nodes)
+        for node in sorted(nodes, key=rank):
+            try:
+                return self._pool.get(node)
+            except (ConnectionFailed, RequestTimedOut):
+                self._doubted[node.host, node.port] = time.monotonic()
+        return self._pool.bootstrap()
 
-    def _find_topic(self, name: str) -> TopicMetadata:
+    def _find_topic(self, name: str, accept: Callable[[TopicMetadata], bool] | None = None) -> TopicMetadata:
+        found = None
         for look in range(_LOOKS_FOR_A_TOPIC):
             if look:
                 self.invalidate()
@@ -271,22 +304,23 @@ class Cluster:
             metadata = self._current(name)
             found = metadata.topics.get(name)
             if found is not None:
-                return found
+                if accept is None or accept(found):
+                    return found
+                continue
             code = metadata.errors.get(name, ErrorCode.unknown_topic_or_partition)
             if code is not ErrorCode.unknown_topic_or_partition:
                 raise BrokerError(code, f"topic {name!r}")
             if self._create_topics:
                 raise BrokerError(code, f"topic {name!r} was not created (auto.create.topics.enable=false?)")
+        if found is not None:
+            return found
         raise UnknownTopic(f"there is no topic {name!r} on {','.join(self.settings.bootstrap_servers)}")
 
     def _find_partition(self, tp: TopicPartition) -> PartitionMetadata:
-        found = self._find_topic(tp.topic).partitions.get(tp.partition)
-        if found is None:  # it may have been added since
-            self.invalidate()
-            partitions = self._find_topic(tp.topic).partitions
-            found = partitions.get(tp.partition)
-            if found is None:
-                raise UnknownTopic(f"topic {tp.topic!r} has {len(partitions)} partitions, but no {tp.partition}")
+        partitions = self._find_topic(tp.topic, lambda topic: tp.partition in topic.partitions).partitions
+        found = partitions.get(tp.partition)
+        if found is None:
+            raise UnknownTopic(f"topic {tp.topic!r} has {len(partitions)} partitions, but no {tp.partition}")
         return found
 
     def _by_leader(self, partitions: Collection[TopicPartition]) -> dict[Node, dict[TopicPartition, int]]:

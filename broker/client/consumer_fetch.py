@@ -106,6 +106,7 @@ class ConsumerFetch:
         """Partitions with a newer leader than that of their position: they are not fetched before that is checked."""
         self._connections: dict[Node, Connection] = {}
         self._requests: dict[Node, _Request] = {}
+        self._look_again = 0.0
 
     def send(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Ask each leader that is not busy for its partitions among `positions`.
@@ -166,6 +167,10 @@ class ConsumerFetch:
         except PykafkaError as error:
             if not error.retriable:
                 raise
+            now = time.monotonic()
+            if now >= self._look_again:
+                self._look_again = now + self._cluster.backoff_s(1)
+                self._cluster.invalidate()
             return None
 
     def _send_to(self, leader: Node, wanted: list[FetchFrom]) -> None:

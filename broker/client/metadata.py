@@ -65,6 +65,20 @@ class TopicMetadata(NamedTuple):
     internal: bool
     partitions: dict[int, PartitionMetadata]
 
+    def not_before(self, known: TopicMetadata | None) -> TopicMetadata:
+        """This answer without what in it is older than what is `known`: it may be from a broker that has yet to hear.
+
+        A topic's partitions never get fewer, and their leader epochs only rise (as Java's `Metadata` orders leaders).
+        """
+        if known is None or self.topic_id is None or self.topic_id != known.topic_id:
+            return self
+        newer = {
+            index: partition
+            for index, partition in self.partitions.items()
+            if index not in known.partitions or partition.leader_epoch >= known.partitions[index].leader_epoch
+        }
+        return self._replace(partitions=known.partitions | newer)
+
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
@@ -76,12 +90,15 @@ class Metadata:
     topics: Mapping[str, TopicMetadata] = dataclasses.field(default_factory=dict)
     errors: Mapping[str, ErrorCode] = dataclasses.field(default_factory=dict)
 
-    def updated(self, newer: Metadata, asked: Iterable[str]) -> Metadata:
-        """`newer`, an answer about the topics `asked`, with the other topics kept as they are here."""
+    def updated(self, newer: Metadata, asked: Iterable[str] | None) -> Metadata:
+        """`newer`, an answer about the topics `asked` or about all, with the other topics kept as they are here."""
+        topics = {name: topic.not_before(self.topics.get(name)) for name, topic in newer.topics.items()}
+        if asked is None:
+            return dataclasses.replace(newer, topics=topics)
         asked = set(asked)
         return dataclasses.replace(
             newer,
-            topics={n: t for n, t in self.topics.items() if n not in asked} | dict(newer.topics),
+            topics={n: t for n, t in self.topics.items() if n not in asked} | topics,
             errors={n: e for n, e in self.errors.items() if n not in asked} | dict(newer.errors),
         )
 

@@ -63,19 +63,11 @@ class NodePool:
             connection = self._connections[node.id] = self.open(node.host, node.port)
             return connection
 
-    def any(self, nodes: Iterable[Node]) -> Connection:
-        """A connection to whoever answers: one that is open, one of `nodes`, or a bootstrap address."""
+    def has(self, node: Node) -> bool:
+        """Whether the shared connection to `node` is there."""
         with self._lock:
-            self._refuse_when_closed()
-            for connection in self._connections.values():
-                if connection.usable:
-                    return connection
-        for node in nodes:
-            try:
-                return self.get(node)
-            except (ConnectionFailed, RequestTimedOut):
-                continue
-        return self._bootstrap()
+            connection = self._connections.get(node.id)
+            return connection is not None and connection.usable
 
     def adopt_bootstrap(self, nodes: Iterable[Node]) -> None:
         """Now that ids are known, keep the bootstrap connection under the id of its broker, or drop it."""
@@ -98,10 +90,13 @@ class NodePool:
         for connection in connections:
             connection.close()
 
-    def _bootstrap(self) -> Connection:
+    def bootstrap(self) -> Connection:
         """The first address that answers, in the order given. ConnectionFailed tells what each one said."""
         with self._lock:
             self._refuse_when_closed()
+            connection = self._connections.get(_BOOTSTRAP)
+            if connection is not None and connection.usable:
+                return connection
             failures: list[str] = []
             for host, port in self._addresses:
                 try:

@@ -30,6 +30,7 @@ from broker.client.accumulator import Accumulator, TopicQueues
 from broker.client.client_stats import ClientStats, Statistics
 from broker.client.cluster import Cluster
 from broker.client.group_offsets import GroupMetadata
+from broker.client.metadata import TopicMetadata
 from broker.client.partitioner import Partitioner, named_partitioner, partition_of_key
 from broker.client.producer_batch import RecordFuture, RecordMetadata
 from broker.client.sender import Sender
@@ -222,10 +223,11 @@ class Producer:
 
     def _meet(self, topic: str, partition: int | None = None) -> TopicQueues:
         """Learn of a topic, or whether it has grown to have `partition`."""
-        if partition is not None:
-            self._cluster.invalidate()
-        timeout_s = self.settings.max_block_ms / 1000
-        count = len(self._cluster.retrying(lambda: self._cluster.topic(topic), timeout_s=timeout_s).partitions)
+
+        def find() -> TopicMetadata:
+            return self._cluster.topic(topic, lambda found: partition is None or partition in found.partitions)
+
+        count = len(self._cluster.retrying(find, timeout_s=self.settings.max_block_ms / 1000).partitions)
         if partition is not None and not 0 <= partition < count:
             raise ConfigError(f"topic {topic!r} has {count} partitions, but no {partition}")
         return self._accumulator.add_topic(topic, count)

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from broker.client.cluster import Cluster
 from broker.client.fetcher import Fetched, FetchStream
-from broker.client.metadata import UnknownTopic
+from broker.client.metadata import TopicMetadata, UnknownTopic
 from broker.client.offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -122,9 +122,9 @@ def _report(options: SourceOptions, planned: OffsetRange, position: int, why: st
 
 
 def is_still(topic_id: str, topic: str, cluster: Cluster) -> bool:
-    """Whether `topic` still has that id. What the worker remembers may be older than the plan: then ask."""
-    known = cluster.topic(topic).topic_id
-    if known is None or str(known) == topic_id:
-        return True
-    cluster.invalidate()
-    return str(cluster.topic(topic).topic_id) == topic_id
+    """Whether `topic` still has that id. What the worker remembers, or a broker, may be older than the plan."""
+
+    def bears_it(found: TopicMetadata) -> bool:
+        return found.topic_id is None or str(found.topic_id) == topic_id
+
+    return bears_it(cluster.topic(topic, bears_it))

@@ -200,6 +200,7 @@ class OffsetReader:
             if not doubtful or attempt == self._options.num_retries:
                 break
             logger.warning("Partitions %s are gone or end too early, asking again", format_partitions(doubtful))
+            self._cluster.invalidate()
             self._sleep(self._options.retry_interval_ms / 1000)
         return ends
 
@@ -294,19 +295,23 @@ class OffsetReader:
                 for name, topic in self._cluster.topics().items()
                 if not topic.internal and subscription.matches(name)
             }
-        names = (
-            subscription.topics if isinstance(subscription, Subscribe) else {tp.topic for tp in subscription.partitions}
-        )
+        named = () if isinstance(subscription, Subscribe) else subscription.partitions
+        names = subscription.topics if isinstance(subscription, Subscribe) else {tp.topic for tp in named}
         self._cluster.include(names)
-        self._cluster.invalidate()
+        self._cluster.expire()
         topics = {}
         for name in sorted(names):
             try:
-                topics[name] = self._cluster.topic(name)
+                topics[name] = self._topic(name, () if name in optional else named)
             except UnknownTopic:
                 if name not in optional:
                     raise
         return topics
+
+    def _topic(self, name: str, named: Collection[TopicPartition]) -> TopicMetadata:
+        """One topic, by a broker that has heard of the partitions `named` if there is one."""
+        wanted = {tp.partition for tp in named if tp.topic == name}
+        return self._cluster.topic(name, lambda found: wanted.issubset(found.partitions))
 
     def _list(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Offsets at timestamps (or EARLIEST, LATEST), -1 where no record is that young."""

@@ -137,11 +137,9 @@ class RowsWriter:
         return _grouped(rows, partitions, count)
 
     def _partition_count(self, topic: str, rows: pa.Table) -> int:
-        count = len(self._cluster.partitions(topic))
-        if "partition" in rows.schema.names and (pc.max(rows["partition"]).as_py() or 0) >= count:
-            self._cluster.invalidate()  # it may have grown since this process asked
-            count = len(self._cluster.partitions(topic))
-        return count
+        largest = (pc.max(rows["partition"]).as_py() or 0) if "partition" in rows.schema.names else 0
+        # It may have grown since this process asked.
+        return len(self._cluster.topic(topic, lambda found: len(found.partitions) > largest).partitions)
 
     def _send(self, tp: TopicPartition, rows: pa.Table) -> None:
         names = rows.schema.names

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Producer as LibrdkafkaProducer
 from hypothesis import HealthCheck, settings
 
 from broker.client.admin import Admin
@@ -35,3 +36,12 @@ def make_topic(broker: Kafka, cluster: Cluster, topic: str) -> TopicMaker:
         return topic
 
     return make
+
+
+@pytest.fixture(scope="module")
+def mock_cluster() -> Iterator[str]:
+    """librdkafka's mock of three brokers: its bootstrap address. It lives as long as the client it belongs to."""
+    owner = LibrdkafkaProducer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 3, "log_level": 2})
+    brokers = owner.list_topics(timeout=10).brokers.values()
+    yield ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
+    owner.flush(1)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pickle
+import uuid
 
 import pytest
 
-from broker.client.metadata import Metadata, TopicMetadata, UnknownTopic, parse_metadata
+from broker.client.metadata import Metadata, PartitionMetadata, TopicMetadata, UnknownTopic, parse_metadata
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_response, encode_response
@@ -23,6 +24,32 @@ def test_an_answer_about_some_topics_leaves_the_others() -> None:
     assert merged.controller_id == 1
     assert set(merged.topics) == {"b"}
     assert set(merged.errors) == {"a"}
+
+
+def led(topic_id: uuid.UUID | None, *leaders: tuple[int, int]) -> Metadata:
+    """A topic whose partitions have these leaders and leader epochs."""
+    partitions = {i: PartitionMetadata(leader, epoch, (), ()) for i, (leader, epoch) in enumerate(leaders)}
+    return Metadata(topics={"t": TopicMetadata("t", topic_id, False, partitions)})
+
+
+@pytest.mark.parametrize("asked", [["t"], None])
+def test_what_is_older_in_an_answer_is_passed_over(asked: list[str] | None) -> None:
+    """As in Java's `Metadata`, which keeps the leader of the newest epoch; partitions do not go, either."""
+    one = uuid.uuid4()
+    merged = led(one, (1, 5), (2, 5), (3, 0)).updated(led(one, (9, 4), (9, 6)), asked)
+    assert {i: (p.leader, p.leader_epoch) for i, p in merged.topics["t"].partitions.items()} == {
+        0: (1, 5),
+        1: (9, 6),
+        2: (3, 0),
+    }
+    assert list(led(one, (1, 5)).updated(led(one, (1, 5), (2, 0)), asked).topics["t"].partitions) == [0, 1]
+
+
+@pytest.mark.parametrize("new", [uuid.uuid4(), None])
+def test_a_topic_of_another_id_is_another_topic(new: uuid.UUID | None) -> None:
+    """Nor is one of no id known to be the same."""
+    newer = led(new, (9, 0))
+    assert led(uuid.uuid4(), (1, 5), (2, 5)).updated(newer, ["t"]) == newer
 
 
 @pytest.mark.parametrize("version", range(1, 13))

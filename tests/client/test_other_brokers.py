@@ -6,10 +6,6 @@ Groups are left out: the mock takes no flexible JoinGroup, though it says it doe
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-
-import pytest
-from confluent_kafka import Producer as LibrdkafkaProducer
 
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
@@ -22,15 +18,6 @@ from broker.protocol.topic_partition import TopicPartition
 from tests.client.test_transactions import batch
 
 TOPIC = "mocked"
-
-
-@pytest.fixture(scope="module")
-def mock_cluster() -> Iterator[str]:
-    """Its bootstrap address; it lives as long as the client it belongs to."""
-    owner = LibrdkafkaProducer({"bootstrap.servers": "none:1", "test.mock.num.brokers": 3, "log_level": 2})
-    brokers = owner.list_topics(timeout=10).brokers.values()
-    yield ",".join(f"{broker.host}:{broker.port}" for broker in brokers)
-    owner.flush(1)
 
 
 def read(bootstrap: str, topic: str, count: int, **properties: object) -> list[bytes | None]:

@@ -1,0 +1,128 @@
+"""Brokers that have yet to hear of a topic, a partition or a leader: others are asked, nothing known is forgotten."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from broker.client.cluster import Cluster
+from broker.client.consumer import Consumer
+from broker.client.metadata import Node, UnknownTopic
+from broker.client.producer import Producer
+from broker.protocol.topic_partition import TopicPartition
+from tests.support.lagging import LaggingBrokers, smaller, without_it, without_leaders
+
+QUICK = {"retry.backoff.ms": 5, "retry.backoff.max.ms": 20}
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> LaggingBrokers:
+    return LaggingBrokers(monkeypatch)
+
+
+@pytest.fixture
+def filled(mock_cluster: str, topic: str) -> str:
+    """A topic of four partitions with a record in each."""
+    with Producer(mock_cluster) as producer:
+        for partition in range(4):
+            producer.send(topic, b"%d" % partition, partition=partition)
+        producer.flush(30)
+    return topic
+
+
+@pytest.fixture
+def cluster(mock_cluster: str, filled: str, brokers: LaggingBrokers) -> Iterator[Cluster]:
+    """A client that knows the three brokers, but not the topic."""
+    with Cluster(mock_cluster, QUICK) as cluster:
+        assert len(cluster.brokers()) == 3
+        yield cluster
+
+
+def asked_first(cluster: Cluster, brokers: LaggingBrokers) -> Node:
+    (first,) = (node for node in cluster.brokers() if node.port == brokers.asked[-1])
+    return first
+
+
+def test_a_topic_of_which_one_broker_has_not_heard_is_found(
+    cluster: Cluster, brokers: LaggingBrokers, filled: str
+) -> None:
+    first = asked_first(cluster, brokers)
+    brokers.lag(first, topic=filled, change=without_it)
+    assert cluster.partitions(filled) == [0, 1, 2, 3]
+    assert brokers.asked[-1] != first.port
+
+
+def test_a_partition_of_which_two_of_three_brokers_have_not_heard_is_found(
+    cluster: Cluster, brokers: LaggingBrokers, filled: str
+) -> None:
+    first = asked_first(cluster, brokers)
+    second = next(node for node in cluster.brokers() if node != first)
+    brokers.lag(first, second, topic=filled, change=smaller(2))
+    assert cluster.partitions(filled) == [0, 1]
+    assert cluster.leader(TopicPartition(filled, 3)).port
+    assert cluster.partitions(filled) == [0, 1, 2, 3]
+
+
+def test_a_partition_that_no_broker_knows_is_told_after_all_were_asked(
+    cluster: Cluster, brokers: LaggingBrokers, filled: str
+) -> None:
+    with pytest.raises(UnknownTopic, match="has 4 partitions, but no 7"):
+        cluster.leader(TopicPartition(filled, 7))
+    assert len(set(brokers.asked[-3:])) == 3
+
+
+def test_a_broker_is_asked_again_until_something_does_not_agree(
+    cluster: Cluster, brokers: LaggingBrokers, filled: str
+) -> None:
+    for node in cluster.brokers():
+        cluster.connection(node)
+    for _ in range(5):
+        cluster.expire()
+        cluster.partitions(filled)
+    assert len(set(brokers.asked)) == 1, "what one broker says does not go back"
+    for _ in range(2):
+        cluster.invalidate()
+        cluster.partitions(filled)
+    assert len(set(brokers.asked)) == 3
+
+
+def test_partitions_once_known_are_not_forgotten(cluster: Cluster, brokers: LaggingBrokers, filled: str) -> None:
+    assert cluster.partitions(filled) == [0, 1, 2, 3]
+    brokers.lag(*cluster.brokers(), topic=filled, change=smaller(2))
+    cluster.invalidate()
+    assert cluster.partitions(filled) == [0, 1, 2, 3]
+    assert len(cluster.topics()[filled].partitions) == 4
+
+
+def test_a_record_goes_to_a_partition_of_which_one_broker_has_not_heard(
+    mock_cluster: str, brokers: LaggingBrokers, filled: str
+) -> None:
+    with Producer(mock_cluster, QUICK) as producer, Cluster(mock_cluster) as other:
+        lagging = other.brokers()[:2]
+        brokers.lag(*lagging, topic=filled, change=smaller(2))
+        producer.partitions(filled)
+        assert producer.send(filled, b"late", partition=3).result(30).partition == 3
+
+
+def test_a_consumer_goes_on_when_a_partition_has_a_leader_again(
+    mock_cluster: str, brokers: LaggingBrokers, filled: str
+) -> None:
+    with Consumer(mock_cluster, {**QUICK, "auto.offset.reset": "earliest"}) as consumer:
+        tps = [TopicPartition(filled, index) for index in range(4)]
+        nodes = consumer.cluster.brokers()
+        brokers.lag(*nodes, topic=filled, change=without_leaders)
+        consumer.assign(tps)
+        for tp in tps:
+            consumer.seek(tp, 0)
+        assert consumer.poll(0.2) == []
+        asked = len(brokers.asked)
+        assert consumer.poll(0.2) == []
+        assert len(brokers.asked) - asked < 80, "it asks for a leader at retry.backoff.ms, not without end"
+        brokers.catch_up(*nodes)
+        found: list[bytes | None] = []
+        deadline = time.monotonic() + 20
+        while len(found) < 4 and time.monotonic() < deadline:
+            found += [record.value for record in consumer.poll(0.2)]
+        assert sorted(map(bytes, filter(None, found))) == [b"0", b"1", b"2", b"3"]
