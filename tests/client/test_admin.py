@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from broker.client.admin import Admin, NewTopic, ResourceType
-from broker.client.admin_configs import ALL_BROKERS, ConfigSource
+from broker.client.admin_configs import ALL_BROKERS, ConfigEntry, ConfigSource
+from broker.client.admin_users import UserAdmin
 from broker.client.cluster import Cluster
+from broker.client.connection import Connection
 from broker.client.metadata import UnknownTopic
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.api_keys import ApiKey
+from broker.security.scram import ScramMechanism
 from tests.client.conftest import TopicMaker
 from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
@@ -75,7 +82,7 @@ def test_a_topic_that_exists_is_not_created_again_and_the_others_are(admin: Admi
     with pytest.raises(BrokerError, match=f"creating topic '{topic}'") as raised:
         admin.create_topics([NewTopic(topic), NewTopic(f"{topic}-other")])
     assert code_of(raised) is ErrorCode.topic_already_exists
-    assert f"{topic}-other" in admin.list_topics()
+    eventually(lambda: f"{topic}-other" in admin.list_topics())
 
 
 def test_deleting_what_is_not_there_is_an_error(admin: Admin, topic: str) -> None:
@@ -84,26 +91,30 @@ def test_deleting_what_is_not_there_is_an_error(admin: Admin, topic: str) -> Non
     assert code_of(raised) is ErrorCode.unknown_topic_or_partition
 
 
-def test_partitions_are_added_but_never_taken_away(admin: Admin, cluster: Cluster, topic: str) -> None:
-    admin.create_topic(topic, 1)
+def test_partitions_are_added_but_never_taken_away(admin: Admin, made_topic: str) -> None:
+    topic = made_topic
     admin.create_partitions(topic, 4)
-    eventually(lambda: cluster.partitions(topic) == [0, 1, 2, 3])
+    eventually(lambda: list(admin.describe_topics([topic])[topic].partitions) == [0, 1, 2, 3])
     with pytest.raises(BrokerError) as raised:
         admin.create_partitions(topic, 2)
     assert code_of(raised) is ErrorCode.invalid_partitions
 
 
-def test_a_setting_is_changed_and_brought_back_to_its_default(admin: Admin, topic: str) -> None:
+def test_a_setting_is_changed_and_brought_back_to_its_default(broker: Kafka, admin: Admin, topic: str) -> None:
     admin.create_topic(topic, configs={"retention.ms": "1000", "segment.bytes": "2048"})
+    await_topics(broker.bootstrap, topic)
+
+    def described(*names: str) -> dict[str, ConfigEntry]:
+        return admin.describe_configs(ResourceType.TOPIC, topic, names or None)
+
     admin.alter_configs(ResourceType.TOPIC, topic, {"retention.ms": "5000"})
-    changed = admin.describe_configs(ResourceType.TOPIC, topic)
-    assert changed["retention.ms"].value == "5000"
+    eventually(lambda: described()["retention.ms"].value == "5000")
+    changed = described()
     assert changed["retention.ms"].set_on_topic
     assert changed["segment.bytes"].value == "2048", "what is not named stays"
     admin.alter_configs(ResourceType.TOPIC, topic, {}, delete=["retention.ms"])
-    restored = admin.describe_configs(ResourceType.TOPIC, topic, ["retention.ms"])
-    assert set(restored) == {"retention.ms"}
-    assert not restored["retention.ms"].set_on_topic
+    eventually(lambda: not described("retention.ms")["retention.ms"].set_on_topic)
+    assert set(described("retention.ms")) == {"retention.ms"}
 
 
 def test_a_setting_that_does_not_exist_is_refused(admin: Admin, topic: str) -> None:
@@ -137,3 +148,22 @@ def test_settings_of_all_brokers_come_with_source_and_synonyms(admin: Admin, mak
     assert (changed.value, changed.source) == ("86400001", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG)
     admin.alter_configs(ResourceType.BROKER, ALL_BROKERS, {}, delete=["log.retention.ms"])
     eventually(lambda: "log.retention.ms" not in admin.describe_configs(ResourceType.BROKER, ALL_BROKERS))
+
+
+def test_a_request_changes_one_credential(cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """KRaft refuses two of a user: "A user credential cannot be altered twice in the same request"."""
+    changes: list[int] = []
+    request = Connection.request
+
+    def spy(connection: Connection, api: ApiKey, body: Mapping[str, Any], **options: Any) -> Any:
+        if api is ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
+            changes.append(len(body["upsertions"]) + len(body["deletions"]))
+        return request(connection, api, body, **options)
+
+    monkeypatch.setattr(Connection, "request", spy)
+    users, both = UserAdmin(cluster), list(ScramMechanism)
+    users.set_password(group, "s3cret", both)
+    eventually(lambda: set(users.describe_users().get(group, {})) == set(both))
+    users.delete_user(group, both)
+    eventually(lambda: group not in users.describe_users())
+    assert changes == [1, 1, 1, 1]

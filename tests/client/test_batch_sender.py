@@ -22,6 +22,7 @@ from broker.records.compression import Codec
 from broker.records.record import decode_records
 from tests.client.conftest import TopicMaker
 from tests.conftest import BrokerFactory
+from tests.support.kafka import Kafka, await_end
 
 PARTITIONS = 4
 
@@ -54,7 +55,9 @@ def read(cluster: Cluster, tp: TopicPartition) -> list[int]:
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-def test_every_partition_gets_its_batches_in_order(cluster: Cluster, tps: list[TopicPartition], acks: int) -> None:
+def test_every_partition_gets_its_batches_in_order(
+    broker: Kafka, cluster: Cluster, tps: list[TopicPartition], acks: int
+) -> None:
     with BatchSender(cluster, acks=acks) as sender:
         for n in range(30):
             for tp in tps[: 1 + n % PARTITIONS]:
@@ -63,6 +66,7 @@ def test_every_partition_gets_its_batches_in_order(cluster: Cluster, tps: list[T
         sender.flush()
     for tp in tps:
         expected = [v for n in range(30) if tp.partition <= n % PARTITIONS for v in (2 * n, 2 * n + 1)]
+        await_end(broker.bootstrap, tp, len(expected))
         assert read(cluster, tp) == expected
 
 

@@ -82,11 +82,12 @@ def test_a_producers_view_creates_the_topic_it_asks_for(own_broker: BrokerProces
         assert cluster.partitions(topic) == [0]
 
 
-def test_partitions_added_later_are_found(cluster: Cluster, make_topic: TopicMaker) -> None:
+def test_partitions_added_later_are_found(broker: Kafka, cluster: Cluster, make_topic: TopicMaker) -> None:
     topic = make_topic(1)
     assert cluster.partitions(topic) == [0]
     with Cluster(cluster.settings) as other:
         Admin(other).create_partitions(topic, 3)
+    await_topics(broker.bootstrap, topic, partitions=3)
     assert cluster.leader(TopicPartition(topic, 2)).port
 
 
@@ -126,7 +127,9 @@ def five_topics(broker: Kafka, topic: str) -> list[str]:
     names = [f"{topic}-{number}" for number in range(5)]
     with Cluster(broker.bootstrap) as other:
         Admin(other).create_topics([NewTopic(name, 2, 1, {}) for name in names])
-    await_topics(broker.bootstrap, *names, partitions=2)
+        await_topics(broker.bootstrap, *names, partitions=2)
+        partitions = [TopicPartition(name, index) for name in names for index in range(2)]
+        list_offsets(other, dict.fromkeys(partitions, LATEST))  # every leader knows by then that it is one
     return names
 
 
@@ -149,7 +152,7 @@ def test_offsets_of_many_topics_cost_one_metadata_request(
     assert metadata_requests == [set(five_topics)]
 
 
-def test_partitions_are_grouped_by_leader(cluster: Cluster, make_topic: TopicMaker) -> None:
+def test_partitions_are_grouped_by_leader(broker: Kafka, cluster: Cluster, make_topic: TopicMaker) -> None:
     topic = make_topic(2)
     partitions = [TopicPartition(topic, index) for index in range(2)]
     grouped = cluster.by_leader(partitions)
@@ -159,6 +162,7 @@ def test_partitions_are_grouped_by_leader(cluster: Cluster, make_topic: TopicMak
         cluster.by_leader([*partitions, TopicPartition(topic, 7)])
     with Cluster(cluster.settings) as other:
         Admin(other).create_partitions(topic, 3)
+    await_topics(broker.bootstrap, topic, partitions=3)
     added = TopicPartition(topic, 2)
     assert added in cluster.by_leader([added])[cluster.leader(added)], "partitions added later are found"
 

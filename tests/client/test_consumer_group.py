@@ -18,7 +18,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
 
 EAGER = {
@@ -169,6 +169,7 @@ def test_a_black_list_takes_all_other_topics(broker: Kafka, cluster: Cluster, to
     admin = Admin(cluster)
     for name in "abc":
         admin.create_topic(f"{topic}-{name}")
+    await_topics(broker.bootstrap, *(f"{topic}-{name}" for name in "abc"))
     with Consumer(broker.bootstrap, {**EAGER, "group.id": group}) as consumer:
         consumer.subscribe(pattern=f"{topic}-.", exclude=".*-b")
         eventually(lambda: not consumer.poll(0.05) and bool(consumer.assignment()))

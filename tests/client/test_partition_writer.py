@@ -19,6 +19,7 @@ from broker.records.builder import BatchBuilder
 from broker.records.record import decode_records
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
+from tests.support.kafka import Kafka, await_end
 
 
 def batch(*values: int) -> bytes:
@@ -42,11 +43,14 @@ def tp(make_topic: TopicMaker) -> TopicPartition:
 
 
 @pytest.mark.parametrize("acks", [-1, 1])
-def test_batches_are_appended_in_order_and_say_where(cluster: Cluster, tp: TopicPartition, acks: int) -> None:
+def test_batches_are_appended_in_order_and_say_where(
+    broker: Kafka, cluster: Cluster, tp: TopicPartition, acks: int
+) -> None:
     with PartitionWriter(cluster, tp, acks=acks) as writer:
         assert writer.write(batch(3 * n, 3 * n + 1, 3 * n + 2) for n in range(20)) == list(range(0, 60, 3))
         assert writer.write([batch(60)]) == [60]
         assert writer.write([]) == []
+    await_end(broker.bootstrap, tp, 61)
     assert read(cluster, tp) == list(range(61))
 
 

@@ -19,7 +19,7 @@ from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, Req
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.broker_process import BrokerProcess
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, await_end, await_topics
 from tests.support.produced_frames import ProducedFrames
 from tests.support.sample_records import CODECS, samples
 
@@ -110,10 +110,13 @@ def test_a_partition_can_be_named_and_must_exist(producer: Producer, make_topic:
             producer.send(topic, b"v", partition=wrong)
 
 
-def test_partitions_added_later_can_be_named(producer: Producer, cluster: Cluster, make_topic: TopicMaker) -> None:
+def test_partitions_added_later_can_be_named(
+    broker: Kafka, producer: Producer, cluster: Cluster, make_topic: TopicMaker
+) -> None:
     topic = make_topic(1)
     producer.send(topic, b"v").result(30)
     Admin(cluster).create_partitions(topic, 3)
+    await_topics(broker.bootstrap, topic, partitions=3)
     assert producer.send(topic, b"v", partition=2).result(30).partition == 2
 
 
@@ -130,6 +133,7 @@ def test_every_kind_of_acknowledgement(broker: Kafka, make_topic: TopicMaker, ac
     offsets = [future.result(0).offset for future in futures]
     assert offsets == ([-1] * 100 if acks == "0" else list(range(100)))
     if acks != "0":
+        await_end(broker.bootstrap, TopicPartition(topic, 0), 100)
         assert len(read_all(broker.bootstrap, topic)) == 100
 
 

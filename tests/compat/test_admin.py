@@ -250,8 +250,14 @@ class TestKafkaPython:
             return found
 
         admin.alter_configs([kafka_python.ConfigResource(topic, made, {"segment.ms": "9000"})])
-        eventually(lambda: described().get("segment.ms", {}).get("value") == "9000")
-        assert described()["segment.ms"]["config_type"] == "LONG"
+        altered: dict[str, Any] = {}
+
+        def has_changed() -> bool:
+            altered.update(described().get("segment.ms", {}))
+            return altered.get("value") == "9000"
+
+        eventually(has_changed)
+        assert altered["config_type"] == "LONG"
         admin.reset_configs([kafka_python.ConfigResource(topic, made, {"segment.ms": None})])
         eventually(lambda: "segment.ms" not in described())
 

@@ -234,6 +234,9 @@ async def test_aiokafka_sends_offsets_in_a_transaction(broker: Kafka, topic: str
     async with producer.transaction():
         await producer.send_and_wait(topic, b"one")
         await producer.send_offsets_to_transaction({tp: 1}, group)
+    async with asyncio.timeout(TIMEOUT):
+        while await consumer.committed(tp) is None:  # the marker may yet have to reach the group's coordinator
+            await asyncio.sleep(0.02)
     assert await consumer.committed(tp) == 1
     await producer.begin_transaction()
     await producer.send_offsets_to_transaction({tp: 9}, group)

@@ -88,6 +88,12 @@ def await_markers(bootstrap: str, topic: str) -> None:
         eventually(written)
 
 
+def await_end(bootstrap: str, tp: TopicPartition, offset: int) -> None:
+    """Return when what lies before `offset` can be read: with acks=1 it is acknowledged before the replicas have it."""
+    with Cluster(bootstrap) as cluster:
+        eventually(lambda: list_offsets(cluster, {tp: LATEST})[tp].offset >= offset)
+
+
 def broker_ids(bootstrap: str) -> list[int]:
     """The ids of the cluster's brokers, in order."""
     with Cluster(bootstrap) as cluster:

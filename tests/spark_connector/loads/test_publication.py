@@ -17,6 +17,7 @@ from spark_connector.loads.planner import open_site
 from spark_connector.loads.publication import publish_offsets
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of
+from tests.support.kafka import await_topics
 from tests.support.plain_loads import PlainLoads
 from tests.support.topic_data import TopicData
 
@@ -40,6 +41,7 @@ def test_the_lag_of_a_group_of_loads_is_what_is_not_loaded(data: TopicData, tmp_
     load_id = loads.must_load()
     with Cluster(data.bootstrap) as cluster:
         Admin(cluster).delete_topics([gone.topic])
+        await_topics(data.bootstrap, gone.topic, partitions=0)
         publish(loads)
         data.produce(4)
         described = json.loads(

@@ -14,7 +14,7 @@ from spark_connector.loads.reading import describe_changes, reading_of
 from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.upkeep import history, rewind
 from spark_connector.loads.verify import verify
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, await_markers
 from tests.support.plain_loads import PlainLoads
 from tests.support.table_harness import TableWorld, delta_world, sqlite_world
 from tests.support.topic_data import TopicData, transact
@@ -64,6 +64,7 @@ def test_a_load_stops_before_an_open_transaction_and_takes_it_when_it_has_ended(
     assert [range.end for range in loads.load().ranges] == [10]
     assert loads.load().load_id is None
     producer.commit_transaction(30)
+    await_markers(data.bootstrap, data.topic)
     loads.must_load()
     assert rows(loads) == 20
 
@@ -100,6 +101,7 @@ def test_a_group_that_stands_behind_an_open_transaction_waits_for_its_end(data: 
     loads = loads_of(data, tmp_path)
     assert loads.load().load_id is None
     producer.commit_transaction(30)
+    await_markers(data.bootstrap, data.topic)
     data.produce(1)
     loads.must_load()
     assert rows(loads) == 21

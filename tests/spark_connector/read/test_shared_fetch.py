@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from broker.client.cluster import Cluster
 from broker.client.connection import Connection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
@@ -19,6 +20,7 @@ from spark_connector.options.read_options import Mode, SourceOptions, parse_opti
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange
 from spark_connector.read.shared_fetch import prefetch, read_ranges
+from tests.conftest import unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.topics import Topic
 from tests.support.waiting import eventually
@@ -53,14 +55,14 @@ def ranges(topic: Topic, *spans: tuple[int, int, int]) -> list[OffsetRange]:
 
 
 @pytest.fixture
-def fetches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def fetches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Partitions of each Fetch request that this process sends."""
-    seen: list[int] = []
+    seen: list[list[int]] = []
     send = Connection.send
 
     def spy(connection: Connection, api: ApiKey, body: Mapping[str, Any], **how: Any) -> int:
         if api is ApiKey.FETCH:
-            seen.append(sum(len(topic["partitions"]) for topic in body["topics"]))
+            seen.append([row["partition"] for topic in body["topics"] for row in topic["partitions"]])
         return send(connection, api, body, **how)
 
     monkeypatch.setattr(Connection, "send", spy)
@@ -77,12 +79,21 @@ def wide(broker: BrokerProcess, topic: str) -> Topic:
 
 
 @pytest.mark.parametrize("read", [together, ahead])
-def test_all_ranges_come_in_one_request_and_in_one_batch(wide: Topic, read: Read, fetches: list[int]) -> None:
+def test_all_ranges_come_in_one_request_to_each_leader_and_in_one_batch(
+    wide: Topic, read: Read, fetches: list[list[int]]
+) -> None:
     spans = ranges(wide, *[(partition, partition % 7, 20 - partition % 3) for partition in range(20)])
     batches = read(options(wide), spans)
-    assert fetches == [20]
+    assert sorted(map(sorted, fetches)) == by_leader(wide, *range(20))
     assert len(batches) == 1
     assert rows(batches) == rows(one_by_one(options(wide), spans))
+
+
+def by_leader(topic: Topic, *partitions: int) -> list[list[int]]:
+    """The partitions that each broker leads of these."""
+    with Cluster(topic.bootstrap) as cluster:
+        grouped = cluster.by_leader([TopicPartition(topic.name, partition) for partition in partitions])
+    return sorted(sorted(tp.partition for tp in tps) for tps in grouped.values())
 
 
 SETTINGS: list[dict[str, str]] = [
@@ -99,7 +110,7 @@ SETTINGS: list[dict[str, str]] = [
 @pytest.fixture(scope="module")
 def mixed(broker: BrokerProcess) -> Topic:
     """Two partitions of values in JSON, some malformed, with keys, headers and times, compressed."""
-    made = Topic(broker.bootstrap, "mixed-for-sharing", 2)
+    made = Topic(broker.bootstrap, unique_name("mixed"), 2)
     for number in range(12):
         value = b"no json" if number % 5 == 0 else b'{"n": %d}' % number
         headers = [("even", b"yes" if number % 2 == 0 else None)]
@@ -144,20 +155,22 @@ def test_failfast_fails_by_a_task_and_is_left_to_one(mixed: Topic) -> None:
     assert prefetch(strict, ranges(mixed, (0, 0, 6), (1, 0, 6)), {}) is None
 
 
-def test_more_than_an_answer_holds_comes_in_more_answers(wide: Topic, fetches: list[int]) -> None:
+def test_more_than_an_answer_holds_comes_in_more_answers(wide: Topic, fetches: list[list[int]]) -> None:
     wide.produce([b"x" * 50_000] * 10, 3)
     spans = ranges(wide, (2, 0, 20), (3, 5, 30), (4, 0, 20))
     small = options(wide, **{"kafka.max.partition.fetch.bytes": "100000"})
     found = sorted(rows(together(small, spans)), key=lambda row: (row["partition"], row["offset"]))
+    asked = list(fetches)
     assert found == rows(one_by_one(small, spans))
-    assert max(fetches) == 3
-    assert fetches.count(3) == 1, "what is there already is not asked for again"
+    leaders = by_leader(wide, 2, 3, 4)
+    assert sorted(map(sorted, asked[: len(leaders)])) == leaders
+    assert not any(2 in fetch for fetch in asked[len(leaders) :]), "what is there already is not asked for again"
 
 
-def test_too_much_to_prefetch_is_left_to_tasks(wide: Topic, fetches: list[int]) -> None:
+def test_too_much_to_prefetch_is_left_to_tasks(wide: Topic, fetches: list[list[int]]) -> None:
     wide.produce([b"x" * 100_000] * 15, 3)
     assert prefetch(options(wide), ranges(wide, (2, 0, 20), (3, 0, 35)), {}) is None
-    assert len(fetches) == 1
+    assert sorted(map(sorted, fetches)) == by_leader(wide, 2, 3)
     wide.produce([bytes(900_000)] * 6, 4, codec="lz4")
     assert prefetch(options(wide), ranges(wide, (2, 0, 20), (4, 0, 26)), {}) is None, "little as it is fetched"
 
@@ -225,7 +238,7 @@ def test_rows_of_many_ranges_are_joined_up_to_a_moderate_batch(broker: BrokerPro
 
 
 def test_bad_records_reach_their_topic_once(mixed: Topic) -> None:
-    bad = Topic(mixed.bootstrap, "mixed-bad")
+    bad = Topic(mixed.bootstrap, f"{mixed.name}-bad")
     wanted = options(mixed, valueFormat="json", valueSchema="n INT", badRecordsTopic=bad.name)
     ahead(wanted, ranges(mixed, (0, 0, 6), (1, 0, 6)))
     stored = rows(one_by_one(options(bad), ranges(bad, (0, 0, 3))))
