@@ -7,6 +7,7 @@ reason, 64 of them). Used by fetch.py and by the sink; a worker runs one task at
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -21,7 +22,7 @@ from broker.client.metadata import Node
 from broker.client.settings import ClientSettings
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["WorkerClients", "worker_clients"]
+__all__ = ["WorkerClients", "keep_imports", "worker_clients"]
 
 _MAX_IDLE_FETCHERS = 64
 _MAX_CLUSTERS = 4
@@ -98,3 +99,15 @@ def worker_clients() -> WorkerClients:
     if _clients is None or _clients[0] != os.getpid():
         _clients = (os.getpid(), WorkerClients())
     return _clients[1]
+
+
+_kept: int | None = None
+
+
+def keep_imports() -> None:
+    """Called by each task of a Python worker: the modules that are imported by now stay. Spark's daemon collects
+    garbage after every task, and would look through all of them each time, on a core that the next task waits for."""
+    global _kept
+    if _kept != os.getpid():
+        _kept = os.getpid()
+        gc.freeze()

@@ -15,6 +15,7 @@ host:port and are retriable), AuthenticationFailed, ProtocolError, UnsupportedVe
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import select
 import socket
@@ -23,7 +24,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -41,12 +42,15 @@ from broker.errors import (
     raise_for,
 )
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import decode_response, encode_request
+from broker.protocol.messages import decode_response, request_frame
 
 __all__ = ["DEFAULT_MAX_RESPONSE_BYTES", "Connection", "Reply"]
 
 DEFAULT_MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """A length above this is no Kafka reply: the port speaks HTTP, TLS or something else."""
+
+_MOST_PARTS: Final = 512
+"""Of a frame, in one call; the system takes twice as many."""
 
 _SOFTWARE_VERSION = "1"
 """Brokers only show it in their metrics (KIP-511)."""
@@ -187,7 +191,7 @@ class Connection:
         """Send and return at once with the correlation id. `expect_reply=False` for acks=0, which has none."""
         version = self.version(api, at_most=at_most)
         correlation_id = self._take_correlation_id()
-        self._transmit(encode_request(api, version, correlation_id, self.client_id, body))
+        self._transmit(request_frame(api, version, correlation_id, self.client_id, body))
         if expect_reply:
             self._sent.append(_Sent(api, version, correlation_id))
         return correlation_id
@@ -268,16 +272,17 @@ class Connection:
     def _ask_versions(self, version: int) -> memoryview:
         correlation_id = self._take_correlation_id()
         body = {"client_software_name": "pykafka", "client_software_version": _SOFTWARE_VERSION}
-        self._transmit(encode_request(ApiKey.API_VERSIONS, version, correlation_id, self.client_id, body))
+        self._transmit(request_frame(ApiKey.API_VERSIONS, version, correlation_id, self.client_id, body))
         self._sent.append(_Sent(ApiKey.API_VERSIONS, version, correlation_id))
         return self.receive_reply().payload
 
-    def _transmit(self, frame: bytes) -> None:
-        sock, rest, deadline = self._open_socket(), memoryview(frame), time.monotonic() + self.timeout_s
+    def _transmit(self, frame: Sequence[bytes | bytearray | memoryview]) -> None:
+        sock, deadline = self._open_socket(), time.monotonic() + self.timeout_s
+        rest = deque([memoryview(part) for part in frame])
         try:
             while rest:
                 try:
-                    rest = rest[sock.send(rest) :]
+                    _advance(rest, _send_some(sock, rest))
                 except (BlockingIOError, ssl.SSLWantWriteError):
                     wait_for(sock, select.POLLOUT, deadline)
                 except ssl.SSLWantReadError:
@@ -357,6 +362,20 @@ def _open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setblocking(False)  # we wait by poll(), and only when there is nothing to move
     return sock
+
+
+def _send_some(sock: socket.socket, parts: Iterable[memoryview]) -> int:
+    """Send what the socket takes at once, in order; how many bytes."""
+    parts = itertools.islice(parts, _MOST_PARTS)
+    return sock.send(next(parts)) if isinstance(sock, ssl.SSLSocket) else sock.sendmsg(list(parts))
+
+
+def _advance(parts: deque[memoryview], sent: int) -> None:
+    """Take the first `sent` bytes away."""
+    while parts and sent >= len(parts[0]):
+        sent -= len(parts.popleft())
+    if sent:
+        parts[0] = parts[0][sent:]
 
 
 def _poll(sock: socket.socket, event: int, timeout_s: float) -> bool:

@@ -14,7 +14,7 @@ import datetime
 import functools
 import io
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kio.schema.index import api_key_map, schema_name_map
@@ -26,7 +26,12 @@ from broker.errors import ProtocolError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.entities import build, entity_class
 from broker.protocol.frame_check import check_body, without_unknown_tags
-from broker.protocol.produce_frames import PRODUCE_VERSIONS, decode_produce, encode_produce_response
+from broker.protocol.produce_frames import (
+    PRODUCE_VERSIONS,
+    decode_produce,
+    encode_produce_request,
+    encode_produce_response,
+)
 
 __all__ = [
     "Request",
@@ -172,6 +177,15 @@ def encode_request(
         "client_id": client_id,
     }
     return _write(codec, header, body)
+
+
+def request_frame(
+    api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
+) -> Sequence[bytes | bytearray | memoryview]:
+    """The same in parts to be sent one after another: the record batches of a Produce request are not copied."""
+    if api is ApiKey.PRODUCE and version in PRODUCE_VERSIONS:
+        return encode_produce_request(version, correlation_id, client_id, body)
+    return [encode_request(api, version, correlation_id, client_id, body)]
 
 
 def encode_response(request: Request, body: Mapping[str, Any]) -> bytes:

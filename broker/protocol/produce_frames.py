@@ -1,7 +1,8 @@
 """The Produce request and response, read and written by hand so that record bytes are never copied.
 
-Called by messages.py in place of kio, for the versions served. The records of a request are views of the
-frame they came in, to be patched there and written to the log as they lie. Layout: flexible from version 9;
+Called by messages.py in place of kio, for the versions served. The records of a request that is read are views of the
+frame they came in, to be patched there and written to the log as they lie; those of one that is written are sent from
+where they lie. Layout: flexible from version 9;
 parity with kio's codec is tested. Whatever does not fit its frame raises ValueError or struct.error.
 """
 
@@ -12,15 +13,23 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.wire import array_length, string
 
-__all__ = ["PRODUCE_VERSIONS", "ProduceRequest", "decode_produce", "encode_produce_response"]
+__all__ = [
+    "PRODUCE_VERSIONS",
+    "ProduceRequest",
+    "decode_produce",
+    "encode_produce_request",
+    "encode_produce_response",
+]
 
 PRODUCE_VERSIONS = range(3, 13)
 
 _FIRST_FLEXIBLE = 9
 _INT16, _INT32, _ACKS_TIMEOUT = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">hi")
 _CORRELATION = struct.Struct(">i")
+_REQUEST = struct.Struct(">hhi")
 _RESULT = struct.Struct(">ihqq")
 _RESULT_WITH_START = struct.Struct(">ihqqq")
 _PREFIX_BYTES = 8  # API key, version, correlation id
@@ -138,6 +147,40 @@ class _Reader:
                 self._take(self._varint())
 
 
+def encode_produce_request(
+    version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
+) -> list[bytes | bytearray | memoryview]:
+    """A whole request frame, length first, in parts: the batches of `body` (under kio's names) and all between."""
+    flexible = version >= _FIRST_FLEXIBLE
+    tags = b"\0" if flexible else b""
+    head = bytearray(4) + _REQUEST.pack(ApiKey.PRODUCE, version, correlation_id) + _nullable(client_id, False) + tags
+    head += _nullable(body.get("transactional_id"), flexible) + _ACKS_TIMEOUT.pack(body["acks"], body["timeout"])
+    head += array_length(len(body["topic_data"]), flexible)
+    parts: list[bytes | bytearray | memoryview] = [head]
+    between = head
+    for topic in body["topic_data"]:
+        between += string(topic["name"], flexible) + array_length(len(topic["partition_data"]), flexible)
+        for partition in topic["partition_data"]:
+            between += _INT32.pack(partition["index"])
+            records = partition["records"]
+            if records is None:
+                between += b"\0" if flexible else b"\xff\xff\xff\xff"
+            else:
+                between += array_length(len(records), flexible)
+                parts += [records, between := bytearray()]
+            between += tags
+        between += tags
+    between += tags
+    _INT32.pack_into(head, 0, sum(map(len, parts)) - 4)
+    return parts
+
+
+def _nullable(text: str | None, flexible: bool) -> bytes:
+    if text is None:
+        return b"\0" if flexible else b"\xff\xff"
+    return string(text, flexible)
+
+
 def encode_produce_response(version: int, correlation_id: int, body: Mapping[str, Any]) -> bytes:
     """A whole response frame, length first, from a body in kio's field names."""
     flexible = version >= _FIRST_FLEXIBLE
@@ -172,10 +215,6 @@ def _write_partition(out: bytearray, version: int, partition: Mapping[str, Any],
             out += string(error["batch_index_error_message"], flexible)
             if flexible:
                 out += b"\0"
-        message = partition.get("error_message")
-        if message is None:
-            out += b"\0" if flexible else b"\xff\xff"
-        else:
-            out += string(message, flexible)
+        out += _nullable(partition.get("error_message"), flexible)
     if flexible:
         out += b"\0"

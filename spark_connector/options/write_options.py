@@ -22,8 +22,9 @@ from spark_connector.options.write_table import SPARKS_OWN, WRITE_OPTIONS
 
 __all__ = ["Delivery", "WriteOptions", "parse_write_options"]
 
-_BATCH_BYTES = 256 << 10
-"""Default of `kafka.batch.size`: Kafka's 16 KiB is for records that come one by one; a task has thousands at hand."""
+_BATCH_BYTES = 250_000
+"""Default of `kafka.batch.size`: Kafka's 16 KiB is for records that come one by one; a task has thousands at hand. Four
+such batches fit into a request (`kafka.max.request.size`), of 256 KiB only three would."""
 
 _REJECTED_PROPERTIES = {
     "key.serializer": "is not supported as keys are serialized with ByteArraySerializer.",

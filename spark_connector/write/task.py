@@ -15,6 +15,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from broker.errors import ConfigError, PykafkaError
+from spark_connector.worker_clients import keep_imports
 from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
 from spark_connector.write.names import named_sink
 from spark_connector.write.plan import WritePlan
@@ -95,6 +96,7 @@ def _run(
     batches: Iterator[pa.RecordBatch],
     run: int = 0,
 ) -> TaskMessage:
+    keep_imports()
     number, task_id = context.attemptNumber(), context.taskAttemptId()
     return TaskMessage(run_attempt(plan, Attempt(sink, batch_id, context.partitionId(), number, task_id, run), batches))
 

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 
 from broker.errors import ErrorCode, ProtocolError
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import Request, decode_request, decode_response, encode_request, encode_response
+from broker.protocol.messages import (
+    Request,
+    decode_request,
+    decode_response,
+    encode_request,
+    encode_response,
+    request_frame,
+)
 from broker.protocol.produce_frames import PRODUCE_VERSIONS
 
 VERSIONS = st.sampled_from(list(PRODUCE_VERSIONS))
@@ -63,6 +70,19 @@ def test_a_request_is_read_as_it_was_written(version: int, body: dict[str, Any],
     ]
     sent = [(t["name"], [(p["index"], p["records"]) for p in t["partition_data"]]) for t in body["topic_data"]]
     assert read == sent
+
+
+@given(VERSIONS, BODY, st.none() | NAMES)
+def test_a_request_in_parts_is_what_kio_writes(version: int, body: dict[str, Any], client_id: str | None) -> None:
+    parts = request_frame(ApiKey.PRODUCE, version, 7, client_id, body)
+    assert b"".join(parts) == encode_request(ApiKey.PRODUCE, version, 7, client_id, body)
+
+
+def test_records_are_sent_from_where_they_lie() -> None:
+    batches = [b"a" * 1000, b"b" * 2000]
+    sent = [{"index": number, "records": batch} for number, batch in enumerate(batches)]
+    body = {"acks": 1, "timeout": 1, "topic_data": [{"name": "t", "partition_data": sent}]}
+    assert [part for part in request_frame(ApiKey.PRODUCE, 9, 1, "c", body) if len(part) >= 1000] == batches
 
 
 def test_records_are_a_view_of_the_frame_that_can_be_patched() -> None:

@@ -53,3 +53,14 @@ def test_a_process_has_one_set_and_a_forked_child_its_own() -> None:
         "assert os.waitpid(child, 0)[1] == 0"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)  # here no other thread holds a lock
+
+
+def test_no_collection_looks_through_what_a_worker_has_imported() -> None:
+    program = (
+        "import gc, os; from spark_connector.worker_clients import keep_imports; keep_imports();"
+        "kept = gc.get_freeze_count(); assert kept > 10_000, kept; more = [[] for _ in range(1000)];"
+        "keep_imports(); assert gc.get_freeze_count() <= kept;"
+        "child = os.fork(); child or (keep_imports(), os._exit(int(gc.get_freeze_count() <= kept)));"
+        "assert os.waitpid(child, 0)[1] == 0"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)

@@ -6,6 +6,8 @@ The rules are those of Kafka's `ProduceRequest.validateRecords`, `UnifiedLog.ana
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from broker.client.connection import Connection
@@ -24,10 +26,11 @@ class ProducedFrames:
         self._frames: list[bytes] = []
         transmit = Connection._transmit
 
-        def recorded(connection: Connection, frame: bytes) -> None:
+        def recorded(connection: Connection, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+            frame = b"".join(parts)
             if peek(frame[4:])[0] == ApiKey.PRODUCE:
-                self._frames.append(bytes(frame))
-            transmit(connection, frame)
+                self._frames.append(frame)
+            transmit(connection, parts)
 
         monkeypatch.setattr(Connection, "_transmit", recorded)
 
