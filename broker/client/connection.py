@@ -24,7 +24,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
@@ -282,7 +282,7 @@ class Connection:
         try:
             while rest:
                 try:
-                    _advance(rest, _send_some(sock, rest))
+                    _send_some(sock, rest)
                 except (BlockingIOError, ssl.SSLWantWriteError):
                     wait_for(sock, select.POLLOUT, deadline)
                 except ssl.SSLWantReadError:
@@ -364,14 +364,10 @@ def _open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
     return sock
 
 
-def _send_some(sock: socket.socket, parts: Iterable[memoryview]) -> int:
-    """Send what the socket takes at once, in order; how many bytes."""
-    parts = itertools.islice(parts, _MOST_PARTS)
-    return sock.send(next(parts)) if isinstance(sock, ssl.SSLSocket) else sock.sendmsg(list(parts))
-
-
-def _advance(parts: deque[memoryview], sent: int) -> None:
-    """Take the first `sent` bytes away."""
+def _send_some(sock: socket.socket, parts: deque[memoryview]) -> None:
+    """Send what the socket takes at once, and take it away from `parts`."""
+    many = not isinstance(sock, ssl.SSLSocket)
+    sent = sock.sendmsg(itertools.islice(parts, _MOST_PARTS)) if many else sock.send(parts[0])
     while parts and sent >= len(parts[0]):
         sent -= len(parts.popleft())
     if sent:

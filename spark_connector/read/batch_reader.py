@@ -66,7 +66,5 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
     if not isinstance(partition, KafkaInputPartition):
         return iter(())
     from spark_connector.read.shared_fetch import read_ranges  # the executors' side; planning does without
-    from spark_connector.worker_clients import keep_imports
 
-    keep_imports()
     return read_ranges(options, partition.value, partition.topic_ids)

@@ -23,7 +23,7 @@ from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.arrow import MAX_BYTES, MAX_ROWS
 from spark_connector.read.fetch import batch_maker, decode_fetched, is_still, read_range
 from spark_connector.read.planning import OffsetRange
-from spark_connector.worker_clients import worker_clients
+from spark_connector.worker_clients import keep_imports, worker_clients
 
 __all__ = ["prefetch", "read_ranges"]
 
@@ -40,6 +40,7 @@ def read_ranges(options: SourceOptions, planned: Sequence[OffsetRange], ids: Top
 
     `ids`: of the topics that the ranges were planned for; records of others of these names are not read.
     """
+    keep_imports()
     left = list(planned)
     if len(left) > 1:
         left = yield from _joined(_read_together(options, left, ids))
