@@ -21,13 +21,15 @@ _TIMESTAMPS = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIME
 
 
 def named_partitions(admin: Admin, texts: Iterable[str]) -> list[TopicPartition]:
-    """`flights` is all its partitions, `flights:0,2` are two of them."""
-    found = []
-    for text in texts:
-        topic, colon, indexes = text.partition(":")
-        existing = list(admin.describe_topics([topic])[topic].partitions)
+    """`flights` is all its partitions, `flights:0,2` are two of them. All topics are asked about at once."""
+    parts = [text.partition(":") for text in texts]
+    for topic, colon, indexes in parts:
         if colon and not all(index.strip().isdecimal() for index in indexes.split(",")):
-            raise UsageError(f"{text}: expected TOPIC or TOPIC:PARTITION,…")
+            raise UsageError(f"{topic}:{indexes}: expected TOPIC or TOPIC:PARTITION,…")
+    described = admin.describe_topics(topic for topic, _, _ in parts)
+    found = []
+    for topic, colon, indexes in parts:
+        existing = list(described[topic].partitions)
         wanted = [int(index) for index in indexes.split(",")] if colon else existing
         for index in wanted:
             if index not in existing:

@@ -150,7 +150,7 @@ def test_a_small_buffer_slows_down_but_does_not_stall(broker: Kafka, make_topic:
         started = time.monotonic()
         for _ in range(20_000):
             producer.send(topic, b"x" * 100)
-        assert time.monotonic() - started < 20
+        assert time.monotonic() - started < 50, "linger.ms is not waited for"
 
 
 def test_delivery_is_reported_to_the_callback(producer: Producer, make_topic: TopicMaker) -> None:

@@ -237,6 +237,7 @@ def test_kafka_python_commits_offsets(
             producer.commit_transaction()
         else:
             producer.abort_transaction()
+        eventually(lambda: consumer.committed(tp) is not None)  # the marker may yet have to reach the coordinator
         assert consumer.committed(tp) == then
     consumer.close()
 

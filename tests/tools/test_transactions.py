@@ -23,7 +23,8 @@ def at(broker: Kafka) -> tuple[str, str]:
 @pytest.fixture
 def transactional_id(broker: Kafka, topic: str, group: str) -> Iterator[str]:
     """One with an open transaction of a record in `topic`."""
-    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap, {"transactional.id": group}) as producer:
+    patient = {"transactional.id": group, "transaction.timeout.ms": 600_000}  # a cluster of many topics takes a while
+    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap, patient) as producer:
         Admin(cluster).create_topic(topic)
         producer.init_transactions()
         producer.begin_transaction()
