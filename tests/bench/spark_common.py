@@ -1,5 +1,8 @@
 """What the Spark measurements share: a session, topics filled column by column, rounds that alternate.
 
+Where `PYKAFKA_BENCH_SPARK_KAFKA` names the jars of Spark's own Kafka connector, separated by commas, reads and writes
+are measured with it, too: against our broker, or the Kafka at `PYKAFKA_BENCH_KAFKA`.
+
 Values are JSON-like and of one length, so that compression has something to do; they lie in record batches of 16 KiB,
 a Kafka producer's default.
 """
@@ -25,9 +28,11 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import encode_columns
 from broker.records.compression import Codec
 
-__all__ = ["CHUNK_ROWS", "PARTITIONS", "alternate", "bench_session", "fill", "keys", "values"]
+__all__ = ["CHUNK_ROWS", "KAFKA", "PARTITIONS", "SPARKS_OWN", "alternate", "bench_session", "fill", "keys", "values"]
 
 PARTITIONS = 4
+SPARKS_OWN = os.environ.get("PYKAFKA_BENCH_SPARK_KAFKA", "")
+KAFKA = os.environ.get("PYKAFKA_BENCH_KAFKA", "")
 CHUNK_ROWS = 10_000
 
 _START_MS = time.time_ns() // 1_000_000  # older records would be deleted by retention in the middle of a run
@@ -44,6 +49,7 @@ def bench_session(*sources: type[DataSource]) -> Iterator[SparkSession]:
         .config("spark.log.level", "ERROR")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.driver.memory", "2g")
+        .config("spark.jars", SPARKS_OWN)
         .getOrCreate()
     )
     for source in sources:

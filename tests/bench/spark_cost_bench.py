@@ -23,10 +23,20 @@ from broker.records.compression import Codec
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.batch_reader import KafkaBatchReader
 from tests.bench.measure import Row, broker_target
-from tests.bench.spark_common import CHUNK_ROWS, PARTITIONS, alternate, bench_session, fill, values
+from tests.bench.spark_common import (
+    CHUNK_ROWS,
+    KAFKA,
+    PARTITIONS,
+    SPARKS_OWN,
+    alternate,
+    bench_session,
+    fill,
+    values,
+)
 from tests.bench.spark_read_bench import DDL
 
 BATCHES = 20
+LEAST_BATCHES = 5
 MICRO_BATCH_ROUNDS = 6
 WIDE = 100
 READINGS: dict[str, dict[str, str]] = {
@@ -101,27 +111,36 @@ def _micro_batches(spark: SparkSession, bootstrap: str, partitions: int) -> Iter
     They take turns, a query each for some batches, and the topic is fed during all, so that the machine's mood is the
     same for all."""
     topic = f"bench-stream-{partitions}"
-    _create(bootstrap, topic, partitions)
-    where = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
+    ways = {way: ("pykafka", bootstrap, options) for way, options in READINGS.items()}
+    if SPARKS_OWN:
+        ways["Spark's own source"] = ("kafka", KAFKA or bootstrap, {})
+    for servers in {servers for _, servers, _ in ways.values()}:
+        _create(servers, topic, partitions)
     frames = {
-        way: spark.readStream.format("pykafka").options(**where, **options).load() for way, options in READINGS.items()
+        way: spark.readStream.format(format).options(**_where(servers, topic), **options).load()
+        for way, (format, servers, options) in ways.items()
     }
     frames["empty"] = spark.readStream.format("empty_stream_of_one").load()
     taken: dict[str, list[int]] = {way: [] for way in frames}
     for _ in range(MICRO_BATCH_ROUNDS):
         for way, frame in frames.items():
-            taken[way] += _durations(frame, bootstrap, topic, partitions)
+            fed = ways[way][1] if way in ways else bootstrap
+            taken[way] += _durations(frame, fed, topic, partitions, BATCHES * PARTITIONS // partitions or LEAST_BATCHES)
     best = statistics.median(taken.pop("empty"))
     for way, durations in taken.items():
         case = f"micro-batch, {partitions} partitions, a record each, {way}"
         yield Row(case, statistics.median(durations), "ms", best, "(ceiling: an empty Python stream of one task)")
 
 
-def _durations(frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int) -> list[int]:
+def _where(servers: str, topic: str) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": servers, "subscribe": topic}
+
+
+def _durations(frame: DataFrame, bootstrap: str, fed_topic: str, partitions: int, batches: int) -> list[int]:
     query = frame.writeStream.format("noop").trigger(processingTime="0 seconds").start()
     producer, pause = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0}), threading.Event()
     seen = 0
-    while len(done := [p for p in query.recentProgress if p.batchId > 4 and "addBatch" in p.durationMs]) < BATCHES:
+    while len(done := [p for p in query.recentProgress if p.batchId > 4 and "addBatch" in p.durationMs]) < batches:
         if len(query.recentProgress) > seen or not seen:  # one record per partition and batch
             seen = len(query.recentProgress)
             for partition in range(partitions):

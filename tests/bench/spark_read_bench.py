@@ -1,18 +1,20 @@
 """Spark reads a topic, against the same Arrow batches yielded from memory.
 
 The ceiling is a Python data source that gives the seven Kafka columns from batches it holds: what is left of the
-difference is fetching, checksums, decompressing and decoding, with the broker on the same two cores.
+difference is fetching, checksums, decompressing and decoding, with the broker on the same two cores. Spark's own source
+takes part where it is at hand (spark_common.py).
 """
 
 from __future__ import annotations
 
+import functools
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
@@ -20,7 +22,17 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.records.compression import Codec
 from tests.bench.measure import Row, broker_target
-from tests.bench.spark_common import CHUNK_ROWS, PARTITIONS, alternate, bench_session, fill, keys, values
+from tests.bench.spark_common import (
+    CHUNK_ROWS,
+    KAFKA,
+    PARTITIONS,
+    SPARKS_OWN,
+    alternate,
+    bench_session,
+    fill,
+    keys,
+    values,
+)
 
 ROUNDS = 4
 DDL = "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, timestampType int"
@@ -80,25 +92,37 @@ def run(scale: float = 1.0) -> Iterator[Row]:
         for size, keyed, codec in CASES:
             count = max(int(COUNTS[size] * scale) // (PARTITIONS * CHUNK_ROWS), 1) * PARTITIONS * CHUNK_ROWS
             topic = f"bench-{size}-{codec}-{keyed}"
-            with Cluster(target.bootstrap) as cluster:
-                Admin(cluster).create_topic(topic, PARTITIONS)
-                fill(target.bootstrap, topic, values(size), count, keyed=keyed, codec=Codec.from_name(codec))
-                yield _case(spark, target.bootstrap, topic, size, count, keyed, codec)
-                Admin(cluster).delete_topics([topic])
+            for servers in {target.bootstrap, KAFKA or target.bootstrap}:
+                with Cluster(servers) as cluster:
+                    Admin(cluster).create_topic(topic, PARTITIONS)
+                fill(servers, topic, values(size), count, keyed=keyed, codec=Codec.from_name(codec))
+            yield from _case(spark, target.bootstrap, topic, size, count, keyed, codec)
+            for servers in {target.bootstrap, KAFKA or target.bootstrap}:
+                with Cluster(servers) as cluster:
+                    Admin(cluster).delete_topics([topic])
 
 
-def _case(spark: SparkSession, bootstrap: str, topic: str, size: int, count: int, keyed: bool, codec: str) -> Row:
-    ours = spark.read.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", topic)
-    ceiling = spark.read.format("memory_ceiling").options(rows=count, size=size, keyed=str(keyed).lower())
-    mine, best = alternate(
-        ROUNDS, lambda: _count(ours.load(), count, size), lambda: _count(ceiling.load(), count, size)
+def _case(
+    spark: SparkSession, bootstrap: str, topic: str, size: int, count: int, keyed: bool, codec: str
+) -> Iterator[Row]:
+    ways = {"": ("pykafka", bootstrap)}
+    if SPARKS_OWN:
+        ways[", Spark's own source"] = ("kafka", KAFKA or bootstrap)
+    frames = [
+        spark.read.format(format).option("kafka.bootstrap.servers", servers).option("subscribe", topic)
+        for format, servers in ways.values()
+    ]
+    frames.append(
+        spark.read.format("memory_ceiling").options(rows=str(count), size=str(size), keyed=str(keyed).lower())
     )
-    what = f"{count:,} × {size} B, {codec}, {'keys' if keyed else 'no keys'}"
-    return Row(what, count / mine, "rows/s", count / best, f"({count * size / mine / 1e6:,.0f} MB/s)")
+    *taken, best = alternate(ROUNDS, *(functools.partial(_count, frame, count, size) for frame in frames))
+    for way, seconds in zip(ways, taken, strict=True):
+        what = f"{count:,} × {size} B, {codec}, {'keys' if keyed else 'no keys'}{way}"
+        yield Row(what, count / seconds, "rows/s", count / best, f"({count * size / seconds / 1e6:,.0f} MB/s)")
 
 
-def _count(frame: DataFrame, count: int, size: int) -> float:
+def _count(reader: DataFrameReader, count: int, size: int) -> float:
     start = time.perf_counter()
-    (row,) = frame.selectExpr("count(*)", "sum(length(value))").collect()
+    (row,) = reader.load().selectExpr("count(*)", "sum(length(value))").collect()
     assert tuple(row) == (count, count * size), row
     return time.perf_counter() - start

@@ -1,11 +1,13 @@
 """Spark writes to a topic, against an Arrow writer that throws the rows away.
 
-What the writer is given is made by the JVM as it goes, in both cases the same; the difference is encoding, sending,
-and with exactly-once delivery the transactions.
+What the writer is given is made by the JVM as it goes, in all cases the same; the difference is encoding, sending,
+and with exactly-once delivery the transactions. Spark's own sink takes part where it is at hand (spark_common.py).
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,10 +21,10 @@ from pyspark.sql.types import StructType
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from tests.bench.measure import Row, broker_target
-from tests.bench.spark_common import PARTITIONS, alternate, bench_session, values
+from tests.bench.spark_common import KAFKA, PARTITIONS, SPARKS_OWN, alternate, bench_session, values
 
 ROUNDS = 4
-COUNTS = {100: 4_000_000, 1024: 800_000}
+CASES = [(100, 4_000_000), (1024, 800_000), (100, 200_000), (1024, 200_000)]
 
 
 class Nowhere(DataSource):
@@ -50,32 +52,38 @@ def run(scale: float = 1.0) -> Iterator[Row]:
         broker_target(Path(directory) / "data", PARTITIONS) as target,
         bench_session(Nowhere) as spark,
     ):
-        for size, most in COUNTS.items():
-            count = max(int(most * scale), PARTITIONS)
-            deliveries = ("at-least-once", "exactly-once")
-            for delivery in deliveries:
-                yield _case(spark, target.bootstrap, delivery, size, count)
+        for size, most in CASES:
+            yield from _case(spark, target.bootstrap, size, max(int(most * scale), PARTITIONS))
 
 
-def _case(spark: SparkSession, bootstrap: str, delivery: str, size: int, count: int) -> Row:
+def _case(spark: SparkSession, bootstrap: str, size: int, count: int) -> Iterator[Row]:
     number = "lpad(cast(id AS string), 13, '0')"
     text = values(size)[0].as_py().decode()[13:].replace("'", " ")
     frame = spark.range(count, numPartitions=PARTITIONS).selectExpr(
         f"cast({number} AS binary) AS key", f"cast(concat({number}, '{text}') AS binary) AS value"
     )
-    topic = f"written-{size}-{delivery}"
-    with Cluster(bootstrap) as cluster:
-        Admin(cluster).create_topic(topic, PARTITIONS)
-        mine, best = alternate(
+    topic = f"written-{size}-{count}"
+    ways = {delivery: ("pykafka", bootstrap, {"delivery": delivery}) for delivery in ("at-least-once", "exactly-once")}
+    if SPARKS_OWN:
+        ways["Spark's own sink"] = ("kafka", KAFKA or bootstrap, {})
+    with contextlib.ExitStack() as stack:
+        for servers in {servers for _, servers, _ in ways.values()}:
+            admin = Admin(stack.enter_context(Cluster(servers)))
+            admin.create_topic(topic, PARTITIONS)
+            stack.callback(admin.delete_topics, [topic])
+        *taken, best = alternate(
             ROUNDS,
-            lambda: _write(
-                frame, "pykafka", {"kafka.bootstrap.servers": bootstrap, "topic": topic, "delivery": delivery}
+            *(
+                functools.partial(
+                    _write, frame, format, {"kafka.bootstrap.servers": servers, "topic": topic, **options}
+                )
+                for format, servers, options in ways.values()
             ),
             lambda: _write(frame, "nowhere_ceiling", {}),
         )
-        Admin(cluster).delete_topics([topic])
-    what = f"batch write {delivery}, {count:,} × {size} B with keys"
-    return Row(what, count / mine, "rows/s", count / best, f"({count * size / mine / 1e6:,.0f} MB/s)")
+    for way, seconds in zip(ways, taken, strict=True):
+        what = f"batch write, {count:,} × {size} B with keys, {way}"
+        yield Row(what, count / seconds, "rows/s", count / best, f"({count * size / seconds / 1e6:,.0f} MB/s)")
 
 
 def _write(frame: DataFrame, format: str, options: dict[str, str]) -> float:
