@@ -6,7 +6,8 @@ its own error. With one replica acks=all equals acks=1. Clients do not write to 
 transaction are refused when their partition is not in it.
 Every record is looked at before anything is appended (log/append_checks.py). Compressed batches that turn out to be
 large are finished in a thread, and the request is appended and answered after that: requests of a connection stay in
-order, for it handles one at a time. What the batches of a request may grow to is bounded.
+order, for it handles one at a time. What the batches of a request may grow to is bounded. While a disk is slow, appends
+to it wait for their turns (cluster/partition.py), and the answer for them.
 Version notes: 3 is the first with record batches, 7 with zstd; topic ids (13) are not served.
 """
 
@@ -24,6 +25,7 @@ from broker.cluster.partition import Partition
 from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.errors import BrokerError, ErrorCode, ProtocolError, RecordsRefused
 from broker.log.append_checks import Allowance, BatchCheck
+from broker.log.log import AppendResult
 from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request
@@ -33,8 +35,9 @@ from broker.records.compression import DECOMPRESSION_LIMIT
 __all__ = ["handle"]
 
 Answer = Mapping[str, Any] | None
-Unflushed = list[tuple[Partition, dict[str, Any], asyncio.Future[None]]]
-"""Partitions whose records must be on disk before they are acknowledged, with what they will be answered, and when."""
+Unsafe = list[tuple[Partition, dict[str, Any], Awaitable[AppendResult | None]]]
+"""Partitions whose records must be on disk before they are acknowledged, or are not appended yet (then it gives where
+they are): with what they will be answered, and when."""
 
 INLINE_COST: Final = 1 << 20
 """What the checks of a request may cost on the event loop, in bytes looked at; the rest is done in a thread."""
@@ -112,24 +115,26 @@ async def _finished(
 
 
 def _appended(context: ApiContext, request: Request, parts: Sequence[_Part]) -> Answer | Awaitable[Answer]:
-    to_flush: Unflushed = []
+    unsafe: Unsafe = []
     by_topic: dict[str, list[Mapping[str, Any]]] = {}
     for part in parts:
-        answer = part.failed or _append(context, request, part, to_flush)
+        answer = part.failed or _append(context, request, part, unsafe)
         by_topic.setdefault(part.tp.topic, []).append(answer)
     responses = [{"name": name, "partition_responses": answers} for name, answers in by_topic.items()]
-    if to_flush:
-        return _flushed(context, to_flush, request.body, responses)
+    if unsafe:
+        return _made_safe(context, unsafe, request.body, responses)
     return _answer(request.body, responses)
 
 
-async def _flushed(
-    context: ApiContext, to_flush: Unflushed, body: Any, responses: Sequence[Mapping[str, Any]]
-) -> Answer:
-    flushed = await asyncio.gather(*(future for _, _, future in to_flush), return_exceptions=True)
-    for (partition, response, _), error in zip(to_flush, flushed, strict=True):
-        if isinstance(error, BrokerError):
-            response.update(_failed(context, partition.tp, error))
+async def _made_safe(context: ApiContext, unsafe: Unsafe, body: Any, responses: Sequence[Mapping[str, Any]]) -> Answer:
+    outcomes = await asyncio.gather(*(awaitable for _, _, awaitable in unsafe), return_exceptions=True)
+    for (partition, response, _), outcome in zip(unsafe, outcomes, strict=True):
+        if isinstance(outcome, BrokerError):
+            response.update(_failed(context, partition.tp, outcome, partition))
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        elif outcome is not None:
+            response.update(_stored(partition, outcome))
     return _answer(body, responses)
 
 
@@ -145,7 +150,7 @@ def _answer(body: Any, responses: Sequence[Mapping[str, Any]]) -> Answer:
     return None
 
 
-def _append(context: ApiContext, request: Request, part: _Part, to_flush: Unflushed) -> Mapping[str, Any]:
+def _append(context: ApiContext, request: Request, part: _Part, unsafe: Unsafe) -> Mapping[str, Any]:
     partition, check = part.partition, part.check
     assert partition is not None
     assert check is not None
@@ -158,16 +163,24 @@ def _append(context: ApiContext, request: Request, part: _Part, to_flush: Unflus
         result = partition.append_checked(check)
     except BrokerError as error:
         return _failed(context, part.tp, error, partition)
-    response = {
-        "index": part.tp.partition,
+    if not isinstance(result, AppendResult):
+        response: dict[str, Any] = {}
+        unsafe.append((partition, response, result))
+        return response
+    response = _stored(partition, result)
+    if (flushed := partition.flushed()) is not None:
+        unsafe.append((partition, response, flushed))
+    return response
+
+
+def _stored(partition: Partition, result: AppendResult) -> dict[str, Any]:
+    return {
+        "index": partition.tp.partition,
         "error_code": ErrorCode.none,
         "base_offset": result.base_offset,
         "log_append_time": result.log_append_time,
         "log_start_offset": result.log_start_offset,
     }
-    if (flushed := partition.flushed()) is not None:
-        to_flush.append((partition, response, flushed))
-    return response
 
 
 def _failed(

@@ -98,7 +98,7 @@ class LedPartitions:
             if tp in self._partitions:
                 self._partitions[tp].leader_epoch = epoch
             elif (log := self._open_log(tp, topic)) is not None and self._assign_id(log, topic):
-                self._partitions[tp] = Partition(tp, log, epoch, self._logs.threads)
+                self._partitions[tp] = Partition(tp, log, epoch, self._logs.threads, self._logs.append_threads)
                 led.append(tp)
         gone = [
             TopicPartition(name, index)
@@ -111,6 +111,11 @@ class LedPartitions:
     async def delete(self, gone: Sequence[TopicPartition]) -> None:
         """Delete the logs of partitions that are gone from the cluster."""
         await _in_slices(self._delete_log, [(tp,) for tp in gone])
+
+    async def settled(self) -> None:
+        """Wait for the appends that are under way."""
+        for partition in list(self._partitions.values()):
+            await partition.settled()
 
     def _ours(self, metadata: ClusterMetadata, names: Collection[str]) -> list[tuple[TopicPartition, Topic]]:
         return [

@@ -2,7 +2,9 @@
 
 Called by api/produce, api/fetch, api/list_offsets and the offsets store. With one replica a record is
 committed once it is appended, so the high watermark is the log end offset; but records that the topic wants on disk
-before they are acknowledged (flush.messages, flush.ms) lie above it until their fsync. Not thread-safe: the event
+before they are acknowledged (flush.messages, flush.ms) lie above it until their fsync. While the disk is slow, what
+clients produce is appended in turns that do not hold up the event loop, and markers wait for those before them.
+Coordinators' records are small and go into logs that no client writes to: they never wait. Not thread-safe: the event
 loop owns it.
 """
 
@@ -10,8 +12,11 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
+from functools import partial
 
+from broker.cluster.append_queue import AppendQueue
 from broker.cluster.delayed import DelayedFetch
 from broker.cluster.group_commit import GroupCommit
 from broker.errors import BrokerError, ErrorCode
@@ -19,6 +24,7 @@ from broker.log.aborted_index import AbortedTransaction
 from broker.log.append_checks import BatchCheck
 from broker.log.log import AppendResult, Log
 from broker.log.segment_file import FileSlice
+from broker.log.steps import Steps, at_once
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
 
@@ -26,13 +32,25 @@ __all__ = ["UNKNOWN_EPOCH", "Partition"]
 
 UNKNOWN_EPOCH = (-1, -1)
 
+Turn = tuple[AppendResult, asyncio.Future[None] | None]
+"""What was appended when its turn came, and what to wait for until it is safe."""
+
 
 class Partition:
     """The leader's view of one partition."""
 
-    def __init__(self, tp: TopicPartition, log: Log, leader_epoch: int, threads: Executor | None = None) -> None:
-        """`threads` do the fsyncs that somebody waits for."""
+    def __init__(
+        self,
+        tp: TopicPartition,
+        log: Log,
+        leader_epoch: int,
+        threads: Executor | None = None,
+        append_threads: Executor | None = None,
+    ) -> None:
+        """`threads` do the fsyncs that somebody waits for, `append_threads` the writes to a slow disk."""
         self._commit = GroupCommit(log, threads, self._flushed)
+        self._queue = AppendQueue(append_threads)
+        self._is_closed = False
         self._held: int | None = None
         """What lies from here on is kept from readers until it is on disk; None while nothing is."""
         self._held_markers: list[tuple[int, int]] = []
@@ -85,10 +103,34 @@ class Partition:
         result = self.log.append(records, leader_epoch=self.leader_epoch, from_coordinator=from_coordinator)
         return self._appended(result, len(records))
 
-    def append_checked(self, check: BatchCheck) -> AppendResult:
-        """The same for a client's batch whose check is done."""
-        result = self.log.append_checked((check,), leader_epoch=self.leader_epoch)
+    def append_checked(self, check: BatchCheck) -> AppendResult | Awaitable[AppendResult]:
+        """The same for a client's batch whose check is done.
+
+        While the disk is slow, what to await instead: the batch is appended in its turn, then, and safe. Raises
+        BrokerError, now or then.
+        """
+        if self._queue.is_busy or self.log.is_slow:
+            return self._in_turn(partial(self._appending, check))
+        return at_once(self._appending(check))
+
+    def _appending(self, check: BatchCheck) -> Steps[AppendResult]:
+        result = yield from self.log.appending((check,), leader_epoch=self.leader_epoch)
         return self._appended(result, check.size_as_sent)
+
+    def _in_turn(self, begin: Callable[[], Steps[AppendResult]]) -> Awaitable[AppendResult]:
+        """Into the queue now, whenever this is awaited."""
+
+        def turn() -> Steps[Turn]:
+            if self._is_closed:
+                raise BrokerError(ErrorCode.not_leader_or_follower, f"{self.tp} is not led here any more")
+            result = yield from begin()
+            return result, self.flushed()
+
+        return _safe(self._queue.add(turn))
+
+    async def settled(self) -> None:
+        """Wait for the appends that are under way."""
+        await self._queue.settled()
 
     def _appended(self, result: AppendResult, size: int) -> AppendResult:
         if result.duplicate:
@@ -102,11 +144,20 @@ class Partition:
 
     def append_marker(
         self, producer_id: int, producer_epoch: int, control_type: ControlType, coordinator_epoch: int
-    ) -> AppendResult:
+    ) -> AppendResult | Awaitable[AppendResult]:
         """End a producer's transaction here and wake the fetches that wait for it.
 
-        Raises BrokerError: `invalid_producer_epoch`, `transaction_coordinator_fenced`, `kafka_storage_error`.
+        What to await instead, while appends wait for a slow disk: it is written behind them, then, and safe. Raises
+        BrokerError, now or then: `invalid_producer_epoch`, `transaction_coordinator_fenced`, `kafka_storage_error`.
         """
+        ending = self._ending(producer_id, producer_epoch, control_type, coordinator_epoch)
+        return self._in_turn(lambda: ending) if self._queue.is_busy else at_once(ending)
+
+    def _ending(
+        self, producer_id: int, producer_epoch: int, control_type: ControlType, coordinator_epoch: int
+    ) -> Steps[AppendResult]:
+        """Without a step in another thread: a marker is small."""
+        yield from ()
         stable = self.last_stable_offset
         result = self.log.append_marker(
             producer_id, producer_epoch, control_type, coordinator_epoch, leader_epoch=self.leader_epoch
@@ -179,6 +230,14 @@ class Partition:
         return self.log.aborted_in(offset, found, self.last_stable_offset)
 
     def close(self) -> None:
-        """The partition is no longer ours: let every waiting fetch find out."""
+        """The partition is no longer ours: let every waiting fetch find out, and every append that has not begun."""
+        self._is_closed = True
         for waiter in tuple(self.waiters):
             waiter.end()
+
+
+async def _safe(turn: asyncio.Future[Turn]) -> AppendResult:
+    result, flushed = await turn
+    if flushed is not None:
+        await flushed
+    return result

@@ -321,10 +321,11 @@ class Topics:
             task.exception()  # the caller has raised it, if it is still there
 
     async def close(self) -> None:
-        """Take over no more changes."""
+        """Take over no more changes, and see the appends end that are under way."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
+        await self._led.settled()
 
     async def tell_led(self, topic: str, told: OnLed, resigned: OnLed) -> None:
         """Await `told` for every partition of `topic` led here, now and whenever one is added, and `resigned` when

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC
 from broker.cluster.topics import Topics
+from broker.log.log import AppendResult
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
 
@@ -32,8 +33,9 @@ class EndMarker(NamedTuple):
 class MarkerWriter(Protocol):
     """Puts markers into partitions."""
 
-    def write(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[None] | None:
-        """Append a marker; gives what to wait for until it is safe, if it is not already. Raises BrokerError."""
+    def write(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[object] | None:
+        """Append a marker; gives what to wait for until it is safe, if it is not already. Raises BrokerError, as does
+        what is waited for."""
         ...
 
 
@@ -44,14 +46,16 @@ class LogMarkerWriter:
         self._topics = topics
         self._offsets_ended = offsets_ended
 
-    def write(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[None] | None:
+    def write(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[object] | None:
         partition = self._topics.partition(tp)
-        partition.append_marker(
+        appended = partition.append_marker(
             marker.producer_id,
             marker.producer_epoch,
             ControlType.COMMIT if marker.commit else ControlType.ABORT,
             marker.coordinator_epoch,
         )
+        if not isinstance(appended, AppendResult):
+            return appended  # never into an internal topic: there nothing waits for its turn
         if tp.topic == GROUP_OFFSETS_TOPIC:
             self._offsets_ended(tp.partition, marker.producer_id, marker.commit)
         return partition.flushed()

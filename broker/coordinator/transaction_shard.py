@@ -170,7 +170,7 @@ class TransactionShard:
             current.state is TransactionState.PREPARE_COMMIT,
             self._coordinator_epoch,
         )
-        unsafe: dict[TopicPartition, Awaitable[None]] = {}
+        unsafe: dict[TopicPartition, Awaitable[object]] = {}
         failed: dict[TopicPartition, BaseException] = {}
         for tp in current.partitions if missing is None else missing:
             try:
@@ -185,23 +185,22 @@ class TransactionShard:
         else:
             self._finished(transaction, failed)
 
-    def _write_marker(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[None] | None:
+    def _write_marker(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[object] | None:
         try:
-            return self._markers.write(tp, marker)
+            waiting = self._markers.write(tp, marker)
         except BrokerError as error:
-            if error.code not in _GIVEN_UP:
-                raise
-            logger.info("no marker of producer %d into %s: %s", marker.producer_id, tp, error)
+            _give_up(tp, marker, error)
             return None
+        return None if waiting is None else _written(tp, marker, waiting)
 
     async def _finish_after(
         self,
         transaction: Transaction,
-        unsafe: Mapping[TopicPartition, Awaitable[None]],
+        unsafe: Mapping[TopicPartition, Awaitable[object]],
         failed: Mapping[TopicPartition, BaseException],
     ) -> None:
         ended = await asyncio.gather(*unsafe.values(), return_exceptions=True)
-        lost = {tp: error for tp, error in zip(unsafe, ended, strict=True) if error is not None}
+        lost = {tp: error for tp, error in zip(unsafe, ended, strict=True) if isinstance(error, BaseException)}
         self._finished(transaction, {**failed, **lost})
 
     def _finished(self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException]) -> None:
@@ -281,6 +280,20 @@ class TransactionShard:
         transaction.stored(code)
         if code is ErrorCode.none and self.transactions.get(transaction.transactional_id) is transaction:
             del self.transactions[transaction.transactional_id]
+
+
+async def _written(tp: TopicPartition, marker: EndMarker, waiting: Awaitable[object]) -> None:
+    try:
+        await waiting
+    except BrokerError as error:
+        _give_up(tp, marker, error)
+
+
+def _give_up(tp: TopicPartition, marker: EndMarker, error: BrokerError) -> None:
+    """Raises what may be otherwise the next time."""
+    if error.code not in _GIVEN_UP:
+        raise error
+    logger.info("no marker of producer %d into %s: %s", marker.producer_id, tp, error)
 
 
 def replay(latest: Mapping[bytes, bytes | None]) -> dict[str, Transaction]:

@@ -15,6 +15,7 @@ from broker.clock import Clock
 from broker.durable_files import sync_directory
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
+from broker.log.producer_snapshot import TakenSnapshots
 from broker.log.segment import Segment
 
 __all__ = ["Flusher"]
@@ -24,13 +25,21 @@ class Flusher:
     """The recovery point: records before this offset have been fsynced."""
 
     def __init__(
-        self, directory: Path, recovery_point: int, clock: Clock, epochs: LeaderEpochs, *, synced_base: int
+        self,
+        directory: Path,
+        recovery_point: int,
+        clock: Clock,
+        epochs: LeaderEpochs,
+        snapshots: TakenSnapshots,
+        *,
+        synced_base: int,
     ) -> None:
         """The file of the segment at `synced_base`, and those before it, are known to have their names on disk."""
         self.recovery_point = recovery_point
         self._directory = directory
         self._clock = clock
         self._epochs = epochs
+        self._snapshots = snapshots
         self._flushed_ms = clock.now_ms()
         self._synced_base = synced_base
         # `flush` raises the point, from whatever thread; a truncation lowers it and must not be overtaken.
@@ -67,6 +76,7 @@ class Flusher:
                 self.has_failed = True
                 raise
             self._epochs.save()  # recovery looks for epochs from the recovery point on only
+            self._snapshots.save()
             with self._lock:
                 self._flushed_ms = self._clock.now_ms()
                 if truncations == self._truncations:

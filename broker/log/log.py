@@ -2,18 +2,20 @@
 
 Called by cluster/partition.py and manager.py. What is to be appended is checked by append_checks.py; here offsets and
 leader epoch are patched into the headers of batches and their bytes written. Whatever raises leaves the log as it was.
-One thread, the event loop's, owns a log; only `flush` may run in another while it goes on. How segments come and go is
-in stored_log.py. Idea: Kafka's `UnifiedLog`.
+One thread, the event loop's, owns a log; only `flush` may run in another while it goes on, and the write of an append
+made in steps: nobody sees that before its end. How segments come and go is in stored_log.py. Idea: Kafka's
+`UnifiedLog`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from broker.clock import Clock
-from broker.errors import BrokerError, ErrorCode
+from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log import timestamps
 from broker.log.aborted_index import AbortedTransaction
 from broker.log.append_checks import (
@@ -32,7 +34,8 @@ from broker.log.open_segments import OpenSegments
 from broker.log.recovery import load_log
 from broker.log.replay import note_aborted
 from broker.log.rolling import must_roll
-from broker.log.segment_file import FileSlice
+from broker.log.segment_file import FileSlice, SegmentFile
+from broker.log.steps import Steps, at_once
 from broker.log.storage_errors import storage_error, storage_errors
 from broker.log.stored_log import StoredLog
 from broker.records.batch import parse_header
@@ -116,10 +119,14 @@ class Log(StoredLog):
         batches = coordinator_batches(buffer, self._config)
         for _, header in batches:
             self._producers.check_epoch(header)
-        return self._append(buffer, batches, leader_epoch)
+        return at_once(self._append(buffer, batches, leader_epoch))
 
     def append_checked(self, checks: Sequence[BatchCheck], *, leader_epoch: int) -> AppendResult:
-        """Append the batches of a client whose checks are done.
+        """Append the batches of a client whose checks are done, all of it here; raises as `appending` does."""
+        return at_once(self.appending(checks, leader_epoch=leader_epoch))
+
+    def appending(self, checks: Sequence[BatchCheck], *, leader_epoch: int) -> Steps[AppendResult]:
+        """The same in steps: the write may be done in another thread. The next append begins after the end of this one.
 
         Raises BrokerError: `message_too_large`, `record_list_too_large`, `out_of_order_sequence_number`,
         `invalid_producer_epoch`, `invalid_txn_state`, `kafka_storage_error`.
@@ -133,9 +140,9 @@ class Log(StoredLog):
             known = self._producers.check(first.header)
             if known is not None:
                 return AppendResult(known.base_offset, known.last_offset, known.timestamp, self._start, True)
-        return self._append(buffer, batches, leader_epoch)
+        return (yield from self._append(buffer, batches, leader_epoch))
 
-    def _append(self, buffer: bytearray | memoryview, batches: Batches, leader_epoch: int) -> AppendResult:
+    def _append(self, buffer: bytearray | memoryview, batches: Batches, leader_epoch: int) -> Steps[AppendResult]:
         if len(buffer) > self._config.segment_bytes:
             raise BrokerError(
                 ErrorCode.record_list_too_large,
@@ -146,7 +153,7 @@ class Log(StoredLog):
         if append_time >= 0:
             batches = stamp_append_time(buffer, batches, now)
         end = assign_offsets(buffer, batches, base_offset, leader_epoch)
-        self._write(buffer, batches, base_offset, end, leader_epoch, now)
+        yield from self._write(buffer, batches, base_offset, end, leader_epoch, now)
         offset = base_offset
         for _, header in batches:
             if header.producer_id >= 0:
@@ -174,7 +181,7 @@ class Log(StoredLog):
         batches = [(0, parse_header(marker))]
         offset = self._end
         assign_offsets(marker, batches, offset, leader_epoch)
-        self._write(marker, batches, offset, offset + 1, leader_epoch, now)
+        at_once(self._write(marker, batches, offset, offset + 1, leader_epoch, now))
         if control_type is ControlType.ABORT:
             self._note_aborted(producer_id, offset, len(marker))
         self._producers.end_transaction(producer_id, producer_epoch, coordinator_epoch, now, offset)
@@ -199,9 +206,10 @@ class Log(StoredLog):
         end: int,
         leader_epoch: int,
         now: int,
-    ) -> None:
-        if self._failure:
-            raise BrokerError(ErrorCode.kafka_storage_error, self._failure)
+    ) -> Steps[None]:
+        if self._is_writing:
+            raise BrokerError(ErrorCode.kafka_storage_error, f"{self.directory}: an append is under way")
+        self._check_usable()
         try:
             active = self._segments.active
             newest = (
@@ -210,7 +218,18 @@ class Log(StoredLog):
             if must_roll(active, self._config, len(buffer), newest, end - 1, now):
                 self._roll()
                 active = self._segments.active
-            active.append(buffer, batches, base_offset)
+            file = active.begin_append()
+            self._is_writing = True
+            try:
+                yield partial(self._put, file, buffer, active.size)
+            finally:
+                self._is_writing = False
+            self._check_usable()
+            try:
+                active.append(batches, base_offset)
+            except (OSError, CorruptBatch):
+                file.truncate(active.size)
+                raise
         except OSError as error:
             raise self._disk.refused(self.directory, len(buffer), error) from error
         if self._disk.failure:
@@ -219,6 +238,16 @@ class Log(StoredLog):
             self.epochs.assign(leader_epoch, base_offset)
         self._end = end
         self._is_sealed = False
+
+    def _check_usable(self) -> None:
+        if self._failure:
+            raise BrokerError(ErrorCode.kafka_storage_error, self._failure)
+
+    def _put(self, file: SegmentFile, buffer: bytearray | memoryview, position: int) -> None:
+        """What blocks in an append; touches nothing of the log, for it may run in any thread."""
+        began = self._clock.monotonic()
+        file.pwrite(buffer, position)
+        self._disk.wrote(began, self._clock.monotonic())
 
     # --- reading
 

@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 MOST_OPEN_SEGMENTS = 4096
 FLUSHES_AT_ONCE = 16
+APPENDS_AT_ONCE = 8
 
 
 class LogManager:
@@ -63,6 +64,8 @@ class LogManager:
         """Partitions that cannot be served, with the reason."""
         self.threads = ThreadPoolExecutor(FLUSHES_AT_ONCE, "disk")
         """Threads for what blocks on the disk: fsyncs that wait at the same time share its work."""
+        self.append_threads = ThreadPoolExecutor(APPENDS_AT_ONCE, "appends")
+        """For the writes of appends while a disk is slow, which do not wait for fsyncs."""
         self._loaded = False
         self._maintenance = Maintenance(
             self._directories,
@@ -273,7 +276,7 @@ class LogManager:
     def close(self) -> None:
         """Flush and close every log, and mark each directory whose logs all closed well as clean."""
         if not self._loaded:
-            self.threads.shutdown()
+            self._end_threads()
             self._unlock()
             return
         self._loaded = False
@@ -295,8 +298,12 @@ class LogManager:
                     directory.write_clean_mark()
             except OSError as error:
                 logger.error("%s is not marked as closed cleanly: %s", directory.path, error)
-        self.threads.shutdown()
+        self._end_threads()
         self._unlock()
+
+    def _end_threads(self) -> None:
+        self.threads.shutdown()
+        self.append_threads.shutdown()
 
     def _flush_together(self) -> None:
         """One that fails will fail again in `close`."""

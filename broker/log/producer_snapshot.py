@@ -1,7 +1,7 @@
 """Producer state on disk: `<20-digit offset>.snapshot`, in Kafka's format.
 
-Written by log.py when a segment is rolled and on a clean close, read by recovery.py; it holds the state
-of all records before its offset. Kafka's `ProducerStateManager` schema, big-endian:
+Taken by log.py when a segment is rolled, and written then with the next flush; written on a clean close; read by
+recovery.py. It holds the state of all records before its offset. Kafka's `ProducerStateManager` schema, big-endian:
 
     version (int16, 1), crc (uint32, CRC-32C of all that follows), number of entries (int32), per entry:
     producer id (int64), epoch (int16), last sequence (int32), last offset (int64), offset delta (int32),
@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from broker.records.crc32c import crc32c
 
 __all__ = [
     "SNAPSHOT_SUFFIX",
+    "TakenSnapshots",
     "decode_snapshot",
     "encode_snapshot",
     "load_snapshot",
@@ -117,3 +119,38 @@ def drop_snapshots(directory: Path, *, low: int = 0, high: int | None = None) ->
     for offset in snapshot_offsets(directory):
         if offset < low or (high is not None and offset > high):
             segment_path(directory, offset, SNAPSHOT_SUFFIX).unlink(missing_ok=True)
+
+
+class TakenSnapshots:
+    """What is to be written yet, which costs two fsyncs each and so is done in a worker thread, with the next flush.
+
+    A crash before that costs nothing but a longer recovery, from the snapshot before. Not thread-safe, except `save`.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._taken: list[tuple[int, bytes]] = []
+        self._saving = threading.Lock()
+
+    def take(self, offset: int, states: ProducerStates) -> None:
+        """Keep the state of all records before `offset`, as it is now."""
+        self._taken.append((offset, encode_snapshot(states)))
+
+    def has_any_up_to(self, offset: int) -> bool:
+        return bool(self._taken) and self._taken[0][0] <= offset
+
+    def save(self) -> None:
+        """Write them down; from any thread. Of a log that was deleted none is needed. Raises OSError."""
+        with self._saving:
+            while self._taken:
+                offset, data = self._taken[0]
+                try:
+                    write_atomically(segment_path(self._directory, offset, SNAPSHOT_SUFFIX), data)
+                except FileNotFoundError:
+                    pass
+                del self._taken[0]
+
+    def truncate(self, end: int) -> None:
+        """The log ends at offset `end` now."""
+        with self._saving:
+            self._taken = [taken for taken in self._taken if taken[0] <= end]

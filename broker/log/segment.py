@@ -104,23 +104,20 @@ class Segment:
 
     # --- writing
 
-    def append(
-        self, buffer: bytes | bytearray | memoryview, batches: Sequence[tuple[int, BatchHeader]], offset: int
-    ) -> None:
-        """Write `buffer`, whose (position, header) are `batches` and whose first offset is `offset`.
-
-        Raises OSError with nothing of it left in the file.
-        """
+    def begin_append(self) -> SegmentFile:
+        """The file, to be written to at `size`. Raises OSError."""
         file = self._file or self._open()
         if not self._indexes.has_times:
             self._times()
-        try:
-            written = os.pwrite(file.fileno(), buffer, self.size)
-            while written < len(buffer):
-                written += os.pwrite(file.fileno(), memoryview(buffer)[written:], self.size + written)
-        except OSError:
-            os.ftruncate(file.fileno(), self.size)
-            raise
+        return file
+
+    def append(self, batches: Sequence[tuple[int, BatchHeader]], offset: int) -> None:
+        """Take in `batches`, (position, header) of each, which were written at `size`; their first offset is `offset`.
+
+        Raises OSError.
+        """
+        if self._file is None:
+            self.begin_append()  # it was released meanwhile
         for _, header in batches:
             offset += header.last_offset_delta
             self.note(header, offset)

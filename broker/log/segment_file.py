@@ -67,6 +67,20 @@ class SegmentFile:
             data += more
         return data
 
+    def pwrite(self, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data`, from any thread. Raises OSError; the file then ends at `position`."""
+        try:
+            written = os.pwrite(self._fd, data, position)
+            while written < len(data):
+                written += os.pwrite(self._fd, memoryview(data)[written:], position + written)
+        except OSError:
+            self.truncate(position)
+            raise
+
+    def truncate(self, size: int) -> None:
+        """Raises OSError."""
+        os.ftruncate(self._fd, size)
+
     def glance(self, length: int, position: int) -> bytes | bytearray:
         """As `pread`, of bytes that are there. Inside `unless_cold` raises ColdRead rather than wait for the disk."""
         if not getattr(_reads, "refused", False):

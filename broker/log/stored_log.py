@@ -22,7 +22,7 @@ from broker.log.disk import Disk
 from broker.log.flushing import Flusher
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
-from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, drop_snapshots, save_snapshot
+from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, TakenSnapshots, drop_snapshots, save_snapshot
 from broker.log.producer_state import ProducerStates
 from broker.log.recovery import LoadedLog, new_segment, rebuild_aborted, rebuild_producers
 from broker.log.rolling import is_aged
@@ -58,9 +58,14 @@ class StoredLog:
         self._topic_id = _known_topic_id(directory)
         self._deleted = DeletedFiles()
         self._failure = ""
+        self._is_writing = False
+        """The active segment is being appended to, perhaps by another thread: its end is not known."""
         self._is_sealed = loaded.is_sealed
         synced_base = self._segments.active.base_offset if loaded.is_sealed and self._end else -1
-        self._flusher = Flusher(directory, loaded.recovery_point, clock, self.epochs, synced_base=synced_base)
+        self._snapshots = TakenSnapshots(directory)
+        self._flusher = Flusher(
+            directory, loaded.recovery_point, clock, self.epochs, self._snapshots, synced_base=synced_base
+        )
 
     # --- what it holds
 
@@ -72,6 +77,12 @@ class StoredLog:
     def failure(self) -> str:
         """Why it takes no appends any more; empty while it does."""
         return self._failure
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a write to its disk took long a moment ago, so that the next one may, too."""
+        until = self._disk.slow_until
+        return until > 0 and self._clock.monotonic() < until
 
     @property
     def log_start_offset(self) -> int:
@@ -174,7 +185,7 @@ class StoredLog:
     # --- rolling, retention, truncation
 
     def roll(self) -> None:
-        """Close the active segment and begin a new one, unless it is empty."""
+        """Close the active segment and begin a new one, unless it is empty or being appended to."""
         with storage_errors("roll", self.directory):
             self._roll()
 
@@ -185,10 +196,10 @@ class StoredLog:
 
     def _roll(self) -> None:
         active = self._segments.active
-        if not active.size:
+        if not active.size or self._is_writing:
             return
         active.seal()
-        save_snapshot(self.directory, self._end, self._producers)
+        self._snapshots.take(self._end, self._producers)
         self._segments.append(new_segment(self.directory, self._end, self._config, self._clock, self._opened))
 
     def apply_retention(self) -> int:
@@ -219,6 +230,8 @@ class StoredLog:
     def _delete_oldest(self, count: int) -> None:
         if not count:
             return
+        if self._snapshots.has_any_up_to(tuple(self._segments)[count].base_offset):
+            self._snapshots.save()  # the records that would tell the same go now
         due = self._clock.now_ms() + self._config.file_delete_delay_ms
         doomed = self._segments.remove_oldest(count)
         self._start = max(self._start, self._segments.oldest.base_offset)  # first: nothing lies before it any more
@@ -266,6 +279,8 @@ class StoredLog:
         """
         if offset >= self._end:
             return
+        if self._is_writing:
+            raise BrokerError(ErrorCode.kafka_storage_error, f"{self.directory}: an append is under way")
         if offset < self._start:
             raise BrokerError(ErrorCode.offset_out_of_range, f"cannot cut at {offset}: the log starts at {self._start}")
         self._flusher.truncate(offset)
@@ -280,6 +295,7 @@ class StoredLog:
             self._end = active.next_offset()
             self._start = min(self._start, self._end)  # the batch may have held the start as well
             self._is_sealed = False
+            self._snapshots.truncate(self._end)
             drop_snapshots(self.directory, high=self._end)
             self.epochs.truncate_from_end(self._end)
             self._flusher.truncate(self._end)
@@ -302,6 +318,8 @@ class StoredLog:
 
     def close(self) -> None:
         """Leave the log as a clean start wants it: synced, indexes whole, producer state written down."""
+        if self._is_writing:
+            raise BrokerError(ErrorCode.kafka_storage_error, f"{self.directory}: an append is under way")
         with storage_errors("close", self.directory):
             if not self._is_sealed:
                 self._segments.active.seal()

@@ -12,6 +12,7 @@ SUITES = {
     "codec": "tests.bench.codec:run",
     "broker": "tests.bench.broker_bench:run",
     "cold": "tests.bench.cold_read_bench:run",
+    "slow": "tests.bench.slow_disk_bench:run",
     "produce": "tests.bench.produce_bench:run",
     "peers": "tests.bench.broker_bench:run_peers",
     "scale": "tests.bench.scale_bench:run",

@@ -23,7 +23,7 @@ from broker.protocol.api_keys import ApiKey
 from tests.bench.measure import Row, broker_target
 from tests.support.source_tree import ROOT
 
-__all__ = ["run"]
+__all__ = ["perf", "run"]
 
 READERS = 3
 RECORD_BYTES = 1024
@@ -42,7 +42,7 @@ def run(scale: float = 1.0) -> Iterator[Row]:
                 Admin(cluster).create_topic(topic, 1)
         for topic in topics:
             filling = ["--num-records", str(count), "--record-size", str(RECORD_BYTES)]
-            _finish(_perf(target.bootstrap, "produce", topic, *filling))
+            _finish(perf(target.bootstrap, "produce", topic, *filling))
         os.sync()
         segments = sorted((Path(folder) / "data").rglob("cold-*/*.log"))
         yield from _rows("alone", _ping(target.bootstrap, []))
@@ -51,7 +51,7 @@ def run(scale: float = 1.0) -> Iterator[Row]:
                 _drop(segments)
             with _slow_disk(target.process.pid, segments[0]):
                 started = time.perf_counter()
-                readers = [_perf(target.bootstrap, "consume", topic, "--messages", str(count)) for topic in topics]
+                readers = [perf(target.bootstrap, "consume", topic, "--messages", str(count)) for topic in topics]
                 waits = _ping(target.bootstrap, readers)
                 taken = time.perf_counter() - started
             for reader in readers:
@@ -60,7 +60,8 @@ def run(scale: float = 1.0) -> Iterator[Row]:
             yield Row(f"those consumers, {name}", READERS * count * RECORD_BYTES / 1e6 / taken, "MB/s")
 
 
-def _perf(bootstrap: str, act: str, topic: str, *more: str) -> subprocess.Popen[bytes]:
+def perf(bootstrap: str, act: str, topic: str, *more: str) -> subprocess.Popen[bytes]:
+    """One run of `pykafka perf` in a process of its own."""
     command = [sys.executable, "-m", "broker.tools.main", "perf", act, "--bootstrap-server", bootstrap]
     return subprocess.Popen([*command, "--topic", topic, *more], cwd=ROOT, stdout=subprocess.DEVNULL)
 

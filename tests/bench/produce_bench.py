@@ -31,7 +31,7 @@ from tests.bench.measure import Row
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests
 
-__all__ = ["run"]
+__all__ = ["TREE", "run"]
 
 TREE = os.environ.get("PYKAFKA_BENCH_TREE", "")
 ROUNDS, CONNECTIONS, AHEAD = 9, 4, 5

@@ -12,6 +12,7 @@ from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
+from broker.log.producer_snapshot import snapshot_offsets
 from broker.log.segment import Segment
 from tests.support.batches import NOW, batch, fill, open_log, read_all
 
@@ -34,6 +35,16 @@ class TestRoll:
         fill(log, 8)
         assert bases(log) == [0, 3, 6]
         assert all(segment.size <= 600 for segment in log.segments)
+
+    def test_waits_for_no_fsync(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The event loop rolls; snapshots of the producers are written with the next flush."""
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "fsync", lambda fd: pytest.fail("an fsync"))
+            fill(log, 8)
+        assert bases(log) == [0, 3, 6]
+        log.flush()
+        assert snapshot_offsets(log.directory) == [3, 6]
 
     def test_by_the_records_own_time(self, tmp_path: Path, clock: ManualClock) -> None:
         """A replay of old data gets segments by its own time, in however short a while."""
@@ -112,6 +123,15 @@ class TestRetention:
         assert log.apply_retention() == 0
         fill(log, 1)
         assert [offset for offset, _ in read_all(log)] == [2]
+
+    def test_a_producer_outlives_its_records_in_a_crash(self, tmp_path: Path, clock: ManualClock) -> None:
+        config = LogConfig(retention_ms=HOUR)
+        log = open_log(tmp_path / "t-0", config, clock)
+        log.append(batch(b"a", producer_id=7, producer_epoch=0, sequence=0), leader_epoch=0)
+        clock.advance(2 * HOUR)
+        assert log.apply_retention() == 1
+        crashed = open_log(tmp_path / "t-0", config, clock, clean=False, log_start_offset=1)
+        assert crashed.producers.get(7) is not None
 
     def test_one_new_record_protects_its_segment_and_all_after_it(self, tmp_path: Path, clock: ManualClock) -> None:
         log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_ms=HOUR), clock)

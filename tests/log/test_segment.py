@@ -30,7 +30,8 @@ def create(directory: Path, opened: OpenSegments, base_offset: int = 0, interval
 def add(segment: Segment, offset: int, *values: bytes, timestamp: int = NOW) -> None:
     data = bytearray(batch(*values, timestamp=timestamp))
     patch_base_offset(data, 0, offset, 0)
-    segment.append(data, list(walk_batches(data)), offset)
+    segment.begin_append().pwrite(data, segment.size)
+    segment.append(list(walk_batches(data)), offset)
 
 
 def headers(segment: Segment) -> list[BatchHeader]:
