@@ -93,6 +93,7 @@ class TestTruncation:
     def test_a_segment_that_is_emptied_loses_its_file(self, directory: Path, log: Log, producers: Producers) -> None:
         producers.send(ALICE)
         log.roll()
+        log.flush()
         producers.abort(ALICE)
         log.truncate_to(1)
         assert index_files(directory) == []
