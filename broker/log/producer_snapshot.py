@@ -140,17 +140,18 @@ class TakenSnapshots:
         return bool(self._taken) and self._taken[0][0] <= offset
 
     def save(self) -> None:
-        """Write them down; from any thread. Of a log that was deleted none is needed. Raises OSError."""
+        """Write them down; from any thread. Raises OSError."""
         with self._saving:
             while self._taken:
                 offset, data = self._taken[0]
-                try:
-                    write_atomically(segment_path(self._directory, offset, SNAPSHOT_SUFFIX), data)
-                except FileNotFoundError:
-                    pass
+                write_atomically(segment_path(self._directory, offset, SNAPSHOT_SUFFIX), data)
                 del self._taken[0]
 
     def truncate(self, end: int) -> None:
         """The log ends at offset `end` now."""
         with self._saving:
             self._taken = [taken for taken in self._taken if taken[0] <= end]
+
+    def abandon(self) -> None:
+        """The partition is deleted: nothing is written any more, for a new one may be in its directory soon."""
+        self.truncate(-1)

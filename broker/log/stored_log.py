@@ -346,6 +346,7 @@ class StoredLog:
         with storage_errors("delete", self.directory):
             self.release()
             self.epochs.abandon()
+            self._snapshots.abandon()
             return self.directory.rename(doomed)
 
     def take_deleted(self) -> list[Path]:

@@ -117,6 +117,7 @@ def test_a_log_that_is_deleted_meanwhile_needs_none(tmp_path: Path, *, made_anew
     """The topic may be made anew at once, in the same place."""
     log = open_log(tmp_path / "t-0")
     fill(log, 1)
+    log.roll()
     assert not log.epochs.is_saved
     log.delete()
     if made_anew:
