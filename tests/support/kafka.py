@@ -57,7 +57,7 @@ def tidy(kafka: Kafka) -> None:
 
 
 def await_topics(bootstrap: str, *topics: str, partitions: int = 1) -> None:
-    """Return when every broker knows the topics with so many partitions (none: not at all) and a leader for each.
+    """Return when every broker knows the topics with so many partitions (none: not at all), and each leader its part.
 
     A cluster answers CreateTopics and DeleteTopics before all its brokers have heard of it.
     """
@@ -72,8 +72,12 @@ def await_topics(bootstrap: str, *topics: str, partitions: int = 1) -> None:
         found = [has(topic) for answer in answers for topic in answer.topics]
         return min(found) >= partitions if partitions else not any(found)
 
-    if external_kafka() is not None:
-        eventually(known)
+    if external_kafka() is None:
+        return
+    eventually(known)
+    with Cluster(bootstrap) as cluster:
+        made = [TopicPartition(topic, index) for topic in topics for index in range(partitions)]
+        list_offsets(cluster, dict.fromkeys(made, LATEST))  # every leader knows by then that it is one
 
 
 def await_markers(bootstrap: str, topic: str) -> None:
