@@ -38,6 +38,7 @@ class AppendQueue:
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
+        future.add_done_callback(_heard)
         self._waiting.append((begin, future))
         if self._task is None:
             self._task = loop.create_task(self._run())
@@ -78,3 +79,9 @@ class AppendQueue:
         except StopIteration as end:
             result: T = end.value
             return result
+
+
+def _heard(future: asyncio.Future[Any]) -> None:
+    """Nobody may be left to take the error."""
+    if not future.cancelled():
+        future.exception()

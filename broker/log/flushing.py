@@ -76,11 +76,11 @@ class Flusher:
                 self.has_failed = True
                 raise
             self._epochs.save()  # recovery looks for epochs from the recovery point on only
-            self._snapshots.save()
             with self._lock:
                 self._flushed_ms = self._clock.now_ms()
                 if truncations == self._truncations:
                     self.recovery_point = max(self.recovery_point, end)
+            self._snapshots.save()
 
     def _sync(self, segments: Sequence[Segment], point: int) -> None:
         for number, segment in enumerate(segments):

@@ -137,15 +137,24 @@ class TakenSnapshots:
         self._taken.append((offset, encode_snapshot(states)))
 
     def has_any_up_to(self, offset: int) -> bool:
-        return bool(self._taken) and self._taken[0][0] <= offset
+        return any(taken <= offset for taken, _ in self._taken[:1])
 
     def save(self) -> None:
-        """Write them down; from any thread. Raises OSError."""
+        """Write them down; from any thread. What cannot be written stays for the next time: nothing waits for it."""
+        try:
+            while self._save_oldest():
+                pass
+        except OSError as error:
+            logger.warning("no producer snapshot in %s yet: %s", self._directory, error)
+
+    def _save_oldest(self) -> bool:
         with self._saving:
-            while self._taken:
-                offset, data = self._taken[0]
-                write_atomically(segment_path(self._directory, offset, SNAPSHOT_SUFFIX), data)
-                del self._taken[0]
+            if not self._taken:
+                return False
+            offset, data = self._taken[0]
+            write_atomically(segment_path(self._directory, offset, SNAPSHOT_SUFFIX), data)
+            del self._taken[0]
+        return True
 
     def truncate(self, end: int) -> None:
         """The log ends at offset `end` now."""

@@ -199,8 +199,9 @@ class StoredLog:
         if not active.size or self._is_writing:
             return
         active.seal()
-        self._snapshots.take(self._end, self._producers)
-        self._segments.append(new_segment(self.directory, self._end, self._config, self._clock, self._opened))
+        segment = new_segment(self.directory, self._end, self._config, self._clock, self._opened)
+        self._snapshots.take(self._end, self._producers)  # not before: an append that is refused comes again and again
+        self._segments.append(segment)
 
     def apply_retention(self) -> int:
         """Delete the segments that retention.ms and retention.bytes no longer want; returns how many.

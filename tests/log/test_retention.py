@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
+from broker.log import producer_snapshot, stored_log
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import snapshot_offsets
@@ -29,6 +32,10 @@ def bases(log: Log) -> list[int]:
     return [segment.base_offset for segment in log.segments]
 
 
+def _no_room(*_: object) -> NoReturn:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 class TestRoll:
     def test_by_size(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
@@ -45,6 +52,36 @@ class TestRoll:
         assert bases(log) == [0, 3, 6]
         log.flush()
         assert snapshot_offsets(log.directory) == [3, 6]
+
+    def test_a_snapshot_that_cannot_be_written_holds_up_nothing(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
+        fill(log, 8)
+        with monkeypatch.context() as patched:
+            patched.setattr(producer_snapshot, "write_atomically", _no_room)
+            log.flush()
+            assert log.recovery_point == 8
+            assert log.delete_records(6) == 6
+            assert bases(log) == [6]
+        fill(log, 1)
+        log.flush()
+        assert snapshot_offsets(log.directory)[-1:] == [6]
+
+    def test_one_that_is_refused_takes_no_snapshot(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A producer tries again and again while a disk is full."""
+        log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
+        fill(log, 3)
+        with monkeypatch.context() as patched:
+            patched.setattr(stored_log, "new_segment", _no_room)
+            for _ in range(5):
+                with pytest.raises(BrokerError, match="No space left"):
+                    fill(log, 1)
+        fill(log, 1)
+        written: list[Path] = []
+        monkeypatch.setattr(producer_snapshot, "write_atomically", lambda path, data: written.append(path))
+        log.flush()
+        assert len(written) == 1
 
     def test_by_the_records_own_time(self, tmp_path: Path, clock: ManualClock) -> None:
         """A replay of old data gets segments by its own time, in however short a while."""
