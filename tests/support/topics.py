@@ -22,8 +22,9 @@ class Topic:
         self.create(partitions, **config)
 
     def create(self, partitions: int = 1, **config: str) -> None:
-        """Make it (again, after `delete`); config keys with `_` for `.`."""
-        settings = {key.replace("_", "."): value for key, value in config.items()}
+        """Make it (again, after `delete`); config keys with `_` for `.`. Records stay, whatever their timestamps say:
+        a broker that happens to check its retention would take those of long ago in the middle of a test."""
+        settings = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in config.items()}}
         self._admin.create_topics([NewTopic(self.name, partitions, DEFAULT_REPLICATION, config=settings)])[
             self.name
         ].result(30)
