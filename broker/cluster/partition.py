@@ -2,26 +2,23 @@
 
 Called by api/produce, api/fetch, api/list_offsets and the offsets store. With one replica a record is
 committed once it is appended, so the high watermark is the log end offset; but records that the topic wants on disk
-before they are acknowledged (flush.messages, flush.ms) lie above it until their fsync. While the disk is slow, what
-clients produce is appended in turns that do not hold up the event loop, and markers wait for those before them.
-Coordinators' records are small and go into logs that no client writes to: they never wait. Not thread-safe: the event
-loop owns it.
+before they are acknowledged (flush.messages, flush.ms) lie above it until their fsync. While the disk is slow, all
+that is appended is so in turns that do not hold up the event loop. Not thread-safe: the event loop owns it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from concurrent.futures import Executor
-from functools import partial
 
 from broker.cluster.append_queue import AppendQueue
 from broker.cluster.delayed import DelayedFetch
 from broker.cluster.group_commit import GroupCommit
 from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
-from broker.log.append_checks import BatchCheck
+from broker.log.append_checks import BatchCheck, Batches
 from broker.log.log import AppendResult, Log
 from broker.log.segment_file import FileSlice
 from broker.log.steps import Steps, at_once
@@ -98,32 +95,35 @@ class Partition:
         """(epoch, end offset) of the largest leader epoch up to `epoch`; (-1, -1) when unknown."""
         return self.log.end_offset_for_epoch(epoch, self.leader_epoch)
 
-    def append(self, records: bytes | bytearray | memoryview, *, from_coordinator: bool = False) -> AppendResult:
-        """Check and append as leader, and wake the fetches that wait. Raises BrokerError."""
-        result = self.log.append(records, leader_epoch=self.leader_epoch, from_coordinator=from_coordinator)
-        return self._appended(result, len(records))
+    def append(self, records: bytes | bytearray | memoryview) -> AppendResult | Awaitable[AppendResult]:
+        """Append a coordinator's batches, as `append_checked`. That they are too large is raised now."""
+        return self._go_through(self._appending_own(*self.log.check_own(records)))
+
+    def _appending_own(self, buffer: bytearray | memoryview, batches: Batches) -> Steps[AppendResult]:
+        result = yield from self.log.appending_own(buffer, batches, leader_epoch=self.leader_epoch)
+        return self._appended(result, len(buffer))
 
     def append_checked(self, check: BatchCheck) -> AppendResult | Awaitable[AppendResult]:
-        """The same for a client's batch whose check is done.
+        """Append as leader a client's batch whose check is done, and wake the fetches that wait.
 
         While the disk is slow, what to await instead: the batch is appended in its turn, then, and safe. Raises
         BrokerError, now or then.
         """
-        if self._queue.is_busy or self.log.is_slow:
-            return self._in_turn(partial(self._appending, check))
-        return at_once(self._appending(check))
+        return self._go_through(self._appending(check))
 
     def _appending(self, check: BatchCheck) -> Steps[AppendResult]:
         result = yield from self.log.appending((check,), leader_epoch=self.leader_epoch)
         return self._appended(result, check.size_as_sent)
 
-    def _in_turn(self, begin: Callable[[], Steps[AppendResult]]) -> Awaitable[AppendResult]:
-        """Into the queue now, whenever this is awaited."""
+    def _go_through(self, steps: Steps[AppendResult]) -> AppendResult | Awaitable[AppendResult]:
+        """At once or, while the disk is slow, in turn with the others: into the queue now, whenever that is awaited."""
+        if not (self._queue.is_busy or self.log.is_slow):
+            return at_once(steps)
 
         def turn() -> Steps[Turn]:
             if self._is_closed:
                 raise BrokerError(ErrorCode.not_leader_or_follower, f"{self.tp} is not led here any more")
-            result = yield from begin()
+            result = yield from steps
             return result, self.flushed()
 
         return _safe(self._queue.add(turn))
@@ -147,21 +147,19 @@ class Partition:
     ) -> AppendResult | Awaitable[AppendResult]:
         """End a producer's transaction here and wake the fetches that wait for it.
 
-        What to await instead, while appends wait for a slow disk: it is written behind them, then, and safe. Raises
-        BrokerError, now or then: `invalid_producer_epoch`, `transaction_coordinator_fenced`, `kafka_storage_error`.
+        While the disk is slow, what to await instead, as of `append_checked`. Raises BrokerError, now or then:
+        `invalid_producer_epoch`, `transaction_coordinator_fenced`, `kafka_storage_error`.
         """
-        ending = self._ending(producer_id, producer_epoch, control_type, coordinator_epoch)
-        return self._in_turn(lambda: ending) if self._queue.is_busy else at_once(ending)
+        return self._go_through(self._ending(producer_id, producer_epoch, control_type, coordinator_epoch))
 
     def _ending(
         self, producer_id: int, producer_epoch: int, control_type: ControlType, coordinator_epoch: int
     ) -> Steps[AppendResult]:
-        """Without a step in another thread: a marker is small."""
-        yield from ()
-        stable = self.last_stable_offset
-        result = self.log.append_marker(
+        unstable = self.log.first_unstable_offset
+        result = yield from self.log.ending(
             producer_id, producer_epoch, control_type, coordinator_epoch, leader_epoch=self.leader_epoch
         )
+        stable = result.base_offset if unstable is None else unstable
         if self._hold(result.base_offset, stable):
             self._held_markers.append((result.base_offset, stable))
         elif self.waiters:
@@ -199,9 +197,7 @@ class Partition:
         self._held = max(self._held, point) if self._commit.is_waited_for else None
         before, self._shown = self._shown, (self.high_watermark, self.last_stable_offset)
         if self.waiters:
-            start = self.log.log_start_offset
-            gained = [self._bytes_between(max(old, start), new) for old, new in zip(before, self._shown, strict=True)]
-            self._tell(*gained)
+            self._tell(*(self._bytes_between(old, new) for old, new in zip(before, self._shown, strict=True)))
 
     def _tell(self, gained: int, stable: int) -> None:
         """There are `gained` more bytes, and `stable` more of them below the last stable offset."""
@@ -209,8 +205,8 @@ class Partition:
             waiter.gained(stable if waiter.committed else gained)
 
     def _bytes_between(self, start: int, end: int) -> int:
-        """Of one segment: what a fetch gets that begins at `start`."""
-        found = self.log.read(start, sys.maxsize, up_to=end)
+        """Of one segment: what a fetch gets that begins at `start`, or where the log starts by now."""
+        found = self.log.read(max(start, self.log.log_start_offset), sys.maxsize, up_to=end)
         return 0 if found is None else found.length
 
     def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> FileSlice | None:

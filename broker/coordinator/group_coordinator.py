@@ -9,7 +9,7 @@ Belongs to one event loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from typing import TypeVar
 from uuid import uuid4
 
@@ -168,10 +168,12 @@ class GroupCoordinator:
         assert request.producer is not None
         return await self._offsets.commit(request)
 
-    def transaction_ended(self, partition: int, producer_id: int, commit: bool) -> None:
+    def transaction_ended(
+        self, partition: int, producer_id: int, commit: bool, waiting: Awaitable[object] | None = None
+    ) -> None:
         """A transaction's marker stands in this partition of `__consumer_offsets`: what the producer has committed
-        there holds from now on, or is dropped."""
-        self._offsets.transaction_ended(partition, producer_id, commit)
+        there holds from now on, or is dropped. With `waiting` it has its place there, and does so in the end."""
+        self._offsets.transaction_ended(partition, producer_id, commit, waiting)
 
     async def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
@@ -197,11 +197,17 @@ class GroupShard:
 
         return self._append(group, records, applied, producer)
 
-    def transaction_ended(self, producer_id: int, *, commit: bool) -> None:
-        """The producer's marker stands in the partition; while that is loaded it may have been read, or not."""
+    def transaction_ended(self, producer_id: int, *, commit: bool, waiting: Awaitable[object] | None = None) -> None:
+        """The producer's marker stands in the partition or, with `waiting`, has its place in it."""
+        self._writer.transaction_ended(producer_id, partial(self._marker_stands, producer_id, commit), waiting)
+
+    def _marker_stands(self, producer_id: int, commit: bool, code: ErrorCode) -> None:
+        """Unless `code` says why not; then it comes again. While the partition is loaded it may have been read, or
+        not."""
+        if code is not ErrorCode.none:
+            return
         if self.loaded:
-            self._writer.transaction_ended(producer_id)
-            self._writer.in_order(partial(self._end_transaction, producer_id, commit))
+            self._end_transaction(producer_id, commit)
         else:
             self._ended_meanwhile.append((producer_id, commit))
 

@@ -15,6 +15,7 @@ from broker.cluster.topics import Topics
 from broker.coordinator.record_store import KeyValue, RecordRun
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import CorruptBatch
+from broker.log.log import AppendResult
 from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import verify_batch, walk_batches
@@ -38,8 +39,8 @@ class LogRecordStore:
 
     def append(
         self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
-    ) -> Awaitable[None] | None:
-        """Append all of `records` as one batch. Raises BrokerError."""
+    ) -> Awaitable[object] | None:
+        """Append all of `records` as one batch, while the disk is slow in its turn. Raises BrokerError."""
         if producer is None:
             builder = BatchBuilder(max_bytes=_NO_LIMIT)
         else:
@@ -51,13 +52,15 @@ class LogRecordStore:
         for key, value in records:
             builder.append(now, key, value)
         held = self._topics.partition(TopicPartition(self._topic, partition))
-        held.append(builder.build(), from_coordinator=True)
-        return held.flushed()
+        appended = held.append(builder.build())
+        return held.flushed() if isinstance(appended, AppendResult) else appended
 
     async def read(self, partition: int) -> AsyncIterator[RecordRun]:
         """Every record of the partition, oldest first. The log is asked on the event loop, which owns it; reading and
-        decoding, a MiB at a time, is done in a worker thread. Raises BrokerError."""
+        decoding, a MiB at a time, is done in a worker thread. What is being appended is waited for: nobody else will
+        tell of it. Raises BrokerError."""
         held = self._topics.partition(TopicPartition(self._topic, partition))
+        await held.settled()
         offset = held.log.log_start_offset
         while (found := held.read(offset, READ_BYTES)) is not None:
             before = offset

@@ -8,7 +8,7 @@ epoch.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Collection, Iterable
 
 from broker.coordinator import group_events
 from broker.coordinator.group_config import GroupConfig
@@ -96,11 +96,13 @@ class OffsetCommits:
             results.update(dict.fromkeys(committed, code))
         return results
 
-    def transaction_ended(self, partition: int, producer_id: int, commit: bool) -> None:
-        """A transaction's marker stands in a partition of `__consumer_offsets`."""
+    def transaction_ended(
+        self, partition: int, producer_id: int, commit: bool, waiting: Awaitable[object] | None = None
+    ) -> None:
+        """A transaction's marker stands in a partition of `__consumer_offsets` or, with `waiting`, has its place."""
         shard = self._shards.get(partition)
         if shard is not None:
-            shard.transaction_ended(producer_id, commit=commit)
+            shard.transaction_ended(producer_id, commit=commit, waiting=waiting)
 
     async def fetch(
         self, group_id: str, partitions: Iterable[TopicPartition] | None, *, require_stable: bool

@@ -32,14 +32,15 @@ class RecordStore(Protocol):
 
     def append(
         self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
-    ) -> Awaitable[None] | None:
+    ) -> Awaitable[object] | None:
         """Store `records` at the end of a partition, all or none, within the open transaction of `producer` if one
         is given.
 
-        Gives None when they are safe already, else what to wait for until they are; they stand in the partition, if
-        at all, once this returns. Raises BrokerError with the reason (`not_leader_or_follower`, `not_enough_replicas`,
-        `message_too_large`, `kafka_storage_error`, of a producer `invalid_producer_epoch` …) when they do not. The
-        runtime makes one call per partition at a time.
+        Gives None when they are safe already, else what to wait for until they are. Raises BrokerError with the reason
+        (`not_leader_or_follower`, `not_enough_replicas`, `kafka_storage_error`, of a producer `invalid_producer_epoch`
+        …) when they do not stand in the partition, now or to who waits; that they are too much at once
+        (`message_too_large`, `record_list_too_large`) is raised now. Their place is behind those of earlier calls and
+        before those of later ones.
         """
         ...
 

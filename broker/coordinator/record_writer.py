@@ -2,16 +2,18 @@
 
 Used by the shards of both coordinators. While one append is under way the writes that arrive are collected and go out
 as one, but for those of transactions, which need batches of their own. Promises that each write's `done` is called
-exactly once, in the order of the writes, and that a caller who stops waiting disturbs nothing.
+exactly once, in the order of the log, which the markers of transactions share, and that a caller who stops waiting
+disturbs nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from broker.coordinator.record_store import KeyValue, RecordStore
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
@@ -23,6 +25,9 @@ logger = logging.getLogger(__name__)
 
 # Called with none, or with the reason why the records are not stored.
 Done = Callable[[ErrorCode], None]
+
+# How an append ended, or what to wait for.
+_Outcome: TypeAlias = ErrorCode | Awaitable[object]
 
 LATE_S = 0.05
 
@@ -45,9 +50,9 @@ class RecordWriter:
         self._name = f"internal partition {partition}"
         self._queue: list[_Write] = []
         self._task: asyncio.Task[None] | None = None
-        # Records stand in the partition whose `done` has not been called yet.
-        self._is_untold = False
-        self._events: list[Callable[[], None]] = []
+        # What the store was given, in the order of the log, with who is to be told how it ended. While there is any
+        # the store is given no more, and `_task` runs.
+        self._untold: deque[tuple[_Outcome, list[Done]]] = deque()
         # What waits for the next write, and whether a timer is set to write it without one.
         self._late: list[_Write] = []
         self._is_late_due = False
@@ -55,8 +60,7 @@ class RecordWriter:
     def write(self, records: Sequence[KeyValue], done: Done, producer: ProducerIdAndEpoch | None = None) -> None:
         """Store `records` after everything written before them, together with what else is written meanwhile."""
         self._queue.append(_Write(records, done, producer))
-        if self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+        self._start()
 
     def write_now(self, records: Sequence[KeyValue], done: Done, producer: ProducerIdAndEpoch | None = None) -> None:
         """As `write`, but without waiting for others to join when nothing is under way: `done` is then called
@@ -71,11 +75,16 @@ class RecordWriter:
         outcome = self._append(writes)
         if outcome in _TOO_LARGE and len(writes) > 1:
             self._queue[:0] = writes  # they go in smaller parts
-            self._task = asyncio.get_running_loop().create_task(self._drain())
+            self._start()
         elif isinstance(outcome, ErrorCode):
-            self._tell(writes, outcome)
+            self._tell([write.done for write in writes], outcome)
         else:
-            self._task = asyncio.get_running_loop().create_task(self._drain((outcome, writes)))
+            self._untold.append((outcome, [write.done for write in writes]))
+            self._start()
+
+    def _start(self) -> None:
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._drain())
 
     def write_late(self, records: Sequence[KeyValue], done: Done) -> None:
         """Store `records` together with whatever is written next, or by themselves after a moment (LATE_S)."""
@@ -93,21 +102,23 @@ class RecordWriter:
         late, self._late = self._late, []
         return late
 
-    def in_order(self, event: Callable[[], None]) -> None:
-        """Something was appended to the partition past this writer. Call `event` after the `done` of all that stands
-        before it, and before that of what comes later: at once, unless an append waits to be safe."""
-        if self._is_untold:
-            self._events.append(event)
-        else:
-            event()
+    def transaction_ended(self, producer_id: int, done: Done, waiting: Awaitable[object] | None = None) -> None:
+        """The producer's marker was appended past this writer or, with `waiting`, is on its way, behind all that the
+        store was given so far and before what it is given from now on.
 
-    def transaction_ended(self, producer_id: int) -> None:
-        """The producer's marker was appended past this writer. What is not appended yet of its transaction comes too
-        late and is refused: behind the marker it would open one that nobody ends."""
+        `done` is called in its place, too: after that of all before the marker, and before that of what comes later.
+        What the store was not given yet of the transaction comes too late and is refused: behind the marker it would
+        open one that nobody ends.
+        """
         self._queue = [
             write._replace(is_refused=True) if write.producer and write.producer.producer_id == producer_id else write
             for write in self._queue
         ]
+        if waiting is None and not self._untold:
+            done(ErrorCode.none)
+            return
+        self._untold.append((ErrorCode.none if waiting is None else waiting, [done]))
+        self._start()
 
     async def flush(self) -> None:
         """Wait until everything written so far has ended."""
@@ -115,32 +126,32 @@ class RecordWriter:
         while self._task is not None:
             await asyncio.wait([self._task])
 
-    async def _drain(self, first: tuple[Awaitable[None], list[_Write]] | None = None) -> None:
+    async def _drain(self) -> None:
         try:
-            if first is not None:
-                waiting, together = first
-                self._tell(together, await self._code_after(waiting))
-            while self._queue or self._late:
+            while self._untold or self._queue or self._late:
+                if self._untold:
+                    outcome, dones = self._untold[0]
+                    self._tell(dones, await self._code_after(outcome))
+                    self._untold.popleft()
+                    continue
                 self._queue[:0] = self._take_late()
                 writes = list(next(groupby(self._queue, key=lambda write: (write.producer, write.is_refused)))[1])
                 del self._queue[: len(writes)]
-                await self._write_together(writes)
+                self._write_together(writes)
         finally:
             self._task = None
 
-    async def _write_together(self, writes: list[_Write]) -> None:
+    def _write_together(self, writes: list[_Write]) -> None:
         outcome = self._append(writes)
-        code = outcome if isinstance(outcome, ErrorCode) else await self._code_after(outcome)
-        if code in _TOO_LARGE and len(writes) > 1:
+        if outcome in _TOO_LARGE and len(writes) > 1:
             # Together they were too much: the one that is too large alone must not fail the others.
             half = len(writes) // 2
-            await self._write_together(writes[:half])
-            await self._write_together(writes[half:])
-            return
-        self._tell(writes, code)
+            self._write_together(writes[:half])
+            self._write_together(writes[half:])
+        else:
+            self._untold.append((outcome, [write.done for write in writes]))
 
-    def _append(self, writes: list[_Write]) -> ErrorCode | Awaitable[None]:
-        """How it ended, or what to wait for."""
+    def _append(self, writes: list[_Write]) -> _Outcome:
         if writes[0].is_refused:
             return ErrorCode.transaction_abortable
         records = writes[0].records if len(writes) == 1 else [record for write in writes for record in write.records]
@@ -148,31 +159,23 @@ class RecordWriter:
             waiting = self._store.append(self._partition, records, writes[0].producer)
         except Exception as error:
             return self._code_of(error)
-        if waiting is None:
-            return ErrorCode.none
-        self._is_untold = True
-        return waiting
+        return ErrorCode.none if waiting is None else waiting
 
-    async def _code_after(self, waiting: Awaitable[None]) -> ErrorCode:
+    async def _code_after(self, outcome: _Outcome) -> ErrorCode:
+        if isinstance(outcome, ErrorCode):
+            return outcome
         try:
-            await waiting
+            await outcome
         except Exception as error:
             return self._code_of(error)
         return ErrorCode.none
 
-    def _tell(self, writes: Sequence[_Write], code: ErrorCode) -> None:
-        for write in writes:
-            self._call(lambda done=write.done: done(code))  # type: ignore[misc]
-        self._is_untold = False
-        events, self._events = self._events, []
-        for event in events:
-            self._call(event)
-
-    def _call(self, what: Callable[[], None]) -> None:
-        try:
-            what()
-        except Exception:
-            logger.exception("What should follow an append to %s failed", self._name)
+    def _tell(self, dones: Sequence[Done], code: ErrorCode) -> None:
+        for done in dones:
+            try:
+                done(code)
+            except Exception:
+                logger.exception("What should follow an append to %s failed", self._name)
 
     def _code_of(self, error: Exception) -> ErrorCode:
         if isinstance(error, BrokerError):

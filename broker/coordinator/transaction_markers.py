@@ -6,6 +6,7 @@ broker. `MarkerWriter` is the seam the coordinator is tested on.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
@@ -17,8 +18,9 @@ from broker.records.control import ControlType
 
 __all__ = ["EndMarker", "LogMarkerWriter", "MarkerWriter", "OffsetsEnded"]
 
-OffsetsEnded = Callable[[int, int, bool], object]
-"""(partition of __consumer_offsets, producer id, whether it committed): the marker stands in it."""
+OffsetsEnded = Callable[[int, int, bool, Awaitable[object] | None], object]
+"""(partition of __consumer_offsets, producer id, whether it committed, what to wait for): the marker stands in it or,
+where there is something to wait for, has its place in it."""
 
 
 class EndMarker(NamedTuple):
@@ -54,8 +56,8 @@ class LogMarkerWriter:
             ControlType.COMMIT if marker.commit else ControlType.ABORT,
             marker.coordinator_epoch,
         )
-        if not isinstance(appended, AppendResult):
-            return appended  # never into an internal topic: there nothing waits for its turn
+        waiting = None if isinstance(appended, AppendResult) else asyncio.ensure_future(appended)
         if tp.topic == GROUP_OFFSETS_TOPIC:
-            self._offsets_ended(tp.partition, marker.producer_id, marker.commit)
-        return partition.flushed()
+            self._offsets_ended(tp.partition, marker.producer_id, marker.commit, waiting)
+        # Two wait for it: a client that hangs up must not end it for the group coordinator.
+        return partition.flushed() if waiting is None else asyncio.shield(waiting)

@@ -110,16 +110,12 @@ class Log(StoredLog):
         `from_coordinator` takes batches with a producer id and no sequence: offsets committed in a transaction.
         Raises BrokerError, as `BatchCheck` and `append_checked` do.
         """
-        if not from_coordinator:
-            checks = begin_checks(records, self._config, self._clock.now_ms())
-            for check in checks:
-                check.run()
-            return self.append_checked(checks, leader_epoch=leader_epoch)
-        buffer = writable(records)
-        batches = coordinator_batches(buffer, self._config)
-        for _, header in batches:
-            self._producers.check_epoch(header)
-        return at_once(self._append(buffer, batches, leader_epoch))
+        if from_coordinator:
+            return at_once(self.appending_own(*self.check_own(records), leader_epoch=leader_epoch))
+        checks = begin_checks(records, self._config, self._clock.now_ms())
+        for check in checks:
+            check.run()
+        return self.append_checked(checks, leader_epoch=leader_epoch)
 
     def append_checked(self, checks: Sequence[BatchCheck], *, leader_epoch: int) -> AppendResult:
         """Append the batches of a client whose checks are done, all of it here; raises as `appending` does."""
@@ -140,14 +136,33 @@ class Log(StoredLog):
             known = self._producers.check(first.header)
             if known is not None:
                 return AppendResult(known.base_offset, known.last_offset, known.timestamp, self._start, True)
+        self._check_size(buffer)
         return (yield from self._append(buffer, batches, leader_epoch))
 
-    def _append(self, buffer: bytearray | memoryview, batches: Batches, leader_epoch: int) -> Steps[AppendResult]:
+    def check_own(self, records: bytes | bytearray | memoryview) -> tuple[bytearray | memoryview, Batches]:
+        """Batches of a coordinator, for `appending_own`: raises now what nobody has to wait for, that they are
+        too large (`message_too_large`, `record_list_too_large`)."""
+        buffer = writable(records)
+        batches = coordinator_batches(buffer, self._config)
+        self._check_size(buffer)
+        return buffer, batches
+
+    def appending_own(
+        self, buffer: bytearray | memoryview, batches: Batches, *, leader_epoch: int
+    ) -> Steps[AppendResult]:
+        """Append what `check_own` gave; as `appending`, but there are no sequences."""
+        for _, header in batches:
+            self._producers.check_epoch(header)
+        return (yield from self._append(buffer, batches, leader_epoch))
+
+    def _check_size(self, buffer: bytearray | memoryview) -> None:
         if len(buffer) > self._config.segment_bytes:
             raise BrokerError(
                 ErrorCode.record_list_too_large,
                 f"{len(buffer)} bytes of records; segment.bytes is {self._config.segment_bytes}",
             )
+
+    def _append(self, buffer: bytearray | memoryview, batches: Batches, leader_epoch: int) -> Steps[AppendResult]:
         base_offset, now = self._end, self._clock.now_ms()
         append_time = now if self._config.stamps_append_time else NO_TIMESTAMP
         if append_time >= 0:
@@ -170,7 +185,21 @@ class Log(StoredLog):
         *,
         leader_epoch: int,
     ) -> AppendResult:
-        """End a producer's open transaction, if it has one; its epoch is `producer_epoch` from then on.
+        """End a producer's transaction, all of it here; raises as `ending` does."""
+        ending = self.ending(producer_id, producer_epoch, control_type, coordinator_epoch, leader_epoch=leader_epoch)
+        return at_once(ending)
+
+    def ending(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        control_type: ControlType,
+        coordinator_epoch: int,
+        *,
+        leader_epoch: int,
+    ) -> Steps[AppendResult]:
+        """End a producer's open transaction, if it has one; its epoch is `producer_epoch` from then on. In steps, as
+        `appending`.
 
         Raises BrokerError: `invalid_producer_epoch` and `transaction_coordinator_fenced` for older epochs than
         known, `kafka_storage_error`.
@@ -181,7 +210,7 @@ class Log(StoredLog):
         batches = [(0, parse_header(marker))]
         offset = self._end
         assign_offsets(marker, batches, offset, leader_epoch)
-        at_once(self._write(marker, batches, offset, offset + 1, leader_epoch, now))
+        yield from self._write(marker, batches, offset, offset + 1, leader_epoch, now)
         if control_type is ControlType.ABORT:
             self._note_aborted(producer_id, offset, len(marker))
         self._producers.end_transaction(producer_id, producer_epoch, coordinator_epoch, now, offset)

@@ -17,48 +17,14 @@ from broker.cluster.delayed import DelayedFetch
 from broker.cluster.partition import Partition
 from broker.errors import BrokerError, ErrorCode
 from broker.log.append_checks import BatchCheck
-from broker.log.disk import SLOW_S, SPELL_S
+from broker.log.disk import SPELL_S
 from broker.log.log import AppendResult, Log
 from broker.log.log_config import LogConfig
 from broker.log.open_segments import OpenSegments
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
 from tests.support.batches import NOW, batch, open_log, read_all
-
-LATE_MS = int(SLOW_S * 1000) + 1
-
-
-class SlowDisk:
-    """`os.pwrite` into log files takes `late_ms` of the clock; in other threads than ours it waits for `free`, too."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> None:
-        self.late_ms = 0
-        self.error: OSError | None = None
-        self.free = threading.Event()
-        self.begun = threading.Semaphore(0)
-        self.elsewhere = 0
-        self.at_once = 0
-        ours, pwrite = threading.current_thread(), os.pwrite
-        self._lock = threading.Lock()
-
-        def slow(fd: int, data: bytes, position: int) -> int:
-            if not os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
-                return pwrite(fd, data, position)
-            if threading.current_thread() is ours:
-                self.at_once += 1
-            else:
-                assert self._lock.acquire(blocking=False), "two writes at a time"
-                self.elsewhere += 1
-                self.begun.release()
-                assert self.free.wait(20)
-                self._lock.release()
-            clock.advance(self.late_ms)
-            if self.error is not None:
-                pwrite(fd, bytes(data)[:10], position)
-                raise self.error
-            return pwrite(fd, data, position)
-
-        monkeypatch.setattr(os, "pwrite", slow)
+from tests.support.slow_disk import LATE_MS, SlowDisk
 
 
 @pytest.fixture
@@ -117,11 +83,6 @@ def made_slow(led: Led, disk: SlowDisk) -> Led:
     return led
 
 
-async def writing(disk: SlowDisk) -> None:
-    """Until a write has begun in a thread."""
-    assert await asyncio.to_thread(disk.begun.acquire, timeout=20)
-
-
 async def test_a_slow_disk_is_written_to_in_a_thread_until_it_has_been_fast_for_a_while(
     led: Led, disk: SlowDisk, clock: ManualClock
 ) -> None:
@@ -142,7 +103,7 @@ async def test_a_slow_disk_is_written_to_in_a_thread_until_it_has_been_fast_for_
 async def test_an_append_that_is_under_way_is_not_seen(led: Led, disk: SlowDisk) -> None:
     fetch = DelayedFetch([led.partition], 1, 20)
     first = led.begin(b"a", producer_id=1, producer_epoch=0, sequence=0, transactional=True)
-    await writing(disk)
+    await disk.writing()
     log = led.log
     assert (log.log_end_offset, log.segments[-1].next_offset(), led.partition.high_watermark) == (1, 1, 1)
     assert led.partition.read(1, 1000) is None
@@ -166,7 +127,7 @@ async def test_appends_keep_their_order_and_their_sequences(led: Led, disk: Slow
     ]
     again = led.begin(b"8:4", producer_id=8, producer_epoch=0, sequence=4)
     gap = led.begin(b"8:9", producer_id=8, producer_epoch=0, sequence=9)
-    await writing(disk)
+    await disk.writing()
     assert not any(one.done() for one in waiting)
     disk.free.set()
     assert [(await one).base_offset for one in waiting] == list(range(1, 11))
@@ -181,7 +142,7 @@ async def test_what_comes_when_the_disk_is_fast_again_waits_for_what_is_under_wa
     led: Led, disk: SlowDisk, clock: ManualClock
 ) -> None:
     first = led.begin(b"a")
-    await writing(disk)
+    await disk.writing()
     clock.advance(int(SPELL_S * 1000))
     second = led.begin(b"b")
     disk.free.set()
@@ -191,15 +152,16 @@ async def test_what_comes_when_the_disk_is_fast_again_waits_for_what_is_under_wa
 async def test_a_marker_stands_behind_the_records_that_came_before_it(led: Led, disk: SlowDisk) -> None:
     led_to = {"producer_id": 1, "producer_epoch": 0, "transactional": True}
     begun = [led.begin(b"%d" % n, sequence=n, **led_to) for n in range(2)]
-    await writing(disk)
+    await disk.writing()
     aborted = led.end(1, commit=False)
     behind = led.begin(b"next", sequence=2, **led_to)
     disk.free.set()
     assert [(await one).base_offset for one in (*begun, aborted, behind)] == [1, 2, 3, 4]
     assert [tuple(one) for one in led.log.aborted_between(0, 9)] == [(1, 1)]
     assert led.partition.last_stable_offset == 4
-    led.partition.append_marker(1, 0, ControlType.COMMIT, 0)
+    assert (await led.end(1)).base_offset == 5
     assert led.partition.last_stable_offset == led.partition.high_watermark == 6
+    assert disk.at_once == 1, "markers are written in a thread, too"
 
 
 async def test_a_write_that_fails_is_told_and_leaves_nothing_behind(led: Led, disk: SlowDisk) -> None:
@@ -223,7 +185,7 @@ async def test_rolls_retention_and_truncation_keep_off_a_segment_that_is_written
 ) -> None:
     led = made_slow(Led(tmp_path, clock, threads, segment_ms=10_000, retention_ms=1, preallocate=True), disk)
     first = led.begin(b"a")
-    await writing(disk)
+    await disk.writing()
     clock.advance(60_000)
     led.log.roll_if_aged()
     assert led.log.apply_retention() == 0
@@ -251,7 +213,7 @@ async def test_a_segment_that_is_released_meanwhile_is_opened_again(
     other = Log.open(tmp_path / "o-0", led.config, clock, clean=True, opened=opened)
     made_slow(led, disk)
     first = led.begin(b"a")
-    await writing(disk)
+    await disk.writing()
     other.append(batch(b"x"), leader_epoch=0)
     assert len(opened) == 1
     disk.free.set()
@@ -263,7 +225,7 @@ async def test_a_segment_that_is_released_meanwhile_is_opened_again(
 
 async def test_what_was_deleted_meanwhile_is_not_acknowledged(led: Led, disk: SlowDisk) -> None:
     waiting = [led.begin(b"a"), led.begin(b"b")]
-    await writing(disk)
+    await disk.writing()
     led.partition.close()
     led.log.delete()
     disk.free.set()
@@ -274,7 +236,7 @@ async def test_what_was_deleted_meanwhile_is_not_acknowledged(led: Led, disk: Sl
 
 async def test_an_append_whose_client_left_is_made_all_the_same(led: Led, disk: SlowDisk) -> None:
     gone = [led.begin(b"a"), led.begin(b"b")]
-    await writing(disk)
+    await disk.writing()
     for one in gone:
         one.cancel()
     settled = asyncio.ensure_future(led.partition.settled())
@@ -300,3 +262,59 @@ async def test_what_the_topic_wants_on_disk_is_acknowledged_after_that(
     synced.set()
     assert (await waiting).base_offset == 1
     assert led.partition.high_watermark == 2
+
+
+async def test_a_marker_that_fails_leaves_the_transaction_open_until_it_comes_again(led: Led, disk: SlowDisk) -> None:
+    fetch = DelayedFetch([led.partition], 1, 20)
+    disk.free.set()
+    await led.begin(b"a", producer_id=1, producer_epoch=0, sequence=0, transactional=True)
+    disk.error = OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(BrokerError, match=r"append \d+ bytes to .*t-0: No space left"):
+        await led.end(1)
+    assert (led.log.log_end_offset, led.partition.last_stable_offset) == (2, 1)
+    disk.error = None
+    assert (await led.end(1)).base_offset == 2
+    assert led.partition.last_stable_offset == 3
+    await fetch.wait()
+
+
+async def test_an_fsync_during_the_write_of_a_marker_shows_no_less_after_it(
+    tmp_path: Path, clock: ManualClock, disk: SlowDisk, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    led = made_slow(Led(tmp_path, clock, threads, flush_messages=1), disk)
+    synced, fsync = threading.Semaphore(0), os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.acquire(timeout=20) and fsync(fd))
+    disk.free.set()
+    waiting = [led.begin(b"a"), led.begin(b"b", producer_id=1, producer_epoch=0, sequence=0, transactional=True)]
+    await led.partition.settled()
+    assert led.partition.high_watermark == 0
+    disk.free.clear()
+    for _ in waiting:
+        await disk.writing()
+    ended = led.end(1)
+    await disk.writing()
+    synced.release(10)
+    await asyncio.gather(*waiting)
+    assert (led.partition.high_watermark, led.partition.last_stable_offset) == (3, 2)
+    while synced.acquire(blocking=False):
+        pass
+    disk.free.set()
+    await led.partition.settled()
+    assert (led.partition.high_watermark, led.partition.last_stable_offset) == (3, 2)
+    synced.release(10)
+    await ended
+    assert led.partition.last_stable_offset == 4
+
+
+async def test_a_coordinators_batch_is_written_in_a_thread_and_told_at_once_when_it_is_too_large(
+    tmp_path: Path, clock: ManualClock, disk: SlowDisk, threads: ThreadPoolExecutor
+) -> None:
+    led = made_slow(Led(tmp_path, clock, threads, max_message_bytes=1_000), disk)
+    waiting = led.partition.append(batch(b"a"))
+    assert not isinstance(waiting, AppendResult)
+    with pytest.raises(BrokerError) as raised:
+        led.partition.append(batch(bytes(1_000)))
+    assert raised.value.code is ErrorCode.message_too_large
+    disk.free.set()
+    assert (await waiting).base_offset == 1
+    assert (disk.at_once, disk.elsewhere) == (1, 1)

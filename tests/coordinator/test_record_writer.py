@@ -160,10 +160,58 @@ async def test_event_comes_between_what_stands_before_it_and_what_comes_after(at
     write([record(1)], lambda _: told.append("before"))
     await asyncio.sleep(0)
     writer.write([record(2)], lambda _: told.append("after"))
-    writer.in_order(lambda: told.append("event"))
+    writer.transaction_ended(7, lambda _: told.append("event"))
     assert told == []
     store.gate.set()
     await writer.flush()
     assert told == ["before", "event", "after"]
-    writer.in_order(lambda: told.append("at once"))
+    writer.transaction_ended(7, lambda _: told.append("at once"))
     assert told[-1] == "at once"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_what_is_written_while_a_marker_is_on_its_way_waits_for_it(at_once: bool) -> None:
+    store = MemoryRecordStore()
+    writer = RecordWriter(store, 0)
+    told: list[str] = []
+    marker = asyncio.get_running_loop().create_future()
+    writer.transaction_ended(7, lambda _: told.append("marker"), marker)
+    write = writer.write_now if at_once else writer.write
+    write([record(1)], lambda _: told.append("after"))
+    writer.transaction_ended(8, lambda _: told.append("next marker"))
+    await asyncio.sleep(0)
+    assert (told, store.appends) == ([], 0)
+    marker.set_result(None)
+    await writer.flush()
+    assert told == ["marker", "next marker", "after"]
+
+
+async def test_a_marker_that_is_never_written_is_told_and_holds_up_nothing() -> None:
+    writer = RecordWriter(MemoryRecordStore(), 0)
+    told: list[ErrorCode] = []
+    marker = asyncio.get_running_loop().create_future()
+    marker.set_exception(BrokerError(ErrorCode.kafka_storage_error))
+    writer.transaction_ended(7, told.append, marker)
+    writer.write([record(1)], told.append)
+    await writer.flush()
+    assert told == [ErrorCode.kafka_storage_error, ErrorCode.none]
+
+
+async def test_parts_of_what_is_too_large_are_told_in_order_though_some_wait() -> None:
+    class Small(SyncingRecordStore):
+        def append(
+            self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
+        ) -> Awaitable[None] | None:
+            if sum(len(value or b"") for _, value in records) > 10:
+                raise BrokerError(ErrorCode.message_too_large)
+            return super().append(partition, records, producer)
+
+    store = Small()
+    store.gate.set()
+    writer = RecordWriter(store, 0)
+    told: list[tuple[bytes, ErrorCode]] = []
+    for value in (b"small", b"far too large", b"small too"):
+        writer.write([(b"key", value)], lambda code, value=value: told.append((value, code)))  # type: ignore[misc]
+    await writer.flush()
+    none, refused = ErrorCode.none, ErrorCode.message_too_large
+    assert told == [(b"small", none), (b"far too large", refused), (b"small too", none)]

@@ -6,14 +6,16 @@ The broker is the real one, but its `os.pwrite` into the log of some topics wait
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from tests.api.test_group_offsets import commit, find
+from tests.api.test_group_offsets import commit, committed, find
 from tests.api.test_groups import RawMember
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
@@ -26,7 +28,7 @@ import errno, os, time
 pwrite = os.pwrite
 def slow(fd, data, position):
     name = os.readlink(f"/proc/self/fd/{{fd}}")
-    if "/slow-" in name and name.endswith(".log"):
+    if name.endswith(".log") and any(log in name for log in open("{here}/logs").read().split()):
         if os.path.exists("{here}/late"):
             time.sleep(0.05)
         while os.path.exists("{here}/held"):
@@ -45,6 +47,11 @@ class SlowDisk:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         (directory / "sitecustomize.py").write_text(SLOW.format(here=directory))
+        self.of("slow")
+
+    def of(self, *topics: str) -> None:
+        """Whose logs it is slow for."""
+        (self._directory / "logs").write_text(" ".join(f"/{topic}-" for topic in topics))
 
     def be(self, *states: str) -> None:
         for state in ("late", "held", "full"):
@@ -134,6 +141,54 @@ def test_a_slow_write_holds_up_nobody_else_and_nothing_changes_places(slow: Brok
         assert committed_values(ask, "slow") == [placed[offset] for offset in sorted(placed)]
         again = batch(b"8:4", producer_id=8, producer_epoch=0, base_sequence=4)
         assert ask.produce({("slow", 0): again})["slow", 0].base_offset == answers[8][4].base_offset
+
+
+def test_coordinators_that_wait_for_the_disk_hold_up_nobody_else(slow: BrokerProcess, disk: SlowDisk) -> None:
+    with (
+        Requests(slow.bootstrap) as ask,
+        Requests(slow.bootstrap) as first,
+        Requests(slow.bootstrap) as second,
+        Requests(slow.bootstrap) as third,
+        ThreadPoolExecutor() as clients,
+    ):
+        ask.create("slow", 1)
+        ask.create("fast", 1)
+        find(ask, "group")
+        commit(ask, "group", {("fast", 0): 1})
+        member = RawMember(ask, "members")
+        member.join()
+        member.sync(5)
+        transaction = RawProducer(third, "id").begin()
+        assert transaction.add_offsets("group") is ErrorCode.none
+        assert transaction.add(("fast", 0)) == [ErrorCode.none]
+        assert transaction.send("fast", b"of a transaction") is ErrorCode.none
+        assert transaction.commit_offset("group", "fast", 2) is ErrorCode.none
+
+        disk.of("slow", GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC)
+        disk.hold(ask, "slow")
+        waiting = clients.submit(commit, first, "group", {("slow", 0): 7})
+        disk.wait()
+        ended = clients.submit(transaction.end)
+        other = clients.submit(commit, second, "other group", {("fast", 0): 3})
+
+        assert member.heartbeat(4) is ErrorCode.none
+        assert ask.put("fast", b"more") == 1
+        assert ask.values("fast") == [b"of a transaction", b"more"]
+        assert committed(ask, "group", None) == {("fast", 0): (1, "at 1")}
+        assert committed_values(ask, "fast") == []
+        assert not any(one.done() for one in (waiting, ended, other))
+
+        disk.be()
+        assert waiting.result() == {("slow", 0): ErrorCode.none}
+        assert other.result() == {("fast", 0): ErrorCode.none}
+        assert ended.result() is ErrorCode.none
+        eventually(lambda: committed_values(ask, "fast") == [b"of a transaction", b"more"])
+        held = {("fast", 0): (2, ""), ("slow", 0): (7, "at 7")}
+        eventually(lambda: committed(ask, "group", None) == held)
+    slow.stop()
+    slow.start()
+    with Requests(slow.bootstrap) as ask:
+        eventually(lambda: committed(ask, "group", None) == held)
 
 
 def test_a_disk_that_is_full_while_it_is_slow_is_told_and_left(slow: BrokerProcess, disk: SlowDisk) -> None:
