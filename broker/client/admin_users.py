@@ -28,13 +28,11 @@ class UserAdmin:
         self.cluster = cluster
 
     def describe_users(self) -> dict[str, dict[ScramMechanism, int]]:
-        """Every user with a credential: mechanism → iterations."""
+        """Every user with a credential: mechanism → iterations; SCRAM-SHA-256 first, whatever order a broker has."""
         answer = self._ask(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None})
         raise_for(answer.error_code, answer.error_message or "")
-        return {
-            row.user: {_MECHANISMS[info.mechanism]: info.iterations for info in row.credential_infos}
-            for row in answer.results
-        }
+        found = {row.user: {info.mechanism: info.iterations for info in row.credential_infos} for row in answer.results}
+        return {user: {_MECHANISMS[number]: has[number] for number in sorted(has)} for user, has in found.items()}
 
     def set_password(
         self, user: str, password: str, mechanisms: Iterable[ScramMechanism], iterations: int = MIN_ITERATIONS

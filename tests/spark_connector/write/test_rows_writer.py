@@ -25,7 +25,7 @@ from spark_connector.write import rows_writer
 from spark_connector.write.routing import StickyRuns, partitions_of_rows
 from spark_connector.write.rows_writer import RowsWriter, Written
 from tests.support.committed_records import committed_records
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, await_topics
 from tests.support.produced_frames import ProducedFrames
 from tests.support.topics import Topic
 
@@ -106,6 +106,7 @@ def test_a_partition_is_taken_that_was_added_since_the_process_asked(sink: Sink,
     sink.write(batch(range(1)), topic=topic)
     with Cluster(broker.bootstrap) as elsewhere:
         Admin(elsewhere).create_partitions(topic, 2)
+    await_topics(broker.bootstrap, topic, partitions=2)
     sink.write(batch(range(1, 2), partition=pa.array([1], pa.int32())), topic=topic)
     assert [(partition, value) for partition, _, value in sink.read(topic)] == [(0, b"0"), (1, b"1")]
 
