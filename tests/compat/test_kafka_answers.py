@@ -51,6 +51,10 @@ def test_a_difference_that_nobody_wants_and_one_that_is_gone_are_found() -> None
     assert [(one.field, one.kafka, one.ours) for one in unwanted] == [("at.offset", 1, 2)]
     assert stale == ["gone: b", "gone: "]
     assert [one.ours for one in deviations({"a": {"1": 1}}, {})] == [ABSENT]
+    longer = Difference("", "", ("b",), {"": lambda one: one.ours > one.kafka})
+    for own, expected in ((6, []), (4, [4])):
+        unwanted, _ = judge(deviations({"b": {"1": 5}}, {"b": {"1": own}}), [longer])
+        assert [one.ours for one in unwanted] == expected
 
 
 def test_answers_are_kept_as_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ class Deviation(NamedTuple):
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """A wanted one: in the answers to `requests` (patterns), the fields (patterns) have what stands there instead of
-    Kafka's; ANYTHING for what no table can say. `what` and `why` are for docs/compatibility.md."""
+    Kafka's; ANYTHING for what no table can say, or a function of the deviation that says whether it is the wanted one.
+    `what` and `why` are for docs/compatibility.md."""
 
     what: str
     why: str
@@ -58,7 +59,7 @@ def judge(found: Sequence[Deviation], wanted: Sequence[Difference]) -> tuple[lis
             for request in difference.requests
             if fnmatch.fnmatchcase(deviation.request, request)
             for field, value in difference.ours.items()
-            if fnmatch.fnmatchcase(deviation.field, field) and value in (ANYTHING, deviation.ours)
+            if fnmatch.fnmatchcase(deviation.field, field) and _is_wanted(value, deviation)
         ]
         if not matching:
             unwanted.append(deviation)
@@ -70,6 +71,10 @@ def judge(found: Sequence[Deviation], wanted: Sequence[Difference]) -> tuple[lis
         if (number, part) not in used
     ]
     return unwanted, stale
+
+
+def _is_wanted(value: Any, deviation: Deviation) -> bool:
+    return bool(value(deviation)) if callable(value) else value in (ANYTHING, deviation.ours)
 
 
 def _places(kafka: Any, ours: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
