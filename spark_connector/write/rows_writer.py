@@ -9,6 +9,7 @@ Errors: ConnectorError and ConfigError for data that cannot be written, UnknownT
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, MutableMapping
 from typing import Final, NamedTuple
 
@@ -104,9 +105,15 @@ class RowsWriter:
         if new and self._transaction is not None:
             add_partitions(self._cluster, self._transaction, new)
         self._partitions |= new
-        for tp, part in parts:
-            self._send(tp, part)
+        partitions, batches = [tp for tp, _ in parts], [self._encoded(tp, part) for tp, part in parts]
         self._rows += rows.num_rows
+        del rows, parts  # the batches have it all
+        # In turns, for a request takes one batch of a partition: so it takes several of them.
+        for turn in itertools.zip_longest(*batches):
+            for tp, batch in zip(partitions, turn, strict=True):
+                if batch is not None:
+                    self._sender.send(tp, batch, parse_header(batch).record_count)
+                    self._bytes += len(batch)
 
     def _by_topic(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         if self._options.topic is not None:
@@ -141,11 +148,11 @@ class RowsWriter:
         # It may have grown since this process asked.
         return len(self._cluster.topic(topic, lambda found: len(found.partitions) > largest).partitions)
 
-    def _send(self, tp: TopicPartition, rows: pa.Table) -> None:
+    def _encoded(self, tp: TopicPartition, rows: pa.Table) -> list[bytes]:
         names = rows.schema.names
         key, headers = (rows[name].chunk(0) if name in names else None for name in ("key", "headers"))
         stamp = self._sender.stamp(tp)
-        batches = encode_columns(
+        return encode_columns(
             key,
             rows["value"].chunk(0),
             rows["timestamp"].chunk(0),
@@ -157,9 +164,6 @@ class RowsWriter:
             base_sequence=stamp.base_sequence,
             transactional=self._transaction is not None,
         )
-        for batch in batches:
-            self._sender.send(tp, batch, parse_header(batch).record_count)
-            self._bytes += len(batch)
 
 
 def _grouped(

@@ -34,6 +34,11 @@ class ProducedFrames:
 
         monkeypatch.setattr(Connection, "_transmit", recorded)
 
+    @property
+    def requests(self) -> int:
+        """How many there were."""
+        return len(self._frames)
+
     def taken_by_kafka(self) -> dict[TopicPartition, list[BatchHeader]]:
         """The headers of all batches by partition, as they were sent. Fails for any that Kafka would refuse."""
         found: dict[TopicPartition, list[BatchHeader]] = {}

@@ -168,6 +168,22 @@ def test_kafka_would_take_every_batch_that_is_sent(
     assert min(len(batches) for batches in sent.values()) > 5
 
 
+def test_a_request_takes_a_batch_of_each_partition(
+    own_broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Topic(own_broker.bootstrap, topic, 4)
+    wire = ProducedFrames(monkeypatch)
+    values = [f"{number:0100}" for number in range(1200)]
+    rows = pa.record_batch({"value": pa.array(values), "partition": pa.array(np.arange(1200) % 4, pa.int32())})
+    with Cluster(own_broker.bootstrap) as cluster:
+        sink = Sink(cluster, own_broker.bootstrap)
+        sink.write(rows, topic=topic, kafka_batch_size="4000")
+        sent = wire.taken_by_kafka()
+        assert [len(batches) for batches in sent.values()] == [wire.requests] * 4
+        assert wire.requests > 5
+        assert [int(value or b"") for partition, _, value in sink.read(topic) if partition == 3] == [*range(3, 1200, 4)]
+
+
 def test_what_the_broker_says_of_a_row_reaches_the_user(sink: Sink, broker: Kafka, topic: str) -> None:
     Topic(broker.bootstrap, topic, 1, cleanup_policy="compact")
     with pytest.raises(BrokerError, match=f"producing to {topic}-0: .*key") as raised:
