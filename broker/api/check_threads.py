@@ -36,12 +36,13 @@ class CheckThreads:
             self._threads, lambda: [_failure(check) for check in checks]
         )
 
-    def keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        """What awaits this may be cancelled, the work is not: a request that has come is served, as by Kafka."""
+    def keep(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """What awaits this may be cancelled, the work is not: a request that has come is served, as by Kafka. Who is
+        cancelled waits for its end all the same, and gives back the request's memory no earlier."""
         task = asyncio.ensure_future(work)
         self._kept.add(task)
         task.add_done_callback(self._ended)
-        return asyncio.shield(task)
+        return _through(task)
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
         self._kept.discard(task)
@@ -53,6 +54,14 @@ class CheckThreads:
         await asyncio.gather(*self._kept, return_exceptions=True)
         if self._threads is not None:
             self._threads.shutdown(wait=False)
+
+
+async def _through(task: asyncio.Future[T]) -> T:
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def _failure(check: BatchCheck) -> BrokerError | None:

@@ -122,7 +122,7 @@ def _appended(context: ApiContext, request: Request, parts: Sequence[_Part]) -> 
         by_topic.setdefault(part.tp.topic, []).append(answer)
     responses = [{"name": name, "partition_responses": answers} for name, answers in by_topic.items()]
     if unsafe:
-        return _made_safe(context, unsafe, request.body, responses)
+        return context.check_threads.keep(_made_safe(context, unsafe, request.body, responses))
     return _answer(request.body, responses)
 
 

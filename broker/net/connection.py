@@ -93,8 +93,8 @@ class Connection(asyncio.BufferedProtocol):
             self._task.cancel()
         self._reader.drop()
         self._drop_queued()
-        self._memory.release(self._held_bytes + self._untaken_bytes)
-        self._held_bytes = self._untaken_bytes = 0
+        self._memory.release(self._untaken_bytes)
+        self._untaken_bytes = 0  # what is held is so until the task has ended, which may not be now
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -21,7 +21,10 @@ from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, batch
 from tests.support.raw_transactions import RawProducer, committed_values
+from tests.support.scrape import Scrape
 from tests.support.waiting import eventually
+
+CLOSED = "kafka_server_socketservermetrics_connection_close_total"
 
 SLOW = """
 import errno, os, time
@@ -81,7 +84,12 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SlowDisk:
 
 @pytest.fixture
 def slow(broker_factory: BrokerFactory, disk: SlowDisk) -> BrokerProcess:
-    return broker_factory({"group.initial.rebalance.delay.ms": "0"})
+    return broker_factory({"group.initial.rebalance.delay.ms": "0", "metrics.listener": "HTTP://127.0.0.1:0"})
+
+
+def held_bytes(broker: BrokerProcess) -> float:
+    """What requests take of `queued.max.request.bytes`."""
+    return Scrape(broker.metrics_url).total("kafka_server_socketservermetrics_memorypoolused_bytes")
 
 
 def send(ask: Requests, topic: str, records: bytes) -> None:
@@ -197,10 +205,17 @@ def test_a_disk_that_is_full_while_it_is_slow_is_told_and_left(slow: BrokerProce
         disk.hold(ask, "slow")
         send(other, "slow", batch(b"refused"))
         disk.wait()
+        left = Scrape(slow.metrics_url).total(CLOSED, reason="client")
+        with Requests(slow.bootstrap) as gone:
+            send(gone, "slow", batch(bytes(100_000)))
+            eventually(lambda: held_bytes(slow) > 100_000)
+        eventually(lambda: Scrape(slow.metrics_url).total(CLOSED, reason="client") > left)
+        assert held_bytes(slow) > 100_000, "whose client is gone still waits, and counts"
         disk.be("full")
         refused = answer(other)
         assert refused.error_code is ErrorCode.kafka_storage_error
         assert "slow-0: No space left on device" in refused.error_message
+        eventually(lambda: held_bytes(slow) == 0)
         disk.be()
         assert ask.put("slow", b"taken") == 1
         assert ask.values("slow") == [b"late", b"taken"]

@@ -220,6 +220,34 @@ def test_a_client_that_leaves_cancels_what_it_waited_for() -> None:
     assert asyncio.run(main())
 
 
+def test_a_request_that_goes_on_without_its_client_keeps_its_memory_until_it_ends() -> None:
+    async def main() -> list[int]:
+        left, gate = asyncio.Event(), asyncio.Event()
+
+        async def wait() -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                left.set()
+                await gate.wait()
+
+        async with serving(lambda r, c: wait()) as (host, port, listeners):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.write(request(1))
+            await writer.drain()
+            while not any(c.waiting for c in listeners._connections):
+                await asyncio.sleep(0)
+            writer.close()
+            await asyncio.wait_for(left.wait(), 5)
+            used = [listeners.memory.used]
+            gate.set()
+            while listeners.memory.used:
+                await asyncio.sleep(0)
+            return used
+
+    assert asyncio.run(main()) == [len(request(1)) - 4]
+
+
 def test_no_more_connections_than_allowed_from_one_address() -> None:
     async def main() -> tuple[bool, int]:
         async with serving(lambda r, c: answer_with("x"), max_connections_per_ip=1) as (host, port, listeners):
