@@ -14,12 +14,18 @@ from broker.log.segment import Segment
 __all__ = ["expired_segments"]
 
 
-def expired_segments(segments: Sequence[Segment], config: LogConfig, now_ms: int, log_start_offset: int) -> int:
-    """How many of the oldest segments are to be deleted; may be all of them, when even the newest is too old."""
-    count = _before(segments, log_start_offset)
+def expired_segments(
+    segments: Sequence[Segment], config: LogConfig, now_ms: int, log_start_offset: int
+) -> tuple[int, str]:
+    """(how many of the oldest segments are to be deleted, why, for the log); may be all of them, when even the newest
+    is too old."""
+    found = [(_before(segments, log_start_offset), f"the log starts at offset {log_start_offset}")]
     if "delete" in config.cleanup_policy:
-        count = max(count, _too_old(segments, config.retention_ms, now_ms), _too_many(segments, config.retention_bytes))
-    return count
+        found += [
+            (_too_many(segments, config.retention_bytes), f"retention.bytes is {config.retention_bytes}"),
+            (_too_old(segments, config.retention_ms, now_ms), f"retention.ms is {config.retention_ms}"),
+        ]
+    return max(found, key=lambda one: one[0])
 
 
 def _before(segments: Sequence[Segment], log_start_offset: int) -> int:

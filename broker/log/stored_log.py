@@ -209,11 +209,12 @@ class StoredLog:
         Their files stay, renamed, for file.delete.delay.ms: see `take_deleted`.
         """
         with storage_errors("apply retention to", self.directory):
-            count = retention.expired_segments(tuple(self._segments), self._config, self._clock.now_ms(), self._start)
+            now_ms = self._clock.now_ms()
+            count, why = retention.expired_segments(tuple(self._segments), self._config, now_ms, self._start)
             if count == len(self._segments):
                 self._roll()
                 count = len(self._segments) - 1
-            self._delete_oldest(count)
+            self._delete_oldest(count, why)
         return count
 
     def delete_records(self, before: int) -> int:
@@ -225,13 +226,18 @@ class StoredLog:
         self._start = max(self._start, before)
         with storage_errors("delete records of", self.directory):
             self.epochs.truncate_from_start(self._start)
-            self._delete_oldest(self._segments.older_than(self._start))
+            self._delete_oldest(self._segments.older_than(self._start), f"the log starts at offset {self._start}")
         return self._start
 
-    def _delete_oldest(self, count: int) -> None:
+    def _delete_oldest(self, count: int, why: str) -> None:
         if not count:
             return
-        if self._snapshots.has_any_up_to(tuple(self._segments)[count].base_offset):
+        segments = tuple(self._segments)
+        first, after = segments[0].base_offset, segments[count].base_offset
+        size = sum(segment.size for segment in segments[:count])
+        said = "%s: deleting offsets %d to %d (segments: %d, bytes: %d): %s"
+        logger.info(said, self.directory, first, after - 1, count, size, why)
+        if self._snapshots.has_any_up_to(after):
             self._snapshots.save()  # the records that would tell the same go now
         due = self._clock.now_ms() + self._config.file_delete_delay_ms
         doomed = self._segments.remove_oldest(count)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -194,6 +195,28 @@ class TestRetention:
             log.update_config(replace(THREE_PER_SEGMENT, retention_bytes=keep))
             assert log.apply_retention() == count
         assert bases(log) == [6], "the active segment stays"
+
+    def test_what_is_deleted_is_told_once_with_the_reason(
+        self, tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        caplog.set_level(logging.INFO, "broker.log")
+        log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_ms=HOUR), clock)
+        fill(log, 16)
+        each = log.segments[0].size
+        assert log.apply_retention() == 0
+        log.delete_records(4)
+        log.update_config(replace(log.config, retention_bytes=log.size - 2 * each))
+        log.apply_retention()
+        rest = log.size
+        clock.advance(HOUR + 1)
+        log.apply_retention()
+        log.apply_retention()
+        by_size = f"retention.bytes is {log.config.retention_bytes}"
+        assert [record.getMessage().removeprefix(f"{log.directory}: ") for record in caplog.records] == [
+            f"deleting offsets 0 to 2 (segments: 1, bytes: {each}): the log starts at offset 4",
+            f"deleting offsets 3 to 8 (segments: 2, bytes: {2 * each}): {by_size}",
+            f"deleting offsets 9 to 15 (segments: 3, bytes: {rest}): retention.ms is {HOUR}",
+        ]
 
     def test_a_compacted_log_keeps_old_segments(self, tmp_path: Path, clock: ManualClock) -> None:
         log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT, clock)

@@ -241,8 +241,9 @@ def test_a_request_that_goes_on_without_its_client_keeps_its_memory_until_it_end
             await asyncio.wait_for(left.wait(), 5)
             used = [listeners.memory.used]
             gate.set()
-            while listeners.memory.used:
-                await asyncio.sleep(0)
+            async with asyncio.timeout(5):
+                while listeners.memory.used:
+                    await asyncio.sleep(0)
             return used
 
     assert asyncio.run(main()) == [len(request(1)) - 4]
