@@ -35,7 +35,8 @@ from broker.records.compression import (
     plain_pieces,
     starts_slowly,
 )
-from broker.records.record_check import MOST_FAULTS, Fault, RecordCheck, RecordRules
+from broker.records.record_check import RecordCheck, is_slow
+from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
 
 __all__ = [
     "Allowance",
@@ -56,6 +57,8 @@ Batches = list[tuple[int, BatchHeader]]
 
 _RECOMPRESSION_COST: Final = 8
 """A byte compressed anew takes about as long as so many that are only looked at."""
+_SLOW_PIECE_BYTES: Final = 64 << 10
+"""Looked at between two looks at the cost, where the kernel is not in use."""
 _SHOWN_FAULTS: Final = 3
 
 
@@ -101,6 +104,7 @@ class BatchCheck:
         self._codec = header.codec if config.codec is None else config.codec
         self.cost = 0
         """What `run` has cost so far."""
+        self._is_quick = header.codec == self._codec == Codec.NONE and not is_slow()
         self._cost_of_byte = 1 if self._codec == header.codec else _RECOMPRESSION_COST
         self._work: Iterator[object] = self._checked() if self._codec == header.codec else self._recompressed()
 
@@ -112,8 +116,7 @@ class BatchCheck:
         """
         if self.done:
             return True
-        looks_inside = self.header.codec != Codec.NONE or self._codec != Codec.NONE
-        if cost is not None and looks_inside and (cost <= 0 or self._starts_slowly()):
+        if cost is not None and not self._is_quick and (cost <= 0 or self._starts_slowly()):
             return False
         enough = None if cost is None else self.cost + cost
         try:
@@ -134,7 +137,7 @@ class BatchCheck:
         """The plain records, piece by piece, each seen by then; after the last the batch is known to be good."""
         header, records = self.header, self._records
         section = memoryview(self.batch)[HEADER_SIZE:]
-        if header.codec == Codec.NONE and self._codec == Codec.NONE:
+        if self._is_quick:
             records.feed(section)
         else:
             for piece in plain_pieces(header.codec, section, DECOMPRESSION_LIMIT):
@@ -142,9 +145,9 @@ class BatchCheck:
                     self._allowance.left -= len(piece)
                     if self._allowance.left < 0:
                         raise GrowsTooLarge("the batches of this request grow too large when decompressed: send fewer")
-                records.feed(piece)
-                self.cost += len(piece) * self._cost_of_byte
-                yield piece
+                for part in plain_pieces(Codec.NONE, piece, at_once=_SLOW_PIECE_BYTES) if is_slow() else (piece,):
+                    self.cost += records.feed(part) + len(part) * self._cost_of_byte
+                    yield part
         records.finish()
         self._check_rules()
         if not self._config.stamps_append_time and (

@@ -28,8 +28,8 @@ from broker.records.batch import HEADER_SIZE, BatchHeader, rebuild_batch, verify
 from broker.records.column_fields import Fields, Span, read_fields
 from broker.records.column_sections import SectionGatherer
 from broker.records.compression import DECOMPRESSION_LIMIT, compress, decompress
+from broker.records.plain_bytes import Bools, Int64s, PlainBytes
 from broker.records.varint import encode_varint, read_varint
-from broker.records.varint_arrays import Bools, Int64s, PlainBytes
 
 __all__ = ["BatchFilter", "LocatedRecords", "keys_of", "locate_records"]
 

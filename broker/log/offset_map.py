@@ -12,7 +12,7 @@ from itertools import repeat
 
 import numpy as np
 
-from broker.records.varint_arrays import Int64s
+from broker.records.plain_bytes import Int64s
 
 __all__ = ["OffsetMap"]
 

@@ -15,7 +15,7 @@ from broker.errors import CorruptBatch
 from broker.records import native
 from broker.records.batch import HEADER_SIZE, LENGTH_END, parse_header, verify_batch
 from broker.records.crc32c import crc32c
-from broker.records.varint_arrays import Bools, Int64s
+from broker.records.plain_bytes import Bools, Int64s
 
 __all__ = ["Head", "scan_batches", "verify_batches"]
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from broker.errors import CorruptBatch
 from broker.records.column_sections import NO_TIME, Sections
+from broker.records.plain_bytes import Bools, Int64s, PlainBytes
 from broker.records.record_starts import record_starts
-from broker.records.varint_arrays import Bools, Int64s, PlainBytes
 
 __all__ = ["Fields", "HeaderFields", "Span", "read_fields", "read_header_fields"]
 

@@ -27,7 +27,7 @@ from broker.records.batch_table import Head, scan_batches, verify_batches
 from broker.records.column_types import NO_LIMIT
 from broker.records.compression import decompress
 from broker.records.control import AbortedTransactions
-from broker.records.varint_arrays import Bools, Int64s
+from broker.records.plain_bytes import Bools, Int64s
 
 __all__ = ["NO_TIME", "DecodeOptions", "Fact", "SectionGatherer", "Sections", "read_sections"]
 

@@ -16,7 +16,7 @@ from broker.records.column_fields import Fields, Span, read_fields, read_header_
 from broker.records.column_sections import DecodeOptions, read_sections
 from broker.records.column_types import HEADERS_TYPE, Columns, header_keys
 from broker.records.columns_native import decode_natively
-from broker.records.varint_arrays import PlainBytes
+from broker.records.plain_bytes import PlainBytes
 
 __all__ = ["decode"]
 

@@ -22,7 +22,8 @@ from broker.records import native
 from broker.records.batch import HEADER_SIZE, TRANSACTIONAL_BIT, build_batch
 from broker.records.compression import Codec, compress
 from broker.records.native import Kernel, column_buffers
-from broker.records.varint_arrays import Int64s, PrefixBuilder, binary_array, varint_size, zigzag
+from broker.records.plain_bytes import Int64s
+from broker.records.varint_arrays import PrefixBuilder, binary_array, varint_size, zigzag
 
 __all__ = ["EncodeOptions", "encode"]
 

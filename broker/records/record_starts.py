@@ -15,8 +15,8 @@ from typing import Final
 import numpy as np
 
 from broker.errors import CorruptBatch
+from broker.records.plain_bytes import Int64s, PlainBytes
 from broker.records.varint import read_unsigned_varint
-from broker.records.varint_arrays import Int64s, PlainBytes
 
 __all__ = ["record_starts"]
 

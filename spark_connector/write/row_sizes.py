@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.errors import BrokerError, ErrorCode
+from broker.records.plain_bytes import Int64s
 from broker.records.record import size_bound
-from broker.records.varint_arrays import Int64s
 
 __all__ = ["refuse_too_large"]
 

@@ -15,6 +15,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.records.batch import build_batch
 from broker.records.builder import BatchBuilder
 from broker.records.compression import Codec, compress
+from broker.records.native import NATIVE_VARIABLE
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests
 
@@ -99,6 +100,25 @@ def test_bombs_hold_up_nobody_and_take_little_memory(roomy: BrokerProcess, topic
     assert codes == {ErrorCode.none}
     assert most - before < 64 * MB
     assert pulse.slowest < max(0.4, took / 2)
+
+
+def test_without_the_kernel_small_records_hold_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 MB of records of 8 bytes, uncompressed: once all else waited some s, until the last was looked at."""
+    monkeypatch.setenv(NATIVE_VARIABLE, "0")
+    builder = BatchBuilder(max_bytes=1 << 30)
+    for _ in range(100_000):
+        builder.append(NOW, None, b"v")
+    records = builder.build()
+    with BrokerProcess(tmp_path / "data") as broker, Requests(broker.bootstrap) as ask:
+        ask.create("small", 16)
+        with Pulse(broker.bootstrap) as pulse:
+            begun = time.perf_counter()
+            ask.send(ApiKey.PRODUCE, body("small", dict.fromkeys(range(16), records)))
+            (answers,) = ask.receive(ApiKey.PRODUCE).responses
+            took = time.perf_counter() - begun
+        codes = {answer.error_code for answer in answers.partition_responses}
+    assert codes == {ErrorCode.none}
+    assert pulse.slowest < max(0.2, took / 2), (pulse.slowest, took)
 
 
 def answered(ask: Requests) -> bool:
