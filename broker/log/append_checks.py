@@ -34,6 +34,7 @@ from broker.records.compression import (
     in_steps,
     plain_pieces,
     starts_slowly,
+    takes_long,
 )
 from broker.records.record_check import RecordCheck, is_slow
 from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
@@ -131,6 +132,9 @@ class BatchCheck:
         return True
 
     def _starts_slowly(self) -> bool:
+        """What is not to be begun on an event loop, however small the batch."""
+        if self._codec != self.header.codec and takes_long(self._codec, self._config.compression_level):
+            return True
         return starts_slowly(self.header.codec) or starts_slowly(self._codec)
 
     def _checked(self) -> Iterator[Buffer]:

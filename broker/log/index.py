@@ -106,7 +106,9 @@ class _Index:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             size = self.size
-            os.pwrite(fd, self._unsaved, len(self._mapped))
+            saved = 0
+            while saved < len(self._unsaved):  # a disk that is nearly full takes a part, and refuses the next
+                saved += os.pwrite(fd, memoryview(self._unsaved)[saved:], len(self._mapped) + saved)
             if os.fstat(fd).st_size != size:
                 os.ftruncate(fd, size)
             self._map(fd, size)

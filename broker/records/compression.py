@@ -41,6 +41,7 @@ __all__ = [
     "in_steps",
     "plain_pieces",
     "starts_slowly",
+    "takes_long",
 ]
 
 Buffer = bytes | bytearray | memoryview
@@ -65,6 +66,12 @@ PIECE_BYTES: Final = 256 << 10
 """Of what is decompressed piece by piece."""
 
 _READ_SIZE = 64 << 10
+
+_ZSTD_AT_ONCE = 8 << 20
+"""Plain bytes that are kept to be compressed at once with a level above the default: only then the window, of up to
+128 MiB at level 22, and the tables, of several times that, are no larger than what there is to compress."""
+_ZSTD_STREAM_LEVEL = 19
+"""The highest for what is more than that: those above have windows of more than 8 MiB."""
 
 
 class GrowsTooLarge(CorruptBatch):
@@ -133,13 +140,18 @@ def compressed_parts(codec: int, pieces: Iterable[Buffer], level: int | None = N
 
 
 def _zstd_frame(pieces: Iterator[Buffer], level: int) -> Iterator[Buffer]:
-    """A single piece is compressed at once, and the frame tells its size."""
-    piece, following = next(pieces, b""), next(pieces, None)
-    if following is None:
-        yield _zstd(level).compress(piece, asbytes=True)
+    """A single piece is compressed at once, and the frame tells its size; so are several that take long."""
+    kept, size, most = [next(pieces, b"")], 0, _ZSTD_AT_ONCE if takes_long(Codec.ZSTD, level) else 0
+    for following in pieces:
+        size += len(kept[-1])
+        kept.append(following)
+        if size + len(following) > most:
+            break
+    else:
+        yield _zstd(level).compress(kept[0] if len(kept) == 1 else b"".join(kept), asbytes=True)
         return
-    stream = cramjam.zstd.Compressor(level=level)
-    for more in itertools.chain((piece, following), pieces):
+    stream = cramjam.zstd.Compressor(level=min(level, _ZSTD_STREAM_LEVEL))
+    for more in itertools.chain(kept, pieces):
         stream.compress(more)
         yield bytes(stream.flush())
     yield bytes(stream.finish())
@@ -194,6 +206,13 @@ def plain_pieces(
 def starts_slowly(codec: int) -> bool:
     """Whether the first use of a codec in this process will take some tenths of a second: pyarrow is to be loaded."""
     return codec == Codec.ZSTD and "pyarrow" not in sys.modules
+
+
+def takes_long(codec: int, level: int | None) -> bool:
+    """Whether to compress even little takes some ms: with a level above the default, or lz4's thorough compressor."""
+    if level is None or codec not in DEFAULT_LEVELS:
+        return False
+    return level != DEFAULT_LEVELS[codec] if codec == Codec.LZ4 else level > (3 if codec == Codec.ZSTD else 6)
 
 
 def _pyarrow() -> ModuleType:

@@ -205,6 +205,24 @@ class TestLargeBatches:
         assert not check.run(1 << 20)
         assert check.cost <= 16 * 3 * STEP_BYTES
 
+    @pytest.mark.parametrize(
+        ("name", "level", "begun"),
+        [
+            *[("zstd", 3, True), ("zstd", -5, True), ("zstd", 4, False), ("zstd", 22, False)],
+            *[("gzip", -1, True), ("gzip", 6, True), ("gzip", 7, False), ("lz4", 9, True), ("lz4", 12, False)],
+        ],
+    )
+    def test_a_level_above_the_default_is_not_for_the_event_loop(self, name: str, level: int, begun: bool) -> None:
+        """100 KiB alone took up to 65 ms there, 300 KiB up to 0.7 s."""
+        config = LogConfig.from_properties({"compression.type": name, f"compression.{name}.level": str(level)})
+        check = BatchCheck(bytearray(batch(b"x" * 1000)), config, NOW)
+        assert check.run(1 << 20) is begun
+        assert check.run()
+
+    def test_a_batch_in_the_topics_codec_already_is_begun_whatever_the_level(self) -> None:
+        config = LogConfig(compression_type="zstd", compression_zstd_level=22)
+        assert BatchCheck(bytearray(batch(b"x" * 1000, codec=Codec.ZSTD)), config, NOW).run(1 << 20)
+
     def test_the_batches_of_a_request_share_what_they_may_grow_to(self) -> None:
         allowance = Allowance(20 << 20)
         checks = [BatchCheck(bytearray(self.BOMB), LogConfig(), NOW, allowance) for _ in range(3)]

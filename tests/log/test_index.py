@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import struct
 from bisect import bisect_right
 from itertools import accumulate
@@ -12,6 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.log.index import OffsetIndex, TimeIndex
+
+Buffer = bytes | bytearray | memoryview
 
 ENTRIES = [(3, 100), (7, 250), (20, 900)]
 
@@ -98,6 +102,33 @@ def test_a_lost_file_is_written_whole(offsets: OffsetIndex, tmp_path: Path) -> N
     offsets.save(path)
     assert entries(offsets) == [*ENTRIES, (30, 1000)]
     assert path.stat().st_size == 4 * 8
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_disk_that_takes_a_part_only_leaves_no_zeros(
+    offsets: OffsetIndex, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: bool
+) -> None:
+    """Once the rest was filled up with entries of offset 0 at byte 0, and forgotten."""
+    path, calls, write = tmp_path / "index", [0], os.pwrite
+
+    def take_ten_bytes(fd: int, data: Buffer, position: int) -> int:
+        calls[0] += 1
+        if refused and calls[0] > 1:
+            raise OSError(errno.ENOSPC, "full")
+        return write(fd, memoryview(data)[:10], position)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", take_ten_bytes)
+        if refused:
+            with pytest.raises(OSError, match="full"):
+                offsets.save(path)
+        else:
+            offsets.save(path)
+    assert entries(offsets) == ENTRIES
+    offsets.save(path)
+    loaded = OffsetIndex.load(path, 2000)
+    assert loaded is not None
+    assert entries(loaded) == ENTRIES
 
 
 @settings(deadline=None)

@@ -185,3 +185,11 @@ def test_codecs_have_kafkas_names() -> None:
     assert [Codec.from_name(name) for name in ("none", "gzip", "snappy", "lz4", " ZSTD")] == list(Codec)
     with pytest.raises(ConfigError, match="'brotli' is not known: use one of none, gzip, snappy, lz4, zstd"):
         Codec.from_name("brotli")
+
+
+@pytest.mark.parametrize(("level", "plain", "most"), [(22, 3 * STEP_BYTES, 3 * STEP_BYTES), (22, 9 << 20, 8 << 20)])
+def test_zstd_takes_no_more_memory_than_a_batch_is_large(level: int, plain: int, most: int) -> None:
+    """The window tells: level 22 takes one of 128 MiB for what it is not told the size of, and 780 MiB in all."""
+    pieces = in_steps([bytes(plain)])
+    frame = zstandard.get_frame_parameters(b"".join(compressed_parts(Codec.ZSTD, pieces, level)))
+    assert frame.window_size <= most
