@@ -140,8 +140,8 @@ def run_load(request: LoadRequest, session: Callable[[], SparkSession], on_phase
             return _result(request, site, done, tuple(id for id in recovered if id != done.load_id))
         record = plan_load(request, site)
         if record is None:
-            if recovered and request.publish_offsets:
-                publish_offsets(request, site)
+            if request.publish_offsets:
+                publish_offsets(request, site, idle=not recovered)
             return _result(request, site, None, recovered)
         on_phase("write", record)
         sealed = _write(request, site, record, session)

@@ -12,7 +12,9 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.group_offsets import GroupOffsets
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.load import LoadResult, run_load
 from spark_connector.loads.planner import open_site
 from spark_connector.loads.publication import publish_offsets
 from tests.support.broker_process import BrokerProcess
@@ -27,6 +29,13 @@ def data(broker: BrokerProcess, topic: str) -> TopicData:
     data = TopicData(broker.bootstrap, topic, partitions=2)
     data.produce(20)
     return data
+
+
+def find_nothing(loads: PlainLoads) -> LoadResult:
+    """`load`, which must find nothing new and so needs no Spark."""
+    result = run_load(loads.request(), lambda: pytest.fail("there is nothing to write"), lambda phase, record: None)
+    assert result.load_id is None
+    return result
 
 
 def publish(loads: PlainLoads) -> None:
@@ -87,3 +96,56 @@ def test_a_broker_that_cannot_be_told_is_a_warning(
     with caplog.at_level(logging.WARNING, "pykafka.spark"):
         publish(loads)
     assert "The load is committed, but the consumer group 'g-t' was not told" in caplog.text
+
+
+def test_a_load_that_finds_nothing_publishes_what_was_not_told_of_the_one_before(
+    data: TopicData, tmp_path: Path
+) -> None:
+    loads = PlainLoads(data.bootstrap, data.topic, tmp_path, group=f"g-{data.topic}")
+    load_id = loads.must_load()  # and is killed before it tells the brokers
+    with Cluster(data.bootstrap) as cluster:
+        offsets = GroupOffsets(cluster, loads.target.group)
+        assert offsets.committed() == {}
+        find_nothing(loads)
+        told = {TopicPartition(data.topic, partition): (10, f"pykafka load {load_id}") for partition in (0, 1)}
+        assert {tp: (one.offset, one.metadata) for tp, one in offsets.committed().items()} == told
+
+
+def test_what_brokers_have_forgotten_they_are_told_again_though_not_at_every_look(
+    data: TopicData, tmp_path: Path
+) -> None:
+    loads = PlainLoads(data.bootstrap, data.topic, tmp_path, group=f"g-{data.topic}")
+    loads.must_load()
+    now = 1000.0
+    with Cluster(data.bootstrap) as cluster, open_site(loads.target) as site:
+        offsets = GroupOffsets(cluster, loads.target.group)
+
+        def look(seconds: float) -> dict[TopicPartition, int]:
+            nonlocal now
+            now += seconds
+            publish_offsets(loads.request(), site, idle=True, clock=lambda: now)
+            return offsets.fetch()
+
+        assert len(look(0)) == 2
+        Admin(cluster).delete_group(loads.target.group)  # as offsets.retention.minutes does
+        assert look(299) == {}
+        assert len(look(1)) == 2
+
+
+def test_a_load_that_finds_nothing_does_not_fail_for_what_brokers_refuse(
+    data: TopicData, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads = PlainLoads(data.bootstrap, data.topic, tmp_path)
+    loads.must_load()
+
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise BrokerError(ErrorCode.group_authorization_failed, "no right")
+
+    monkeypatch.setattr(GroupOffsets, "commit", refuse)
+    with caplog.at_level(logging.WARNING, "pykafka.spark"):
+        find_nothing(loads)
+    assert "was not told" in caplog.text
+    monkeypatch.undo()
+    find_nothing(loads)
+    with Cluster(data.bootstrap) as cluster:
+        assert len(GroupOffsets(cluster, loads.target.group).fetch()) == 2
