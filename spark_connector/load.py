@@ -24,11 +24,12 @@ from pyspark.sql import DataFrame, SparkSession
 from broker.errors import PykafkaError
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.output import read_ranges, write_output
-from spark_connector.loads.planner import confirm_topics, finished_rerun, open_destination, plan_load, recover
+from spark_connector.loads.planner import confirm_topics, finished_rerun, open_destination, plan_load
 from spark_connector.loads.publication import publish_offsets
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
 from spark_connector.loads.request import LoadRequest, Target
 from spark_connector.loads.spark_failure import is_lasting, summary
+from spark_connector.loads.upkeep import recover
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import heals_by_waiting
 

@@ -29,9 +29,9 @@ from spark_connector.cli.session import LazySession
 from spark_connector.cli.verified import print_verified
 from spark_connector.cli.watching import Watching
 from spark_connector.loads.layout import PARTITION_COLUMNS
-from spark_connector.loads.planner import recover as recover_loads
 from spark_connector.loads.request import FORMATS, OFFSET_KINDS, LoadRequest, Target
 from spark_connector.loads.upkeep import prune
+from spark_connector.loads.upkeep import recover as recover_loads
 from spark_connector.loads.verify import verify as verify_loads
 from spark_connector.loads.watch import DEFAULT_INTERVAL, parse_interval
 

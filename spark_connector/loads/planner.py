@@ -50,7 +50,6 @@ __all__ = [
     "open_destination",
     "open_site",
     "plan_load",
-    "recover",
 ]
 
 _KNOCK_TIMEOUT = 10.0  # seconds
@@ -126,15 +125,6 @@ def _open_table(target: Target) -> Destination:
     _knock(output.url)
     with _plain_errors(output.url):
         return open_delta(output, target.group)
-
-
-def recover(target: Target) -> list[str]:
-    """Finish loads that were killed, without loading anything new; gives the ids of those brought to their end.
-
-    Needs neither Spark nor a broker. Raises ConfigError, LoadError.
-    """
-    with open_destination(target.check()) as site:
-        return site.committer.repair()
 
 
 def _open_log(target: Target, output: Storage) -> LoadLog:

@@ -8,7 +8,7 @@ Found and named: rows missing, doubled or not in the log; loads that overlap or 
 are missing, damaged, too many or of another size, a manifest that disagrees with the commit log, and directories that
 readers see and no load has made. What the log no longer has, or a compacted topic has dropped since, cannot be held
 against a load and is said to be unverifiable; so are tables that do not have the columns any more by which rows are
-known. Raises ConfigError, LoadError and the client's errors when it cannot be found out.
+known. Loads of another cluster than the one asked are a problem: nobody has checked them. Raises ConfigError, LoadError and the client's errors when it cannot be found out.
 """
 
 from __future__ import annotations
@@ -101,25 +101,31 @@ def verify(
             raise ConfigError(f"there is no committed load '{min(unknown)}'")
         holdings = site.holdings(history)
         chosen = [entry for entry in loads if not only or entry.record.load_id in only]
-        _refuse_other_cluster(chosen, bootstrap_servers, log)
+        elsewhere = _of_other_clusters(chosen, bootstrap_servers, log)
         checks = tuple(_check_load(entry, held, holdings.place, log) for entry, held in holdings.of(chosen))
         if only:
-            return Verification(checks, ())
-        problems = (*holdings.strangers(), *_joints(loads, log), *_standing_offsets(loads, site))
+            return Verification(checks, elsewhere)
+        problems = (*holdings.strangers(), *_joints(loads, log), *_standing_offsets(loads, site), *elsewhere)
         forgotten = history.describe_forgotten()
         return Verification(checks, problems, (forgotten,) if forgotten else ())
 
 
-def _refuse_other_cluster(loads: Sequence[HistoryEntry], bootstrap_servers: str, log: LogRows) -> None:
-    """Raise ConfigError when there is nothing to count here, because all loads are of other clusters."""
+def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, log: LogRows) -> tuple[str, ...]:
+    """How many of the loads cannot be counted here, for they are of other clusters; ConfigError when that is all."""
     origins = [entry.record.origin for entry in loads]
     elsewhere = [origin for origin in origins if origin is not None and origin.differs_from(log.cluster_id)]
-    if elsewhere and len(elsewhere) == len(origins):
-        named = ", ".join(dict.fromkeys(map(str, elsewhere)))
+    if not elsewhere:
+        return ()
+    named = ", ".join(dict.fromkeys(map(str, elsewhere)))
+    asked = f"{bootstrap_servers} is cluster {log.cluster_id}, which has nothing to count them by"
+    if len(elsewhere) == len(origins):
         raise ConfigError(
-            f"these loads are from {named}, and {bootstrap_servers} is cluster {log.cluster_id}, which has nothing to "
-            "count them by: give the servers of the former (--bootstrap-server)"
+            f"these loads are from {named}, and {asked}: give the servers of the former (--bootstrap-server)"
         )
+    return (
+        f"{len(elsewhere):,} of {len(origins):,} loads were not checked: they are from {named}, and {asked}. Check each "
+        "load against its own cluster: only (--load), and the servers (--bootstrap-server)",
+    )
 
 
 def _check_load(entry: HistoryEntry, held: Held, place: str, log: LogRows) -> LoadCheck:

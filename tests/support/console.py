@@ -45,6 +45,13 @@ def error_of(*arguments: str, stdin: bytes = b"", status: int = 1) -> str:
     return errors
 
 
+def verdict_of(*arguments: str, status: int = 1) -> str:
+    """Standard output of a run in this process that ends with `status`, for what it has found."""
+    ended, said, errors = _run_here(arguments, b"")
+    assert ended == status, (ended, errors)
+    return said
+
+
 def _run_here(arguments: Sequence[str], stdin: bytes) -> tuple[object, str, str]:
     said, errors = io.TextIOWrapper(io.BytesIO()), io.StringIO()
     given, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(stdin))

@@ -10,13 +10,14 @@ import pytest
 
 from broker.errors import ConfigError
 from spark_connector.errors import DataLoss
+from spark_connector.load import recover as recover_from_python
 from spark_connector.loads.groups import refuse_doubling_group
 from spark_connector.loads.planner import open_destination
 from spark_connector.loads.request import Target
 from spark_connector.loads.upkeep import history, prune, recover, rewind
 from spark_connector.loads.verify import verify
 from tests.support.broker_process import BrokerProcess
-from tests.support.console import answer_of, error_of
+from tests.support.console import answer_of, error_of, verdict_of
 from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads
 from tests.support.table_harness import TableWorld, delta_world, sqlite_world
@@ -97,7 +98,11 @@ def test_an_unknown_group_or_directory_ends_every_command_with_status_1(data: To
     words = ["--to", str(tmp_path), "--group", "nigthly"]
     for verb in ([], ["show", load_id], ["verify", "-b", data.bootstrap], ["recover"], ["prune", "--keep", "1"]):
         assert "Did you mean group 'nightly'?" in error_of("loads", *verb, *words)
-    assert "Did you mean group 'nightly'?" in error_of("load", "--verify", "-b", data.bootstrap, *words)
+    for mode in (["--verify", "-b", data.bootstrap], ["--recover"]):
+        assert "Did you mean group 'nightly'?" in error_of("load", *mode, *words)
+    assert "x holds no loads" in error_of("load", "--recover", "--to", nowhere.to, "--group", "nightly")
+    with pytest.raises(ConfigError, match="no loads of group 'nigthly'"):
+        recover_from_python(wrong)
 
 
 def test_loads_of_another_cluster_are_neither_gone_on_from_nor_verified(
@@ -122,4 +127,10 @@ def test_loads_of_another_cluster_are_neither_gone_on_from_nor_verified(
     found = verify(moved.target, other.bootstrap)
     assert [load.verdict for load in found.loads] == ["unverifiable", "ok"]
     assert found.loads[0].notes[-1] == f"it was loaded from {origin}, which is not the one asked"
+    (problem,) = found.problems
+    assert f"1 of 2 loads were not checked: they are from {origin}, and {other.bootstrap} is cluster" in problem
+    assert not found.ok
+    for verb in (["loads", "verify"], ["load", "--verify"]):
+        assert "1 of 2 loads were not checked" in verdict_of(*verb, "-b", other.bootstrap, *words).splitlines()[-1]
+    assert verify(moved.target, other.bootstrap, only=[found.loads[1].load_id]).ok
     assert f"from:        {origin}" in answer_of("loads", "show", first, *words)
