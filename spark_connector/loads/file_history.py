@@ -65,12 +65,14 @@ def read_history(group: str, output: Storage, log: LoadLog, outputs: Outputs) ->
     ]
     with ThreadPoolExecutor(_READERS) as pool:
         entries = list(pool.map(lambda entry: _with_files(entry, outputs), entries))
-    numbers = {entry.record.id.sequence for entry in entries} | set(log.sequences())
+    numbers = {entry.record.id.sequence for entry in entries}
+    # The log forgets its oldest loads first: a number missing behind another was a stream's, which prunes its own.
+    first = min(log.sequences(), default=newest.sequence + 1)
     undone_numbers = (LoadId.parse(load_id) for load_id in undone)
     numbers |= {load_id.sequence for load_id in undone_numbers if load_id is not None}
     entries += staged_entries(output, f"_staging/{log.kind}", group, newest=newest.sequence, known=known)
     entries.sort(key=lambda entry: (entry.record.id.sequence, entry.record.load_id))
-    return History(entries, gaps(newest.sequence, numbers))
+    return History(entries, gaps(first - 1, numbers))
 
 
 def _forgotten_rewinds(group: str, known: set[str], output: Storage) -> list[LoadRecord]:

@@ -126,9 +126,9 @@ class History:
         return f"The commit log has forgotten what loads number {', '.join(spans)} were."
 
 
-def gaps(newest: int, numbers: Collection[int]) -> tuple[tuple[int, int], ...]:
-    """The spans of 1 to `newest` in which there is none of `numbers`."""
-    known = sorted({0, newest + 1, *(number for number in numbers if 0 < number <= newest)})
+def gaps(last: int, numbers: Collection[int]) -> tuple[tuple[int, int], ...]:
+    """The spans of 1 to `last` in which there is none of `numbers`."""
+    known = sorted({0, last + 1, *(number for number in numbers if 0 < number <= last)})
     return tuple((before + 1, after - 1) for before, after in itertools.pairwise(known) if after - before > 1)
 
 

@@ -96,12 +96,12 @@ class FilesLoadLog:
         return self._store.read(self._group)
 
     def record(self, sequence: int) -> LoadRecord | None:
-        entry = self._store.find(self._group, sequence)
+        entry = self._store.recall(self._group, sequence)
         return None if entry is None else self._load_of(entry)
 
     def sequences(self) -> list[int]:
         pruned = self._pruned_up_to()
-        return [number for number in self._store.sequences(self._group) if number > pruned]
+        return [number for number in self._store.sequences(self._group, noted=True) if number > pruned]
 
     def records(self) -> list[LoadRecord]:
         return [record for record in map(self.record, self.sequences()) if record is not None]
@@ -125,7 +125,7 @@ class FilesLoadLog:
                 raise
             return
         if self._pruned_up_to() >= number:
-            self._store.remove(self._group, number)
+            self._store.forget(self._group, number)
             raise self._pruned(number)
 
     def prune(self, keep: int) -> list[int]:
@@ -136,7 +136,7 @@ class FilesLoadLog:
         older = self._pruned_marks()
         self._create_mark(f"{self._group}/{pruned[-1]:020d}{_PRUNED}")
         for number in pruned:
-            self._store.remove(self._group, number)
+            self._store.forget(self._group, number)
             self._storage.remove(self._published_mark(number))
         for number in older:
             self._storage.remove(f"{self._group}/{number:020d}{_PRUNED}")

@@ -8,7 +8,8 @@ Found and named: rows missing, doubled or not in the log; loads that overlap or 
 are missing, damaged, too many or of another size, a manifest that disagrees with the commit log, and directories that
 readers see and no load has made. What the log no longer has, or a compacted topic has dropped since, cannot be held
 against a load and is said to be unverifiable; so are tables that do not have the columns any more by which rows are
-known. Loads of another cluster than the one asked are a problem: nobody has checked them. Raises ConfigError, LoadError and the client's errors when it cannot be found out.
+known. Loads of another cluster than the one asked are a problem: nobody has checked them. Raises ConfigError, LoadError
+and the client's errors when it cannot be found out.
 """
 
 from __future__ import annotations
@@ -122,10 +123,8 @@ def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, lo
         raise ConfigError(
             f"these loads are from {named}, and {asked}: give the servers of the former (--bootstrap-server)"
         )
-    return (
-        f"{len(elsewhere):,} of {len(origins):,} loads were not checked: they are from {named}, and {asked}. Check each "
-        "load against its own cluster: only (--load), and the servers (--bootstrap-server)",
-    )
+    problem = f"{len(elsewhere):,} of {len(origins):,} loads were not checked: they are from {named}, and {asked}."
+    return (f"{problem} Check each load against its own cluster: only (--load), the servers (--bootstrap-server)",)
 
 
 def _check_load(entry: HistoryEntry, held: Held, place: str, log: LogRows) -> LoadCheck:

@@ -6,11 +6,17 @@
 An entry holds ALL offsets of the group, so only the newest is read; the others are history, of which `commit` keeps a
 hundred entries. A commit creates the next number without overwriting, so of two commits at once exactly one wins. Works
 on every file system of `spark_connector.storage`: local, `hdfs://`, object stores with conditional put. `load` writes
-its commits as such entries too (`details`), so a reader can start where a load stopped; `loads prune` removes those.
+its commits as such entries too (`details`), so a reader can start where a load stopped.
+
+    <path>/<group>/00000000000000000007.noted     an entry with details that is not among the newest any more
+
+The numbers in `.json` are without a gap: one who has slept since he read number 41 would find a gap's numbers free. So
+entries go in order of number, and those of loads are moved aside, where `recall` finds them until `forget`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 from collections import deque
@@ -33,11 +39,13 @@ __all__ = ["FilesEntry", "FilesOffsetStore", "open_from_options"]
 logger = logging.getLogger("pykafka.spark")
 
 _VERSION = 1
+_ENTRY, _NOTED = ".json", ".noted"
+
 _KEPT = 100
-"""Entries that `commit` leaves, its own included."""
+"""Entries that `commit` leaves in the numbers, its own included."""
 
 _MOST_PRUNED = 100
-"""Entries that one commit removes: an older version kept all of them, and a stream does not stall over that."""
+"""Entries that one commit takes out: an older version kept all of them, and a stream does not stall over that."""
 
 _MAX_RETRIES = 100  # lost races in a row before a commit without `expected` gives up
 
@@ -126,12 +134,11 @@ class FilesOffsetStore:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def sequences(self, group: str) -> list[int]:
-        """Numbers of all entries of the group, ascending."""
-        stems = (
-            name.removesuffix(".json") for name in self._storage.names(check_group(group)) if name.endswith(".json")
-        )
-        return sorted(int(stem) for stem in stems if stem.isdigit())
+    def sequences(self, group: str, *, noted: bool = False) -> list[int]:
+        """Numbers of all entries of the group, ascending; with those of entries `noted` aside."""
+        suffixes = (_ENTRY, _NOTED) if noted else (_ENTRY,)
+        names = (name.rpartition(".") for name in self._storage.names(check_group(group)))
+        return sorted({int(stem) for stem, dot, end in names if dot + end in suffixes and stem.isdigit()})
 
     def entry(self, group: str, sequence: int) -> FilesEntry:
         """One entry of the history. Raises OffsetStoreError when it is not there or not readable as one."""
@@ -142,15 +149,16 @@ class FilesOffsetStore:
 
     def find(self, group: str, sequence: int) -> FilesEntry | None:
         """The same, None when it is not there."""
-        path = _path(group, sequence)
-        try:
-            return FilesEntry.from_bytes(self._storage.read(path), self._storage.url_of(path))
-        except FileNotFoundError:
-            return None
+        return self._read(_path(group, sequence))
 
-    def remove(self, group: str, sequence: int) -> None:
-        """Forget an entry; no error when there is none. Never the newest: it is what holds now."""
+    def recall(self, group: str, sequence: int) -> FilesEntry | None:
+        """The same, also of an entry that was noted aside."""
+        return self.find(group, sequence) or self._read(_path(group, sequence, _NOTED))
+
+    def forget(self, group: str, sequence: int) -> None:
+        """Remove an entry, noted aside or not; no error when there is none. Never the newest: it is what holds now."""
         self._storage.remove(_path(group, sequence))
+        self._storage.remove(_path(group, sequence, _NOTED))
 
     def newest(self, group: str) -> FilesEntry | None:
         """The entry that holds now, or None for a group without commits."""
@@ -179,7 +187,7 @@ class FilesOffsetStore:
         except OffsetConflict:
             return False
         if before and not self._storage.exists(_path(entry.group, before)):
-            self.remove(entry.group, entry.sequence)  # others are so far ahead that they have pruned it
+            self.forget(entry.group, entry.sequence)  # others are so far ahead that they have pruned it
             return False
         if before:
             trail.older.append(before)
@@ -188,18 +196,28 @@ class FilesOffsetStore:
         return True
 
     def _prune(self, trail: _Trail) -> None:
-        """Remove the oldest entries beyond those to keep, up to the first that a stream did not write."""
+        """Take the oldest entries beyond those to keep out of the numbers."""
         group = trail.newest.group
         try:
             for _ in range(min(len(trail.older) + 1 - _KEPT, _MOST_PRUNED)):
-                entry = self.find(group, trail.older[0])
-                if entry is not None and entry.details:
-                    return
-                self.remove(group, trail.older[0])
+                self._take_out(group, trail.older[0])
                 trail.older.popleft()
         except (OffsetStoreError, OSError) as error:
             logger.warning("Old offsets of group '%s' in %s could not be removed: %s", group, self._storage.url, error)
 
+    def _take_out(self, group: str, sequence: int) -> None:
+        entry = self.find(group, sequence)
+        if entry is not None and entry.details:
+            with contextlib.suppress(FileExistsError):  # another was at it
+                self._storage.create(_path(group, sequence, _NOTED), entry.to_bytes())
+        self._storage.remove(_path(group, sequence))
 
-def _path(group: str, sequence: int) -> str:
-    return f"{check_group(group)}/{sequence:020d}.json"
+    def _read(self, path: str) -> FilesEntry | None:
+        try:
+            return FilesEntry.from_bytes(self._storage.read(path), self._storage.url_of(path))
+        except FileNotFoundError:
+            return None
+
+
+def _path(group: str, sequence: int, suffix: str = _ENTRY) -> str:
+    return f"{check_group(group)}/{sequence:020d}{suffix}"

@@ -110,19 +110,20 @@ def test_loads_of_another_cluster_are_neither_gone_on_from_nor_verified(
 ) -> None:
     other = TopicData(broker_factory().bootstrap, data.topic, partitions=1)
     other.produce(30)
-    loads = loads_of(data, tmp_path, "g")
+    to = tmp_path / "output"
+    loads = loads_of(data, to, "g")
     first = loads.must_load()
     (entry,) = history(loads.target).entries
     assert entry.record.origin is not None
     origin = f"cluster {entry.record.origin.cluster_id} ({data.bootstrap})"
-    words = ["--to", str(tmp_path), "--group", "g"]
+    words = ["--to", str(to), "--group", "g"]
     for verb in (["loads", "verify"], ["load", "--verify"]):
         refused = error_of(*verb, "-b", other.bootstrap, *words)
         assert f"these loads are from {origin}, and {other.bootstrap} is cluster" in refused
     with pytest.raises(DataLoss) as lost:
-        loads_of(other, tmp_path, "g").load()
+        loads_of(other, to, "g").load()
     assert f"Load {first} was made from {origin}" in str(lost.value)
-    moved = loads_of(other, tmp_path, "g", options={"failOnDataLoss": "false"})
+    moved = loads_of(other, to, "g", options={"failOnDataLoss": "false"})
     assert [(range.start, range.end) for range in moved.load().ranges] == [(0, 30)]
     found = verify(moved.target, other.bootstrap)
     assert [load.verdict for load in found.loads] == ["unverifiable", "ok"]

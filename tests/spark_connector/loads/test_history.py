@@ -9,13 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.commit import MANIFEST
 from spark_connector.loads.history import HistoryEntry, LoadState
-from spark_connector.loads.log import FilesLoadLog
+from spark_connector.loads.log import OFFSETS_DIRECTORY, FilesLoadLog
 from spark_connector.loads.owner import Owner, intent_of, owner_of
+from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.request import Target
 from spark_connector.loads.upkeep import history, prune, rewind
 from spark_connector.offset_store.base import OffsetConflict
+from spark_connector.offset_store.files import FilesOffsetStore
 from spark_connector.storage import open_storage
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.load_harness import World
@@ -139,6 +142,37 @@ def test_history_outlives_pruning_and_rewinding(world: World) -> None:
     assert rewind(target, first) is not None, "manifests stand in for what was pruned"
     world.load()
     assert world.visible() == world.produced()
+
+
+def test_a_stream_of_the_same_group_takes_no_load_out_of_the_history(world: World) -> None:
+    target, log = Target(world.output.url, "g"), FilesLoadLog(world.output, "g")
+    stream = FilesOffsetStore(world.output.below(OFFSETS_DIRECTORY))
+
+    def commit_often() -> None:
+        for offset in range(150):
+            stream.commit("g", {TopicPartition("stream", 0): log.newest().sequence + offset})
+
+    first, _ = ids(world)
+    crash_at(world, lambda step: step.startswith("append"), before=False)  # committed, but hidden
+    hidden = entries(world)[-1].record
+    commit_often()
+    slept = LoadRecord("g-000004-0000abcd", world.output.url, "json", "files", 0, ())
+    with pytest.raises(OffsetConflict, match="has been pruned"):
+        log.append(slept)  # its number, behind the hidden load's, is taken although its entry is gone
+    assert world.load() is None, "it publishes the hidden load"
+    world.grow()
+    last = world.load()
+    assert last is not None
+    commit_often()
+    found = history(target)
+    assert [entry.state for entry in found.entries] == [LoadState.PUBLISHED] * 4
+    assert [entry.record.load_id for entry in found.entries][2:] == [hidden.load_id, last.load_id]
+    assert found.forgotten == ()
+    assert world.visible() == world.committed() == world.produced()
+    assert rewind(target, first) is not None
+    assert len(world.visible()) == 6
+    prune(target, 1)
+    assert not [name for name in world.output.names("_offsets/g") if name.endswith(".noted")]
 
 
 def test_a_rewind_is_refused_where_history_is_torn(world: World) -> None:

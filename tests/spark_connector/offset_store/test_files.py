@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -107,11 +109,11 @@ def test_the_newest_hundred_entries_are_kept(store: FilesOffsetStore) -> None:
     assert store.read("g") == {A0: 130}
 
 
-def inherit(path: Path, count: int) -> None:
-    """What an older version left: an entry per micro-batch."""
+def inherit(path: Path, count: int, details: Mapping[str, Any] | None = None) -> None:
+    """What an older version left, an entry per micro-batch, or loads, whose entries have details."""
     (path / "g").mkdir()
     for number in range(1, count + 1):
-        (path / "g" / f"{number:020}.json").write_bytes(FilesEntry("g", number, {A0: number}).to_bytes())
+        (path / "g" / f"{number:020}.json").write_bytes(FilesEntry("g", number, {A0: number}, details or {}).to_bytes())
 
 
 def test_a_full_directory_is_listed_once_and_emptied_little_by_little(
@@ -136,12 +138,45 @@ def test_a_full_directory_is_listed_once_and_emptied_little_by_little(
     assert store.read("g") == {A0: 1000, A1: 19}
 
 
-def test_the_commits_of_loads_are_left_to_them(store: FilesOffsetStore) -> None:
-    store.commit("g", {A0: 1})
-    store.append(FilesEntry("g", 2, {A0: 2}, {"load": {}}))
-    for offset in range(3, 150):
+def test_commits_of_loads_are_noted_aside_and_those_of_a_stream_behind_them_go(
+    store: FilesOffsetStore, tmp_path: Path
+) -> None:
+    note = {"load": {"id": 1}}
+    store.append(FilesEntry("g", 1, {A0: 1}, note))
+    store.commit("g", {A0: 2})
+    store.append(FilesEntry("g", 3, {A0: 3}, note))
+    for offset in range(4, 301):
         store.commit("g", {A0: offset})
-    assert store.sequences("g") == list(range(2, 150))
+    assert store.sequences("g") == list(range(201, 301)), "without a gap in which a sleeper could commit"
+    assert store.sequences("g", noted=True) == [1, 3, *range(201, 301)]
+    assert len(list((tmp_path / "g").iterdir())) == 102
+    assert store.recall("g", 3) == FilesEntry("g", 3, {A0: 3}, note)
+    assert store.find("g", 3) is None
+    store.forget("g", 3)
+    assert store.recall("g", 3) is None
+
+
+def test_a_stream_that_goes_on_from_a_thousand_loads_looks_at_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inherit(tmp_path, 1000, {"load": {}})
+    read, reading = [], LocalStorage.read
+
+    def count(storage: LocalStorage, path: str) -> bytes:
+        read.append(path)
+        return reading(storage, path)
+
+    monkeypatch.setattr(LocalStorage, "read", count)
+    reads = []
+    for run in range(20):  # each a stream that was started anew
+        read.clear()
+        FilesOffsetStore(open_storage(str(tmp_path))).commit("g", {A1: run})
+        reads.append(len(read))
+    assert max(reads) <= 102
+    assert reads[-1] <= 2
+    store = FilesOffsetStore(open_storage(str(tmp_path)))
+    assert len(store.sequences("g")) == 100
+    assert len(store.sequences("g", noted=True)) == 1020
 
 
 def test_a_commit_that_slept_while_others_pruned_its_place_comes_last(tmp_path: Path) -> None:
