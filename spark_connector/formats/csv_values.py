@@ -5,8 +5,8 @@ null, in quotes or not, nothing at all is a row of nulls, a field of another typ
 record (from_csv then nulls what it cannot read). Quotes are doubled inside quotes (RFC 4180) or, as in Spark, escaped
 by a backslash; a line end behind the record does not count.
 
-Values go to pyarrow joined by line feeds. None that holds a line feed or carriage return goes there, so each is at
-most one row, and where an open quote swallows the next value the number of rows tells.
+Values go to pyarrow joined by line feeds, and a row of nulls behind them. None that holds a line feed or carriage
+return goes there, so each is at most one row, and where an open quote swallows what follows the number of rows tells.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ class CsvDecoder:
     def _whole(self, values: pa.Array) -> pa.Array | None:
         try:
             table = self._read(values)
-            if table.num_rows != len(values):
+            if table.num_rows != len(values) + 1:
                 return None
             fields = [
-                cast_texts(pa.concat_arrays(column.chunks), one.type)
+                cast_texts(pa.concat_arrays(column.chunks)[:-1], one.type)
                 for column, one in zip(table.columns, self._kind, strict=True)
             ]
         except (pa.ArrowException, UnicodeDecodeError):
@@ -71,7 +71,8 @@ class CsvDecoder:
         return pa.StructArray.from_arrays(fields, fields=list(self._kind))
 
     def _read(self, values: pa.Array) -> pa.Table:
-        joined = pc.binary_join_element_wise(values, b"\n", b"")
+        last = pa.array([self._separator.encode() * (self._kind.num_fields - 1)], values.type)
+        joined = pc.binary_join_element_wise(pa.concat_arrays([values, last]), b"\n", b"")
         begin, *_, end = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1).tolist()
         names = [str(position) for position in range(self._kind.num_fields)]
         return pyarrow.csv.read_csv(

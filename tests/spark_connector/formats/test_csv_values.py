@@ -101,6 +101,14 @@ def test_a_value(value: bytes, expected: Any) -> None:
     assert list(decoded.bad) == ([1] if expected == "bad" else [])
 
 
+@pytest.mark.parametrize("value", [b'1,"x', b',"', b'1,x","y'])
+def test_a_quote_that_nobody_closes_is_bad_in_the_last_value_too(value: bytes) -> None:
+    for values in ([value], [b"5,before", value]):
+        decoded = decode("a INT, b STRING", *values)
+        assert list(decoded.bad) == [len(values) - 1]
+        assert decoded.column[-1].as_py() is None
+
+
 def test_a_single_column_and_another_separator() -> None:
     assert decode("a STRING", b"x", b'""', b"y").column.to_pylist() == [{"a": "x"}, {"a": None}, {"a": "y"}]
     assert decode("a STRING, b INT", b"x,y\t1", separator="\t").column.to_pylist() == [{"a": "x,y", "b": 1}]
