@@ -14,13 +14,12 @@ Version notes: topic names up to 12, ids from 13; zstd from 10; a disk that fail
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import uuid
 from collections.abc import Awaitable, Sequence
-from contextlib import suppress
-from typing import Any, Final
+from typing import Any
 
+from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext
 from broker.cluster.delayed import DelayedFetch
 from broker.cluster.partition import UNKNOWN_EPOCH, Partition
@@ -37,9 +36,6 @@ from broker.records.compression import Codec
 __all__ = ["handle"]
 
 _NO_ID = uuid.UUID(int=0)
-MOST_MISSES: Final = 1000
-"""Misses of one fetch, each in another partition or a little farther on."""
-
 _COMMITTED = 1
 _FULL = (0, -1)
 """Session epochs of a fetch that names all its partitions: of a new session, and of none."""
@@ -85,7 +81,7 @@ def _respond(context: ApiContext, request: Request, read: _Read) -> Sequence[Par
 
 
 async def _respond_warmed(context: ApiContext, request: Request, cold: ColdRead) -> Sequence[Part]:
-    answer = _respond(context, request, await _read_warmed(context, request, cold))
+    answer = _respond(context, request, await warmed(lambda: _read(context, request), cold))
     return await answer if isinstance(answer, Awaitable) else answer
 
 
@@ -94,20 +90,8 @@ async def _wait(context: ApiContext, request: Request, delayed: DelayedFetch) ->
     try:
         read = unless_cold(lambda: _read(context, request))
     except ColdRead as cold:
-        read = await _read_warmed(context, request, cold)
+        read = await warmed(lambda: _read(context, request), cold)
     return _answer(context, request, read)
-
-
-async def _read_warmed(context: ApiContext, request: Request, cold: ColdRead) -> _Read:
-    """Begin anew after each miss. Where pages go as fast as they come, the last time waits for the disk."""
-    for _ in range(MOST_MISSES):
-        with suppress(OSError):  # reading again tells
-            await asyncio.to_thread(cold.warm)
-        try:
-            return unless_cold(lambda: _read(context, request))
-        except ColdRead as missed:
-            cold = missed
-    return _read(context, request)
 
 
 def _answer(context: ApiContext, request: Request, read: _Read) -> Sequence[Part]:

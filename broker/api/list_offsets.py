@@ -3,49 +3,69 @@
 Timestamps below zero ask for an end of the log: -1 latest, -2 earliest, -3 the record with the largest
 timestamp (KIP-734), -4 earliest local (here: earliest), -5 latest tiered (here: none). A reader of committed
 data (KIP-98) gets the last stable offset for the latest, and nothing that lies after it.
+What has to be read for a time but is not in the page cache is read by a thread first, so that others are served.
 Version notes: -5 is of version 9; below it, and any other negative time, is UNSUPPORTED_VERSION as of Kafka 4.
 """
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext
 from broker.cluster.partition import Partition
 from broker.errors import BrokerError, ErrorCode
+from broker.log.segment_file import ColdRead, unless_cold
 from broker.net.router import Client
 from broker.protocol.messages import Request, field
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
 
+Answer: TypeAlias = Mapping[str, Any]
+
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _FIRST_TIERED = 9
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     """One offset per asked partition, or its error; what stands twice in the request is refused."""
     topics = request.body.topics
     times = Counter((topic.name, asked.partition_index) for topic in topics for asked in topic.partitions)
-    return {
-        "topics": [
-            {
-                "name": topic.name,
-                "partitions": [
-                    _partition(context, request, TopicPartition(topic.name, asked.partition_index), asked, times)
-                    for asked in topic.partitions
-                ],
-            }
-            for topic in topics
-        ]
-    }
+    found: list[Answer] = []
+    cold: list[tuple[int, Awaitable[Answer]]] = []
+    for topic in topics:
+        for asked in topic.partitions:
+            tp = TopicPartition(topic.name, asked.partition_index)
+            attempt = functools.partial(_partition, context, request, tp, asked, times)
+            try:
+                found.append(unless_cold(attempt))
+            except ColdRead as missed:
+                cold.append((len(found), warmed(attempt, missed)))
+                found.append({})
+    return _warmed_answer(topics, found, cold) if cold else _answer(topics, found)
+
+
+async def _warmed_answer(
+    topics: Sequence[Any], found: list[Answer], cold: Sequence[tuple[int, Awaitable[Answer]]]
+) -> Answer:
+    for number, answer in cold:
+        found[number] = await answer
+    return _answer(topics, found)
+
+
+def _answer(topics: Sequence[Any], found: Iterable[Answer]) -> Answer:
+    answers = iter(found)
+    named = [{"name": topic.name, "partitions": [next(answers) for _ in topic.partitions]} for topic in topics]
+    return {"topics": named}
 
 
 def _partition(
     context: ApiContext, request: Request, tp: TopicPartition, asked: Any, times: Mapping[tuple[str, int], int]
-) -> Mapping[str, Any]:
+) -> Answer:
     try:
         if times[tp] > 1:
             raise BrokerError(ErrorCode.invalid_request, f"{tp} stands in the request more than once")

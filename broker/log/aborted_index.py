@@ -19,9 +19,10 @@ import struct
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from broker.log.segment import ABORTED_SUFFIX, segment_path
+from broker.log.segment_file import SegmentFile
 
 __all__ = [
     "ENTRY_SIZE",
@@ -142,10 +143,10 @@ class AbortedIndex:
         if not self._bases:
             return
         base_offset = self._bases[-1]
-        with _Reader(self._path(base_offset)) as file:
-            kept = file.first_from(end)
-            if kept == file.count:
-                return
+        file = _Reader(self._path(base_offset))
+        kept = file.first_from(end)
+        if kept == file.count:
+            return
         if kept:
             os.truncate(self._path(base_offset), kept * ENTRY_SIZE)
         else:
@@ -159,35 +160,28 @@ class AbortedIndex:
 
     def _entries(self, base_offset: int, start: int) -> Iterator[AbortedEntry]:
         """A segment's entries from the first that ends at `start` or after."""
-        with _Reader(self._path(base_offset)) as file:
-            position = file.first_from(start)
-            while entries := file.read(position, _READ_AT_ONCE):
-                yield from entries
-                position += len(entries)
+        file = _Reader(self._path(base_offset))
+        position = file.first_from(start)
+        while entries := file.read(position, _READ_AT_ONCE):
+            yield from entries
+            position += len(entries)
 
     def _path(self, base_offset: int) -> Path:
         return segment_path(self._directory, base_offset, ABORTED_SUFFIX)
 
 
 class _Reader:
-    """One file, open as long as it is read. Raises BrokenIndex for what is no entry, or stands where it cannot."""
+    """One file, to be read. Raises BrokenIndex for what is no entry, or stands where it cannot, and ColdRead."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         try:
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = SegmentFile(path, writable=False)
         except FileNotFoundError:
             raise BrokenIndex(path, "it is missing") from None
-        self.count, rest = divmod(os.fstat(self._fd).st_size, ENTRY_SIZE)
-        if rest:
-            os.close(self._fd)
-            raise BrokenIndex(path, f"{rest} bytes after the last whole entry")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
+        self.count, rest = divmod(os.fstat(self._file.fileno()).st_size, ENTRY_SIZE)
+        if rest or not self.count:
+            raise BrokenIndex(path, f"{rest} bytes after the last whole entry" if rest else "it is empty")
 
     def first_from(self, offset: int) -> int:
         """The number of the first entry whose marker lies at `offset` or after."""
@@ -195,8 +189,10 @@ class _Reader:
 
     def read(self, number: int, count: int) -> list[AbortedEntry]:
         """At most `count` entries from this one on, checked to follow those before them."""
-        first = max(number - 1, 0)
-        data = os.pread(self._fd, (number - first + count) * ENTRY_SIZE, first * ENTRY_SIZE)
+        first, end = max(number - 1, 0), min(number + count, self.count)
+        if number >= end:
+            return []
+        data = bytes(self._file.glance((end - first) * ENTRY_SIZE, first * ENTRY_SIZE))
         try:
             return decode_aborted(data)[number - first :]
         except ValueError as error:

@@ -81,10 +81,10 @@ def boundary_before(file: SegmentFile, boundary: int, end: int, limit: int) -> i
 
 
 def scan_headers(file: SegmentFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
-    """Batches in [start, end) by their headers; small ones share a read."""
+    """Batches in [start, end) by their headers; small ones share a read. Raises ColdRead."""
     position = start
     while position < end:
-        chunk = file.pread(min(HEADER_CHUNK, end - position), position)
+        chunk = file.glance(min(HEADER_CHUNK, end - position), position)
         at = 0
         while at == 0 or len(chunk) - at >= HEADER_SIZE:
             header = parse_header(chunk, at)

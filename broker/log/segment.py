@@ -17,11 +17,11 @@ from broker.errors import CorruptBatch
 from broker.log.index import OffsetIndex, TimeIndex
 from broker.log.open_segments import OpenSegments
 from broker.log.scan import boundary_before, find_batch, glance, scan_headers
-from broker.log.segment_file import FileSlice, SegmentFile
+from broker.log.segment_file import FileSlice, SegmentFile, waiting
 from broker.log.segment_indexes import SegmentIndexes
 from broker.records.batch import BatchHeader
 
-__all__ = ["ABORTED_SUFFIX", "DELETED_SUFFIX", "MAX_RELATIVE_OFFSET", "Segment", "segment_path"]
+__all__ = ["ABORTED_SUFFIX", "DELETED_SUFFIX", "MAX_RELATIVE_OFFSET", "Segment", "SegmentReader", "segment_path"]
 
 logger = logging.getLogger(__name__)
 
@@ -142,8 +142,9 @@ class Segment:
         file = self.begin_rebuild()
         size, self.size = self.size, 0
         try:
-            for _, header in scan_headers(file, 0, size):
-                self.note(header, header.last_offset)
+            with waiting():
+                for _, header in scan_headers(file, 0, size):
+                    self.note(header, header.last_offset)
         finally:
             self.size = size
         self._indexes.seal()
@@ -246,7 +247,7 @@ class Segment:
         return find(self._offsets())
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of every batch from `position`, the start of one. Raises CorruptBatch."""
+        """(position, header) of every batch from `position`, the start of one. Raises CorruptBatch, ColdRead."""
         return scan_headers(self.file(), position, self.size)
 
     def next_offset(self) -> int:
@@ -266,6 +267,20 @@ class Segment:
             if not was_open:
                 self.close()  # retention asks all segments once
         return self._indexes.newest or (-1, self.base_offset)
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether `newest` is known, and asking for it reads nothing."""
+        return self._indexes.newest is not None
+
+    def reader(self) -> SegmentReader:
+        """The same files once more, as they are now, for another thread."""
+        return SegmentReader(self._directory, self.base_offset, OpenSegments(1), size=self.size)
+
+    def learn_newest(self, reader: SegmentReader, newest: tuple[int, int]) -> None:
+        """Take what a reader has found, if nothing has happened to the segment since."""
+        if not self.is_timed and reader.size == self.size:
+            self._indexes.newest = newest
 
     def _times(self) -> TimeIndex:
         """The time index; made anew when it is missing, or its last entry fits no batch."""
@@ -344,3 +359,12 @@ class Segment:
         self._file = file
         self._opened.add(self)
         return file
+
+
+class SegmentReader(Segment):
+    """A segment's files as they stood when it was made; it changes none of them. One thread at a time."""
+
+    __slots__ = ()
+
+    def rebuild(self) -> None:
+        raise CorruptBatch("an index is to be made anew, by the segment's owner")

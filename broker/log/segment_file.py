@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
 
-__all__ = ["ColdRead", "FileSlice", "SegmentFile", "unless_cold"]
+__all__ = ["ColdRead", "FileSlice", "SegmentFile", "may_wait", "unless_cold", "waiting"]
 
 T = TypeVar("T")
 
@@ -26,13 +27,17 @@ _reads = threading.local()
 class ColdRead(Exception):
     """What was to be looked at is not in the page cache. `warm` brings it there, and waits for the disk."""
 
-    def __init__(self, file: SegmentFile, position: int) -> None:
+    def __init__(self, file: SegmentFile, position: int, length: int) -> None:
         self._file = file
         self._position = position
+        self._length = length
 
     def warm(self) -> None:
-        """Raises OSError."""
-        os.pread(self._file.fileno(), READ_AHEAD_BYTES, self._position)
+        """Called in a thread. Raises OSError."""
+        os.pread(self._file.fileno(), max(self._length, READ_AHEAD_BYTES), self._position)
+
+    def settle(self) -> None:
+        """Called where the attempt was made, after `warm`: what is to be done before the next."""
 
 
 def unless_cold(attempt: Callable[[], T]) -> T:
@@ -42,6 +47,21 @@ def unless_cold(attempt: Callable[[], T]) -> T:
         return attempt()
     finally:
         _reads.refused = False
+
+
+def may_wait() -> bool:
+    """Whether reads may wait for the disk: not inside `unless_cold`."""
+    return not getattr(_reads, "refused", False)
+
+
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Inside, reads wait for the disk even in `unless_cold`: for repairs, which cannot be begun anew half-done."""
+    refused, _reads.refused = not may_wait(), False
+    try:
+        yield
+    finally:
+        _reads.refused = refused
 
 
 class SegmentFile:
@@ -83,7 +103,7 @@ class SegmentFile:
 
     def glance(self, length: int, position: int) -> bytes | bytearray:
         """As `pread`, of bytes that are there. Inside `unless_cold` raises ColdRead rather than wait for the disk."""
-        if not getattr(_reads, "refused", False):
+        if may_wait():
             return self.pread(length, position)
         found = bytearray(length)
         try:
@@ -93,7 +113,7 @@ class SegmentFile:
             pass
         except OSError:
             return self.pread(length, position)  # a file system that cannot tell (tmpfs), or an error to be raised
-        raise ColdRead(self, position)
+        raise ColdRead(self, position, length)
 
     def __del__(self, _close: Callable[[int], None] = os.close) -> None:
         if self._fd >= 0:

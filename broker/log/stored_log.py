@@ -27,6 +27,7 @@ from broker.log.producer_state import ProducerStates
 from broker.log.recovery import LoadedLog, new_segment, rebuild_aborted, rebuild_producers
 from broker.log.rolling import is_aged
 from broker.log.segment import Segment, segment_path
+from broker.log.segment_file import waiting
 from broker.log.segment_list import SegmentList
 from broker.log.segment_swap import swap_in
 from broker.log.storage_errors import storage_error, storage_errors
@@ -138,7 +139,8 @@ class StoredLog:
     def _rebuild_aborted(self, broken: BrokenIndex) -> None:
         logger.warning("%s; finding the aborted transactions anew", broken)
         now = self._clock.now_ms()
-        rebuild_aborted(self.directory, tuple(self._segments), broken.base_offset, self._aborted, now)
+        with waiting():
+            rebuild_aborted(self.directory, tuple(self._segments), broken.base_offset, self._aborted, now)
 
     @property
     def topic_id(self) -> uuid.UUID | None:
