@@ -40,7 +40,7 @@ class WorkerClients:
         """The worker's view of the cluster that `settings` name."""
         cluster = self._clusters.get(settings)
         if cluster is None:
-            cluster = self._clusters[settings] = Cluster(settings, create_topics=False)
+            cluster = self._clusters[settings] = Cluster(settings, create_topics=False, patient=True)
         self._clusters.move_to_end(settings)
         if len(self._clusters) > _MAX_CLUSTERS:
             oldest, unused = self._clusters.popitem(last=False)

@@ -52,13 +52,16 @@ class Cluster:
         properties: Mapping[str, Any] | None = None,
         *,
         create_topics: bool | None = None,
+        patient: bool = False,
     ) -> None:
         """`bootstrap`: "host:port,…", a list, or properties or settings that hold `bootstrap.servers`.
 
-        `create_topics` (producers: True) overrides `allow.auto.create.topics`. Raises ConfigError.
+        `create_topics` (producers: True) overrides `allow.auto.create.topics`. `patient`: wait for a cluster that was
+        never reached as long as for any other; else somebody who mistyped its address is told soon. Raises ConfigError.
         """
         self.settings = settings = ClientSettings.of(bootstrap, properties)
         self._create_topics = settings.allow_auto_create_topics if create_topics is None else create_topics
+        self._patient = patient
         self._pool = NodePool(parse_bootstrap(settings.bootstrap_servers), settings)
         self._lock = threading.RLock()
         self._closing = threading.Event()
@@ -198,6 +201,11 @@ class Cluster:
                 self.expire()
 
     @property
+    def reached(self) -> bool:
+        """Whether the cluster has ever told who its brokers are."""
+        return bool(self._metadata.brokers)
+
+    @property
     def stale(self) -> bool:
         """Whether the next question asks the cluster."""
         return time.monotonic() >= self._expires
@@ -205,6 +213,11 @@ class Cluster:
     def renew(self) -> None:
         """Ask now if the metadata is stale: one attempt, which raises what it fails with."""
         self.retrying(self._current, timeout_s=0)
+
+    def reach(self) -> None:
+        """Reach a cluster that never was, in one attempt: for what is not worth a wait. Raises what that fails with."""
+        if not self.reached:
+            self.renew()
 
     def forget_coordinator(self, name: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
         """Look for the coordinator anew next time: this one did not answer, or says it is not."""
@@ -215,8 +228,8 @@ class Cluster:
 
         Waits `retry.backoff.ms` doubling to `retry.backoff.max.ms` between attempts, and has metadata
         renewed. The last error is raised after `retries` or `timeout_s` (`default.api.timeout.ms`), and while
-        no broker was ever reached already after `socket.connection.setup.timeout.ms`. Inside another
-        `retrying` of the same thread it tries once: the outer one repeats.
+        no broker was ever reached already after `socket.connection.setup.timeout.ms` unless `patient`. Inside
+        another `retrying` of the same thread it tries once: the outer one repeats.
         """
         if getattr(self._thread, "retrying", False):
             return attempt()
@@ -231,7 +244,7 @@ class Cluster:
                     return attempt()
                 except PykafkaError as error:
                     failures += 1
-                    if not self._metadata.brokers:
+                    if not (self._patient or self.reached):
                         limit_s = min(limit_s, settings.socket_connection_setup_timeout_ms / 1000)
                     wait_s = self.backoff_s(failures)
                     out_of_time = time.monotonic() + wait_s - started > limit_s

@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.client.settings import ClientSettings
 from broker.errors import ConfigError
@@ -113,7 +113,10 @@ def _timeout(values: OptionValues) -> int | None:
 
 
 def _client_settings(values: OptionValues, delivery: Delivery) -> ClientSettings:
-    """The user's `kafka.*` over what suits a Spark task. Equal options give equal, hashable settings."""
+    """The user's `kafka.*` over what suits a Spark task. Equal options give equal, hashable settings.
+
+    What is asked of brokers may take `max.block.ms`: Kafka's producer knows no `default.api.timeout.ms`.
+    """
     properties = values.kafka_properties()
     for name, why in _REJECTED_PROPERTIES.items():
         if name in properties:
@@ -125,6 +128,8 @@ def _client_settings(values: OptionValues, delivery: Delivery) -> ClientSettings
     ours = {"client.id": "spark-kafka-sink", "batch.size": str(_BATCH_BYTES)}
     try:
         settings = ClientSettings.from_properties({**ours, **properties})
+        if "default.api.timeout.ms" not in properties:
+            settings = replace(settings, default_api_timeout_ms=settings.max_block_ms)
     except ConfigError as error:
         raise ConfigError(f"Options of the Kafka client ('kafka.*'): {error}") from None
     if delivery is Delivery.EXACTLY_ONCE and (settings.required_acks != -1 or not settings.enable_idempotence):

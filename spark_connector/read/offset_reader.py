@@ -3,10 +3,9 @@
 Used by both readers (Spark's counterpart is `KafkaOffsetReaderAdmin`). Holds a `Cluster`, so it is made where it
 is used and never pickled. A round of planning costs one metadata request and one ListOffsets per broker.
 
-What can be retried is: an outage by the client itself once it has reached the cluster, and every lookup
-`fetchOffset.numRetries` times at `fetchOffset.retryIntervalMs`. A cluster that was never reached is asked at that
-interval until `default.api.timeout.ms` have passed (a minute): as long as the admin client of Spark's own source takes
-for one of its tries.
+What can be retried is: an outage by the client itself, for `default.api.timeout.ms` (a minute), and every lookup
+`fetchOffset.numRetries` times at `fetchOffset.retryIntervalMs`. A cluster that was never reached gets that minute once:
+as long as the admin client of Spark's own source takes for one of its tries.
 """
 
 from __future__ import annotations
@@ -91,14 +90,11 @@ class OffsetReader:
         options: SourceOptions,
         committed: CommittedOffsets,
         sleep: Callable[[float], None] = time.sleep,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._committed = committed
         self._sleep = sleep
-        self._clock = clock
-        self._cluster = Cluster(options.client, create_topics=False)
-        self._reached = False
+        self._cluster = Cluster(options.client, create_topics=False, patient=True)
         limits = options.byte_limits
         self.record_bytes = RecordBytes(
             self._cluster, only_to_share=limits.per_trigger is None and limits.per_partition is None
@@ -321,20 +317,15 @@ class OffsetReader:
         return {tp: answer.offset for tp, answer in found.items()}
 
     def _with_retries(self, ask: Callable[[], T]) -> T:
-        attempt = 1
-        deadline = self._clock() + self._options.client.default_api_timeout_ms / 1000
+        attempt = 0
         while True:
+            attempt += 1
             try:
-                answer = ask() if self._reached else self._cluster.retrying(ask, timeout_s=0)
-                self._reached = True
-                return answer
+                return ask()
             except PykafkaError as error:
-                is_over = self._reached or self._clock() >= deadline
-                if not error.retriable or (is_over and attempt >= self._options.num_retries):
+                if not (error.retriable and self._cluster.reached) or attempt >= self._options.num_retries:
                     raise
-                if attempt <= self._options.num_retries:
-                    logger.warning("Error in attempt %d of getting Kafka offsets: %s", attempt, error)
-                attempt += 1
+                logger.warning("Error in attempt %d of getting Kafka offsets: %s", attempt, error)
                 self._sleep(max(self._options.retry_interval_ms / 1000, _SHORTEST_WAIT))
 
 

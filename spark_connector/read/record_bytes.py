@@ -69,6 +69,7 @@ class RecordBytes:
     def _from_log_dirs(self, topics: Collection[str]) -> dict[TopicPartition, int]:
         sizes: dict[TopicPartition, int] = {}
         try:
+            self._cluster.reach()
             for directory in Admin(self._cluster).describe_log_dirs(topics=sorted(topics)):
                 for tp, replica in directory.partitions.items():
                     if not replica.is_future:
@@ -89,6 +90,7 @@ class RecordBytes:
         found = {}
         for tp, offset in start.items():
             try:
+                self._cluster.reach()
                 with Fetcher(self._cluster, tp, max_bytes=_SAMPLE_BYTES, max_wait_ms=0) as fetcher:
                     headers = [header for _, header in walk_batches(fetcher.fetch(offset).records)]
             except BrokerError:

@@ -52,6 +52,7 @@ def prefetch(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicI
     """The records of all ranges if they come in one answer from each leader; else None: tasks will do, and tell why."""
     cluster = worker_clients().cluster(options.client)
     try:
+        cluster.reach()  # to wait is left to tasks
         found = _fetch(options, cluster, planned, ids, _PREFETCHED_BYTES)
         if any(one.tp not in found or found[one.tp].next_offset < one.until_offset for one in planned):
             return None

@@ -1,15 +1,29 @@
-"""Connections between tasks: kept when a task ends well, closed when it does not, bounded in number."""
+"""Connections between tasks: kept when a task ends well, closed when it does not, bounded in number; and how long a
+worker waits for a cluster that it has not reached yet."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 
+import pyarrow as pa
 import pytest
 
 from broker.client.settings import ClientSettings
+from broker.errors import ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.worker_clients import WorkerClients
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.options.write_options import parse_write_options
+from spark_connector.read.planning import OffsetRange
+from spark_connector.read.shared_fetch import read_ranges
+from spark_connector.worker_clients import WorkerClients, worker_clients
+from spark_connector.write import plan
+from spark_connector.write.attempt import Attempt, run_attempt
+from spark_connector.write.plan import plan_write
+from tests.support.broker_process import BrokerProcess
+from tests.support.topics import Topic
+from tests.support.waits import Waits
 
 SETTINGS = ClientSettings.from_properties({"bootstrap.servers": "127.0.0.1:1"})
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -64,3 +78,52 @@ def test_no_collection_looks_through_what_a_worker_has_imported() -> None:
         "assert os.waitpid(child, 0)[1] == 0"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_tasks_and_plans_outlast_a_restart_of_the_broker_that_they_begin_in(
+    broker_factory: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = broker_factory()
+    Topic(broker.bootstrap, "t", 2).number(3, 0)
+    servers = {"kafka.bootstrap.servers": broker.bootstrap}
+    reading = parse_options({**servers, "subscribe": "t"}, Mode.BATCH)
+    writing = parse_write_options({**servers, "topic": "t", "delivery": "exactly-once"}, stream=False)
+    ranges = [OffsetRange(T0, 0, 3), OffsetRange(T1, 0, 0)]
+    planned = plan_write(writing)
+    rows = pa.record_batch({"value": ["a"]})
+
+    def start_after_15_s(now: float) -> None:
+        if now == 15:
+            broker.start()
+
+    for run, expected in (
+        (lambda: sum(batch.num_rows for batch in read_ranges(reading, ranges, {})), 3),
+        (lambda: plan_write(writing).exactly_once, True),
+        (lambda: run_attempt(planned, Attempt("w", None, 0), [rows]).rows, 1),
+    ):
+        worker_clients().close()  # each in a worker of its own
+        plan._plans.clear()
+        broker.kill()
+        with monkeypatch.context() as patched:
+            Waits(patched, start_after_15_s)
+            assert run() == expected
+    worker_clients().close()
+    plan._plans.clear()
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
+        ({}, 60),
+        ({"kafka.max.block.ms": "5000"}, 5),
+        ({"kafka.max.block.ms": "5000", "kafka.default.api.timeout.ms": "7000"}, 7),
+    ],
+)
+def test_a_write_waits_for_its_cluster_as_long_as_kafkas_producer(
+    given: dict[str, str], seconds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = Waits(monkeypatch)
+    with pytest.raises(ConnectionFailed):
+        plan_write(parse_write_options({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t", **given}, stream=False))
+    assert waits.now == seconds + 1  # the wait that would be too long is not waited
+    worker_clients().close()
