@@ -35,14 +35,15 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         None,
         "batch",
         "names an exactly-once write, so that one which is repeated writes nothing: inside `foreachBatch` with the "
-        "query and the batch, elsewhere with `txnVersion`. Each write in the function needs a name of its own (ours; "
-        "Delta calls its options so)",
+        "query and the batch, elsewhere, over Spark Connect and from threads of your own with `txnVersion`. Each write "
+        "in the function needs a name of its own (ours; Delta calls its options so)",
     ),
     Option(
         "txnVersion",
         None,
         "batch",
-        "a number that grows with every write of `txnAppId`: the last one or a lower one is not written again (ours)",
+        "a number that grows with every write of `txnAppId`, such as the batch's id: the last one or a lower one is "
+        "not written again (ours)",
     ),
     Option(
         "includeHeaders",

@@ -1,7 +1,8 @@
 """A writing task as Spark runs it: who it is according to `TaskContext`, and the message it leaves for the driver.
 
 Spark puts the query's id and the batch into the local properties of every task of a micro-batch, those of writes inside
-`foreachBatch` too, and with them the session's settings, `spark.*` of the driver among them (seen on 4.3).
+`foreachBatch` too, and with them the session's settings, `spark.*` of the driver among them (seen on 4.3). Over Spark
+Connect, and from threads of the user's own, a write inside `foreachBatch` has only those settings.
 """
 
 from __future__ import annotations
@@ -27,6 +28,10 @@ _BATCH_ID: Final = "streaming.sql.batchId"
 _RUN_ID: Final = "spark.jobGroup.id"
 """Of a streaming query the id of its run, another after every start."""
 
+_SET_BY_QUERIES: Final = ("spark.sql.cbo.enabled", "spark.sql.requireAllClusterKeysForDistribution")
+"""Settings that `StreamExecution` sets to false in the session of each query, that of `foreachBatch`'s DataFrame. Both
+are so by default, and hardly anybody sets them so."""
+
 _SPECULATION: Final = "spark.speculation"
 
 
@@ -37,24 +42,35 @@ class TaskMessage(WriterCommitMessage):
         self.report = report
 
 
+_UNTOLD: Final = (
+    ". Spark does not tell this write its batch, as it goes through Spark Connect or comes from a thread of your own: "
+    "set option 'txnVersion' to the batch's id, and let no other query have the name"
+)
+
+
 def write_task(plan: WritePlan, write_id: str, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
     """A task of the batch write with that id."""
     context = _context(plan)
     query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
     name, version = plan.options.txn_app_id, plan.options.txn_version
-    if not plan.exactly_once or (name is None and query is None):
+    told = query is not None and batch is not None
+    if not plan.exactly_once or (name is None and not told and not _in_query(context)):
         return _run(plan, context, write_id, None, batches)
     if name is None:
         raise ConfigError(
             "an exactly-once write inside foreachBatch would write its rows again when the batch is repeated after a "
             "failure: set option 'txnAppId' to a name that no other write of the function has, and a batch that was "
-            "written is not written again; or set option 'delivery' to at-least-once"
+            f"written is not written again{'' if told else _UNTOLD}; or set option 'delivery' to at-least-once"
         )
     if version is not None:
         return _run(plan, context, named_sink(name, None), version, batches)
     if query is None or batch is None:
-        raise ConfigError("Option 'txnAppId' needs option 'txnVersion', a number that grows with every write; only "
-                          "inside foreachBatch the batch is it")  # fmt: skip
+        raise ConfigError(
+            "Option 'txnAppId' needs option 'txnVersion', a number that grows with every write. Inside foreachBatch "
+            "it is the batch's id, which Spark tells the write itself unless it goes through Spark Connect or comes "
+            "from a thread of your own: there set option 'txnVersion' to it, and 'txnAppId' to a name that no other "
+            "query has"
+        )
     run = zlib.crc32((context.getLocalProperty(_RUN_ID) or "").encode())
     return _run(plan, context, named_sink(name, query), int(batch), batches, run)
 
@@ -99,6 +115,10 @@ def _run(
     keep_imports()
     number, task_id = context.attemptNumber(), context.taskAttemptId()
     return TaskMessage(run_attempt(plan, Attempt(sink, batch_id, context.partitionId(), number, task_id, run), batches))
+
+
+def _in_query(context: TaskContext) -> bool:
+    return all(context.getLocalProperty(name) == "false" for name in _SET_BY_QUERIES)
 
 
 def _context(plan: WritePlan) -> TaskContext:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,10 @@ def test_batches_and_streams_are_read_and_written_over_spark_connect(broker: Kaf
     assert done.returncode == 0, done.stderr[-4000:]
     seen = json.loads(done.stdout.splitlines()[-1])
     assert "Unknown option 'subscrib'" in seen.pop("error")
+    *unnamed, unversioned = seen.pop("refused")
+    assert all("set option 'txnAppId'" in one and "'txnVersion' to the batch's id" in one for one in unnamed)
+    assert bool(unnamed) is (version("pyspark") >= "4.3")
+    assert "Option 'txnAppId' needs option 'txnVersion'" in unversioned
     plans = seen.pop("plans")
     assert "pykafka" in plans
     assert SECRET not in plans
@@ -34,7 +39,10 @@ def test_batches_and_streams_are_read_and_written_over_spark_connect(broker: Kaf
         "sum": sum(range(100)) + sum(range(50)),
         "streamed": 150,
         "behind": [50, 0],
-        "sums": {"batch": sum(range(1000, 1005)), "stream": sum(range(100)) + sum(range(50))},
+        "sums": {
+            "batch": sum(range(1000, 1005)),
+            **dict.fromkeys(["stream", "foreach"], sum(range(100)) + sum(range(50))),
+        },
         "type": "value:struct<id:bigint,how:string>",
         "loaded": dict.fromkeys(["parquet", "json", "orc", "avro", "delta", "sql"], 150),
     }

@@ -11,10 +11,11 @@ import faulthandler
 import io
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from spark_connector.progress.lag import QueryLag
 
@@ -64,9 +65,14 @@ def main(bootstrap: str, topic: str, target: str, directory: str) -> None:
     except Exception as raised:  # whatever Connect makes of it
         error = str(raised)
     seen = {"rows": row["rows"], "sum": row["sum"], "streamed": streamed, "behind": told.behind}
+    refused = write_in_foreach_batch(spark, options, target, f"{directory}/foreach")
     copied = copy_and_read_typed(spark, options, target, f"{directory}/sink")
     loaded = load_every_format(spark, options, f"{directory}/loads")
-    print(json.dumps({**seen, "error": error, **copied, "loaded": loaded, "plans": plans(spark, options)}))
+    print(
+        json.dumps(
+            {**seen, "error": error, "refused": refused, **copied, "loaded": loaded, "plans": plans(spark, options)}
+        )
+    )
     spark.stop()
 
 
@@ -107,6 +113,34 @@ class Told:
 
     def ended(self, run_id: str) -> None:
         self.runs.append(run_id)
+
+
+def write_in_foreach_batch(spark: SparkSession, options: dict[str, str], target: str, directory: str) -> list[str]:
+    """Write what is in the topic to `target`, twice, inside foreachBatch; what was refused there before."""
+    import pyspark
+
+    from tests.support.all_available import take_all
+
+    to = {"kafka.bootstrap.servers": options["kafka.bootstrap.servers"], "topic": target, "delivery": "exactly-once"}
+    notes = Path(directory, "refused.json")
+
+    def write(batch: DataFrame, number: int) -> None:
+        as_json = "to_json(struct(CAST(CAST(value AS STRING) AS BIGINT) AS id, 'foreach' AS how)) AS value"
+        rows, refused = batch.selectExpr(as_json), []
+        named = {"txnAppId": "foreach"}
+        for names in [named] if pyspark.__version__ < "4.3" else [{}, named]:  # before it nothing tells the query
+            try:
+                rows.write.format("pykafka").options(**to, **names).mode("append").save()
+            except Exception as error:  # whatever Connect makes of it
+                refused.append(str(error))
+        for _ in range(2):
+            versioned = {**named, "txnVersion": str(number)}
+            rows.write.format("pykafka").options(**to, **versioned).mode("append").save()
+        notes.write_text(json.dumps(refused))
+
+    stream = spark.readStream.format("pykafka").options(**options).load()
+    take_all(stream.writeStream.foreachBatch(write).option("checkpointLocation", directory))
+    return list(json.loads(notes.read_text()))
 
 
 def copy_and_read_typed(spark: SparkSession, options: dict[str, str], target: str, checkpoint: str) -> dict[str, Any]:
