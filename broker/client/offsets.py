@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.client.cluster import Cluster
 from broker.client.connection import Connection
+from broker.client.leader_epochs import NO_EPOCH
 from broker.client.settings import isolation_id
 from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
@@ -31,10 +32,15 @@ _MAX_TIMESTAMP_SINCE = 7
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """An offset, and the timestamp (ms) of its record; -1 for EARLIEST and LATEST, and (-1, -1) for "no such"."""
+    """An offset, and the timestamp (ms) of its record; -1 for EARLIEST and LATEST, and (-1, -1) for "no such".
+
+    `leader_epoch` is that of LATEST's leader, under which the log reached up to the offset; of others it is the
+    record's, or the leader's, as the broker has it. -1 where it does not say (before Kafka 2.1).
+    """
 
     offset: int
     timestamp: int
+    leader_epoch: int = NO_EPOCH
 
 
 def list_offsets(
@@ -101,4 +107,6 @@ def _read(tp: TopicPartition, row: Any) -> OffsetAndTimestamp | BrokerError:
         return BrokerError(ErrorCode.unknown_server_error, f"the broker said nothing about the offsets of {tp}")
     if row.error_code is not ErrorCode.none:
         return BrokerError(row.error_code, f"listing the offsets of {tp}")
-    return OffsetAndTimestamp(int(row.offset), int(field(row, "timestamp", -1)))
+    return OffsetAndTimestamp(
+        int(row.offset), int(field(row, "timestamp", -1)), int(field(row, "leader_epoch", NO_EPOCH))
+    )

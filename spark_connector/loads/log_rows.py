@@ -7,12 +7,13 @@ an empty log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Self
 
 from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
+from broker.client.leader_epochs import Position, Truncation, find_truncations
 from broker.client.metadata import UnknownTopic
 from broker.client.offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError
@@ -94,6 +95,16 @@ class LogRows:
                 for batch in read_range(options, part):
                     if batch.num_rows:
                         yield batch.column(0).to_numpy()
+
+    def truncations(self, load: LoadRecord) -> Collection[Truncation]:
+        """Of the load's ranges those that the log was cut into since, as far as its record says which epochs it saw."""
+        epochs = load.epochs.by_partition() if load.epochs else {}
+        reached = {
+            range.tp: Position(range.end, epochs[range.tp])
+            for range in load.ranges
+            if range.size and range.tp in epochs and self.extent(range.tp, load).latest
+        }
+        return find_truncations(self._cluster, reached).values() if reached else ()
 
     def is_compacted(self, topic: str) -> bool:
         """Whether records may go from the middle of the log. Taken for possible when the broker will not tell."""

@@ -8,15 +8,16 @@ names, or, with failOnDataLoss=false, a warning and a range that begins at what 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import data_loss, report_data_loss
+from spark_connector.loads.reached_epochs import ReachedEpochs
 from spark_connector.loads.record import LoadRange, LoadRecord
 from spark_connector.loads.rewind import standing
 from spark_connector.read.planning import limit_offsets
 
-__all__ = ["Bounds", "plan_ranges", "plan_rerun", "refuse_other_topics"]
+__all__ = ["Bounds", "plan_epochs", "plan_ranges", "plan_rerun", "refuse_other_topics"]
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -27,7 +28,8 @@ class Bounds:
 
     `earliest`: first offset still there; `latest`: end of the log; `starts`: where new partitions begin (may name
     more); `ends`: where to stop, `latest` unless the user set an end; `recreated`: topics with another id than when
-    the group loaded them last.
+    the group loaded them last; `epochs`: those of the leaders under which logs reach up to `latest`; `cut`: partitions
+    whose logs have lost records up to the stored offset, and where they part from what was loaded (-1: not known).
     """
 
     earliest: Offsets
@@ -35,6 +37,8 @@ class Bounds:
     starts: Offsets
     ends: Offsets
     recreated: Collection[str] = ()
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cut: Offsets = field(default_factory=dict)
 
 
 def plan_ranges(
@@ -58,6 +62,25 @@ def plan_ranges(
         for tp, start in sorted({**starts, **outdated}.items())
         if tp in outdated or ends[tp] > start
     )
+
+
+def plan_epochs(
+    known: Mapping[TopicPartition, int], stored: Offsets, ranges: Iterable[LoadRange], bounds: Bounds
+) -> ReachedEpochs | None:
+    """The epochs under which logs have got to where the group stands after `ranges`; `known` are those of `stored`.
+
+    A log that was just asked has got there under its leader of now. Of one that was cut, and nothing is loaded of yet,
+    the known epoch stays, by which the next load sees it too.
+    """
+    moved = {range.tp: range.end for range in ranges}
+    stands = {**stored, **moved}
+    kept = {tp: epoch for tp, epoch in known.items() if tp not in moved}
+    asked = {
+        tp: epoch
+        for tp, epoch in bounds.epochs.items()
+        if tp in stands and stands[tp] <= bounds.latest[tp] and (tp in moved or tp not in bounds.cut)
+    }
+    return ReachedEpochs.of({**kept, **asked}, stands)
 
 
 def plan_rerun(loads: Iterable[LoadRecord], stored: Offsets) -> tuple[LoadRange, ...]:
@@ -99,6 +122,15 @@ def _start(tp: TopicPartition, stored: Offsets, bounds: Bounds, *, fail: bool) -
             fail=fail,
         )
         return earliest
+    if tp in bounds.cut:
+        parts = f"was cut to {bounds.cut[tp]}" if bounds.cut[tp] >= 0 else "is another one"
+        report_data_loss(
+            "PARTITION_OFFSET_CHANGED",
+            f"Partition {tp} was loaded up to offset {stored[tp]}, but its log {parts} since, by a leader that had not "
+            f"got so far, and ends at {latest} now: what stands below {stored[tp]} there has not been loaded.",
+            fail=fail,
+        )
+        return min(max(bounds.cut[tp], earliest), latest)
     if stored[tp] > latest:
         report_data_loss(
             "PARTITION_OFFSET_CHANGED",

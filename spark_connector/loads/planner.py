@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
+from broker.client.leader_epochs import Position as ReachedPosition
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss
@@ -25,7 +26,7 @@ from spark_connector.loads.file_history import Outputs
 from spark_connector.loads.file_site import LoadSite
 from spark_connector.loads.groups import refuse_doubling_group
 from spark_connector.loads.log import FilesLoadLog, LoadLog
-from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun, refuse_other_topics
+from spark_connector.loads.plan import Bounds, plan_epochs, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.reading import describe_changes
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord, Origin
 from spark_connector.loads.request import LoadRequest, Target
@@ -157,10 +158,12 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
     if request.from_load is None:
-        bounds, assigned = _look_up(request.source, stored, newest)
+        epochs = newest.epochs_at(stored) if newest else {}
+        bounds, assigned = _look_up(request.source, stored, epochs, newest)
         ranges = plan_ranges(
             stored, bounds, fail_on_data_loss=request.source.fail_on_data_loss, max_records=request.max_records
         )
+        reached = plan_epochs(epochs, stored, ranges, bounds)
     else:
         loads = _loads_since(request, site)
         _refuse_changed_reading(request, loads)
@@ -169,6 +172,7 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
             _report_other_cluster(load, assigned, fail=True)
         refuse_other_topics(loads, assigned.topic_ids)
         ranges = plan_rerun(loads, stored)
+        reached = loads[-1].epochs_kept({**stored, **{range.tp: range.end for range in ranges}})
     if not ranges:
         return None
     if number == 1 and not request.new_group:
@@ -187,6 +191,7 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
         topic_ids={**known, **ids} if request.from_load is None else {**ids, **known},
         reading=request.reading,
         origin=Origin(assigned.cluster_id, ",".join(request.source.client.bootstrap_servers)),
+        epochs=reached,
     )
 
 
@@ -254,15 +259,20 @@ def _current(options: SourceOptions, optional: Collection[str] = ()) -> Assigned
 
 
 def _look_up(
-    options: SourceOptions, known: Mapping[TopicPartition, int], newest: LoadRecord | None
+    options: SourceOptions,
+    known: Mapping[TopicPartition, int],
+    epochs: Mapping[TopicPartition, int],
+    newest: LoadRecord | None,
 ) -> tuple[Bounds, Assigned]:
     """Ask the brokers for the bounds and the topics; the start the user gave is looked up only when there is a
-    partition that needs it. `known` are the stored offsets, `newest` the load that is known to have led to them."""
+    partition that needs it. `known` are the stored offsets, `newest` the load that is known to have led to them,
+    `epochs` the leader epochs that they were reached under."""
     reader = OffsetReader(options, CommittedOffsets(options))
     try:
         assigned = reader.assigned()
         earliest = reader.earliest(assigned.partitions)
-        latest = reader.resolve(Position.LATEST, assigned, which="end")
+        log_ends = reader.log_ends(assigned.partitions)
+        latest = {tp: end.offset for tp, end in log_ends.items()}
         latest |= _unstable(options, {tp: known[tp] for tp in known.keys() & latest.keys() if known[tp] > latest[tp]})
         starts = earliest
         new = replace(assigned, partitions=tuple(tp for tp in assigned.partitions if tp not in known))
@@ -274,7 +284,11 @@ def _look_up(
         recreated = frozenset(t for t, id_ in assigned.topic_ids.items() if known_ids.get(t, id_) != id_)
         if _report_other_cluster(newest, assigned, fail=options.fail_on_data_loss):
             recreated = frozenset(tp.topic for tp in assigned.partitions)
-        return Bounds(earliest, latest, starts, ends, recreated), assigned
+        now = {tp: end.leader_epoch for tp, end in log_ends.items()}
+        doubtful = {tp for tp in now.keys() & epochs.keys() if now[tp] != epochs[tp] and tp.topic not in recreated}
+        reached = {tp: ReachedPosition(known[tp], epochs[tp]) for tp in doubtful}
+        cut = {tp: lost.end for tp, lost in reader.truncations(reached).items()}
+        return Bounds(earliest, latest, starts, ends, recreated, now, cut), assigned
     finally:
         reader.close()
 

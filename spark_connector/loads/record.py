@@ -17,6 +17,7 @@ from typing import Any
 
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.reached_epochs import ReachedEpochs
 
 __all__ = [
     "LoadError",
@@ -148,7 +149,8 @@ class LoadRecord:
     `topic_ids` holds the id of every topic that the group has loaded so far, this load included (KIP-516), where the
     brokers give ids: by them the next load sees that a topic was created anew, however long its log is by then.
     `reading` are the reader's options that decide which records are loaded and what they become (loads/reading.py),
-    `origin` is the cluster that they are from; None in records that were made before loads kept them.
+    `origin` is the cluster that they are from, `epochs` the leader epochs where the group stands after this load; None
+    in records that were made before loads kept them.
     """
 
     load_id: str
@@ -164,6 +166,7 @@ class LoadRecord:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     reading: Mapping[str, str] | None = None
     origin: Origin | None = None
+    epochs: ReachedEpochs | None = None
 
     @classmethod
     def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
@@ -188,6 +191,14 @@ class LoadRecord:
             range.tp: range.end if range.stored is None or self.rerun_of is None else range.stored
             for range in self.ranges
         }
+
+    def epochs_at(self, stored: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The leader epochs under which logs reached up to `stored`, where this record, the group's newest, tells."""
+        return {} if self.epochs is None else self.epochs.at(stored, self.committed)
+
+    def epochs_kept(self, stored: Mapping[TopicPartition, int]) -> ReachedEpochs | None:
+        """What a record that makes the group stand at `stored` keeps of them."""
+        return ReachedEpochs.of(self.epochs_at(stored), stored)
 
     @property
     def expected(self) -> dict[TopicPartition, int]:
@@ -226,6 +237,7 @@ class LoadRecord:
             fields["topic_ids"] = _texts(document.get("topic_ids", {}))
             fields["reading"] = None if document.get("reading") is None else _texts(document["reading"])
             fields["origin"] = None if document.get("origin") is None else Origin(**document["origin"])
+            fields["epochs"] = None if document.get("epochs") is None else ReachedEpochs.from_json(document["epochs"])
             record = cls(**fields, ranges=ranges, rerun_of=document["rerun_of"], files=files)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LoadError(f"{where} is not the record of a load: {error!r}") from error

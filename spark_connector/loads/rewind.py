@@ -75,17 +75,20 @@ def plan_rewind(
     later = loads[ids.index(to_load) + 1 :]
     if not later:
         raise ConfigError(f"'{to_load}' is the newest load; there is nothing to take back")
-    newest_load = later[-1]
+    newest_load, back = later[-1], loads[ids.index(to_load)]
+    ranges = _back_to(_starts(later), stored)
+    stands = {**stored, **{range.tp: range.end for range in ranges}}
     return LoadRecord(
         load_id=str(LoadId(newest_load.id.group, number, secrets.token_hex(4))),
         output=newest_load.output,
         format=newest_load.format,
         offsets=newest_load.offsets,
         created_ms=time.time_ns() // 1_000_000 if now_ms is None else now_ms,
-        ranges=_back_to(_starts(later), stored),
+        ranges=ranges,
         topic_ids=_topic_ids(later),
-        reading=loads[ids.index(to_load)].reading,
-        origin=loads[ids.index(to_load)].origin,
+        reading=back.reading,
+        origin=back.origin,
+        epochs=back.epochs_kept(stands),
         rewind=Rewind(to_load, tuple(Undone(load.load_id, load.output) for load in later), delete),
     )
 

@@ -143,6 +143,11 @@ def _check_load(entry: HistoryEntry, held: Held, place: str, log: LogRows) -> Lo
         notes += count.notes()
     if record.reading is None and any(count.missing or count.extra for count in counts):
         notes.append(_NOT_KEPT)
+    for lost in log.truncations(record):
+        up_to = lost.position.offset - 1
+        notes.append(
+            f"{lost.tp}: the log was cut to {lost.end} since; what it has up to {up_to} now was not loaded here"
+        )
     if record.origin is not None and record.origin.differs_from(log.cluster_id):
         notes.append(f"it was loaded from {record.origin}, which is not the one asked")
     return LoadCheck(record.load_id, tuple(counts), tuple(problems), tuple(notes))

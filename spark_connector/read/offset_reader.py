@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from broker.client.cluster import Cluster
+from broker.client.leader_epochs import Position as ReachedPosition
+from broker.client.leader_epochs import Truncation, find_truncations
 from broker.client.metadata import TopicMetadata, UnknownTopic
-from broker.client.offsets import list_offsets
+from broker.client.offsets import OffsetAndTimestamp, list_offsets
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
@@ -119,6 +121,14 @@ class OffsetReader:
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The first offset still there of each."""
         return self._list(dict.fromkeys(partitions, EARLIEST))
+
+    def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        """Where each ends, with the leader epoch."""
+        return self._ask(dict.fromkeys(partitions, LATEST))
+
+    def truncations(self, reached: Mapping[TopicPartition, ReachedPosition]) -> dict[TopicPartition, Truncation]:
+        """Those whose logs no longer reach up to where they did under the epochs given (KIP-320)."""
+        return self._with_retries(lambda: find_truncations(self._cluster, reached)) if reached else {}
 
     def starts_of_new_topics(
         self, created: Collection[TopicPartition], selected: Collection[TopicPartition], now: Offsets
@@ -311,10 +321,10 @@ class OffsetReader:
 
     def _list(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Offsets at timestamps (or EARLIEST, LATEST), -1 where no record is that young."""
-        if not timestamps:
-            return {}
-        found = self._with_retries(lambda: list_offsets(self._cluster, timestamps))
-        return {tp: answer.offset for tp, answer in found.items()}
+        return {tp: answer.offset for tp, answer in self._ask(timestamps).items()}
+
+    def _ask(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
+        return self._with_retries(lambda: list_offsets(self._cluster, timestamps)) if timestamps else {}
 
     def _with_retries(self, ask: Callable[[], T]) -> T:
         attempt = 0

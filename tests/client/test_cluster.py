@@ -148,7 +148,7 @@ def test_offsets_of_many_topics_cost_one_metadata_request(
     cluster: Cluster, five_topics: list[str], metadata_requests: list[set[str]]
 ) -> None:
     partitions = [TopicPartition(topic, index) for topic in five_topics for index in range(2)]
-    assert list_offsets(cluster, dict.fromkeys(partitions, LATEST)) == dict.fromkeys(partitions, (0, -1))
+    assert list_offsets(cluster, dict.fromkeys(partitions, LATEST)) == dict.fromkeys(partitions, (0, -1, 0))
     assert metadata_requests == [set(five_topics)]
 
 

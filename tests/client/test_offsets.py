@@ -28,8 +28,9 @@ def test_many_partitions_are_answered_at_once(cluster: Cluster, make_topic: Topi
     topic = make_topic(3)
     full, empty = TopicPartition(topic, 0), TopicPartition(topic, 2)
     write(cluster, full, [1000, 2000, 3000])
-    assert list_offsets(cluster, {full: EARLIEST, empty: EARLIEST}) == {full: (0, -1), empty: (0, -1)}
-    assert list_offsets(cluster, {empty: LATEST, full: LATEST}) == {empty: (0, -1), full: (3, -1)}
+    earliest = list_offsets(cluster, {full: EARLIEST, empty: EARLIEST})
+    assert {tp: found[:2] for tp, found in earliest.items()} == {full: (0, -1), empty: (0, -1)}
+    assert list_offsets(cluster, {empty: LATEST, full: LATEST}) == {empty: (0, -1, 0), full: (3, -1, 0)}
 
 
 @pytest.mark.parametrize(
@@ -48,7 +49,7 @@ def test_the_first_record_as_young_as_a_timestamp(
 ) -> None:
     tp = TopicPartition(make_topic(), 0)
     write(cluster, tp, [1000, 2000, 3000])
-    assert list_offsets(cluster, {tp: timestamp}) == {tp: found}
+    assert list_offsets(cluster, {tp: timestamp})[tp][:2] == found
 
 
 @pytest.mark.parametrize("level", ["read_uncommitted", "read_committed"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import confluent_kafka
@@ -12,12 +12,16 @@ import pytest
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
 from broker.client.fetcher import Fetcher
+from broker.client.leader_epochs import Position, Truncation, find_truncations
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
+from spark_connector.errors import DataLoss
+from spark_connector.loads.verify import verify
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
+from tests.support.plain_loads import PlainLoads
 from tests.support.raw_requests import Requests, ask_for
 from tests.support.waiting import eventually
 
@@ -135,6 +139,58 @@ def test_whoever_was_ahead_of_a_log_that_lost_its_end_is_told(broker_factory: Br
             closing.close()
         fetcher.close()
         cluster.close()
+
+
+def test_loads_that_were_ahead_of_a_log_that_lost_its_end_are_told(
+    broker_factory: BrokerFactory, tmp_path: Path, zookeeper: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = broker_factory()
+    with Requests(broker.bootstrap) as requests:
+        for topic in ("t", "u"):
+            requests.create(topic)
+            requests.put(topic, b"old")
+        for value in OLD[1:]:
+            requests.put("t", value)
+    asked: list[dict[TopicPartition, Position]] = []
+
+    def find(cluster: Cluster, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, Truncation]:
+        asked.append(dict(positions))
+        return find_truncations(cluster, positions)
+
+    monkeypatch.setattr("spark_connector.read.offset_reader.find_truncations", find)
+
+    def loads_in(kept: str, **options: str) -> PlainLoads:
+        at = f"{zookeeper}/lost-tail" if kept == "zookeeper" else None
+        return PlainLoads(broker.bootstrap, "t,u", tmp_path / kept, group="g", zookeeper=at, options=options)
+
+    def both(**options: str) -> list[list[tuple[str, int, int]]]:
+        every = [loads_in(kept, **options).load().ranges for kept in ("files", "zookeeper")]
+        return [[(range.topic, range.start, range.end) for range in ranges] for ranges in every]
+
+    assert both() == [[("t", 0, READ), ("u", 0, 1)]] * 2
+    broker.restart()
+    with Requests(broker.bootstrap) as requests:
+        requests.put("u", b"more")
+    assert both() == [[("u", 1, 2)]] * 2, "a restart alone is none of their business"
+    assert asked == [{TP: Position(READ, 0), TopicPartition("u", 0): Position(1, 0)}] * 2, "in one request"
+    assert both() == [[], []]
+    assert len(asked) == 2, "where the leader is still that of the load nothing is asked"
+
+    broker.kill()
+    cut_the_log(broker.data_dir / "broker" / "t-0", KEPT)
+    broker.start()
+    with Requests(broker.bootstrap) as requests:
+        for value in NEW:
+            requests.put("t", value)
+    lost = f"PARTITION_OFFSET_CHANGED.*t-0 was loaded up to offset {READ}, but its log was cut to {KEPT} since"
+    for kept in ("files", "zookeeper"):
+        with pytest.raises(DataLoss, match=lost):
+            loads_in(kept).load()
+        found = verify(loads_in(kept).target, broker.bootstrap).loads
+        noted = f"t-0: the log was cut to {KEPT} since; what it has up to {READ - 1} now was not loaded here"
+        assert [load.notes[-1:] for load in found] == [(noted,), ()]
+    assert both(failOnDataLoss="false") == [[("t", KEPT, KEPT + WRITTEN)]] * 2, "nothing written since is skipped"
+    assert both() == [[], []]
 
 
 def end_of(requests: Requests, epoch: int) -> tuple[int, int]:

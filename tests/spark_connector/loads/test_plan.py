@@ -8,7 +8,7 @@ import pytest
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
-from spark_connector.loads.plan import Bounds, plan_ranges, plan_rerun
+from spark_connector.loads.plan import Bounds, plan_epochs, plan_ranges, plan_rerun
 from spark_connector.loads.record import LoadRange, LoadRecord
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -66,6 +66,35 @@ def test_lost_records_are_an_error_or_a_warning(
         plan_ranges({A: stored}, limits, fail_on_data_loss=True)
     assert plan_ranges({A: stored}, limits, fail_on_data_loss=False) == (rest,)
     assert condition in caplog.text
+
+
+def test_a_log_that_was_cut_below_what_was_loaded_and_has_grown_again_is_lost_data(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limits = dataclasses.replace(bounds({A: 140, B: 9}), cut={A: 60}, epochs={A: 1, B: 1})
+    with pytest.raises(DataLoss, match="PARTITION_OFFSET_CHANGED.*t-0 was loaded up to offset 100.*was cut to 60"):
+        plan_ranges({A: 100}, limits, fail_on_data_loss=True)
+    anew = (LoadRange("t", 0, 60, 140, 100), LoadRange("t", 1, 0, 9, None))
+    assert plan_ranges({A: 100}, limits, fail_on_data_loss=False) == anew, "it goes on where the log parts"
+    assert "PARTITION_OFFSET_CHANGED" in caplog.text
+    other = dataclasses.replace(limits, cut={A: -1})
+    assert plan_ranges({A: 100}, other, fail_on_data_loss=False)[0] == LoadRange("t", 0, 0, 140, 100)
+
+
+def test_the_epochs_after_a_load_are_those_of_the_leaders_asked_but_for_a_cut_still_to_be_loaded() -> None:
+    quiet, elsewhere = TopicPartition("t", 2), TopicPartition("u", 0)
+    latest = {A: 140, B: 9, quiet: 5}
+    limits = dataclasses.replace(bounds(latest), cut={A: 60}, epochs=dict.fromkeys(latest, 3))
+    stored = {A: 100, quiet: 5, elsewhere: 8}
+    known = dict.fromkeys(stored, 0)
+
+    def epochs(*ranges: LoadRange) -> dict[TopicPartition, int]:
+        reached = plan_epochs(known, stored, ranges, limits)
+        assert reached is not None
+        return reached.by_partition()
+
+    assert epochs(LoadRange("t", 1, 0, 4, None)) == {A: 0, B: 3, quiet: 3, elsewhere: 0}
+    assert epochs(LoadRange("t", 0, 60, 100, 100)) == {A: 3, quiet: 3, elsewhere: 0}
 
 
 def test_a_topic_created_anew_is_noticed_however_long_it_is(caplog: pytest.LogCaptureFixture) -> None:
