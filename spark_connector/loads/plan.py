@@ -69,8 +69,8 @@ def plan_epochs(
 ) -> ReachedEpochs | None:
     """The epochs under which logs have got to where the group stands after `ranges`; `known` are those of `stored`.
 
-    A log that was just asked has got there under its leader of now. Of one that was cut, and nothing is loaded of yet,
-    the known epoch stays, by which the next load sees it too.
+    Of what is loaded, that of the leader just asked. Where the group stays, the known one: it says more than a later
+    one, which Kafka may go on with after a restart that has cost records.
     """
     moved = {range.tp: range.end for range in ranges}
     stands = {**stored, **moved}
@@ -78,7 +78,7 @@ def plan_epochs(
     asked = {
         tp: epoch
         for tp, epoch in bounds.epochs.items()
-        if tp in stands and stands[tp] <= bounds.latest[tp] and (tp in moved or tp not in bounds.cut)
+        if tp not in kept and tp in stands and stands[tp] <= bounds.latest[tp]
     }
     return ReachedEpochs.of({**kept, **asked}, stands)
 

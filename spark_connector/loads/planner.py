@@ -172,7 +172,7 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
             _report_other_cluster(load, assigned, fail=True)
         refuse_other_topics(loads, assigned.topic_ids)
         ranges = plan_rerun(loads, stored)
-        reached = loads[-1].epochs_kept({**stored, **{range.tp: range.end for range in ranges}})
+        reached = loads[-1].epochs_kept({**{range.tp: range.end for range in ranges}, **stored})
     if not ranges:
         return None
     if number == 1 and not request.new_group:

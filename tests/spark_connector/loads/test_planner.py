@@ -217,7 +217,9 @@ def test_a_rerun_leaves_the_group_with_the_topics_that_it_has_loaded(
     data.produce(2)
     second = plan(data.topic)
     created_anew(admin, other, 60)
-    plan(both, from_load=second.load_id, to="again")
+    again = plan(both, from_load=second.load_id, to="again")
+    assert again.epochs is not None
+    assert again.epochs == second.epochs
     data.produce(2)
     with pytest.raises(DataLoss, match=f"{other.topic}-0 was loaded up to offset 10 of a topic that has been deleted"):
         plan(both)
