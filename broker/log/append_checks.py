@@ -135,7 +135,8 @@ class BatchCheck:
         """What is not to be begun on an event loop, however small the batch."""
         if self._codec != self.header.codec and takes_long(self._codec, self._config.compression_level):
             return True
-        return starts_slowly(self.header.codec) or starts_slowly(self._codec)
+        section = memoryview(self.batch)[HEADER_SIZE:]
+        return starts_slowly(self.header.codec, section) or starts_slowly(self._codec)
 
     def _checked(self) -> Iterator[Buffer]:
         """The plain records, piece by piece, each seen by then; after the last the batch is known to be good."""

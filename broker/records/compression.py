@@ -25,7 +25,7 @@ import cramjam
 import snappy
 
 from broker.errors import ConfigError, CorruptBatch
-from broker.records.lz4_frame import frame_pieces, write_frame
+from broker.records.lz4_frame import frame_pieces, is_usual_frame, write_frame
 from broker.records.varint import read_unsigned_varint
 
 __all__ = [
@@ -203,9 +203,14 @@ def plain_pieces(
         raise CorruptBatch(f"{Codec(codec).name.lower()} data cannot be decompressed: {error}") from error
 
 
-def starts_slowly(codec: int) -> bool:
-    """Whether the first use of a codec in this process will take some tenths of a second: pyarrow is to be loaded."""
-    return codec == Codec.ZSTD and "pyarrow" not in sys.modules
+def starts_slowly(codec: int, section: Buffer = b"") -> bool:
+    """Whether the first use of a codec in this process will take some tenths of a second: pyarrow is to be loaded.
+
+    For lz4 that is with frames that Go's clients write, say; `section` is what is to be read.
+    """
+    if "pyarrow" in sys.modules:
+        return False
+    return codec == Codec.ZSTD or (codec == Codec.LZ4 and len(section) > 0 and not is_usual_frame(section))
 
 
 def takes_long(codec: int, level: int | None) -> bool:
@@ -253,6 +258,8 @@ def _read_stream(data: Buffer, codec: str, limit: int, step: int = PIECE_BYTES) 
 def _unlz4(view: memoryview, limit: int) -> Iterator[Buffer]:
     """The stream reader takes over, behind what it has been given, where a frame turns out to be of another shape."""
     given = 0
+    if not is_usual_frame(view):
+        _pyarrow()  # though it might be a frame of one block: then the next one does not start slowly
     for piece in frame_pieces(view, limit):
         if piece is not None:
             given += len(piece)

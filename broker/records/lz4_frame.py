@@ -19,7 +19,7 @@ from typing import Final
 
 import cramjam
 
-__all__ = ["frame_pieces", "write_frame"]
+__all__ = ["frame_pieces", "is_usual_frame", "write_frame"]
 
 _HEADER: Final = bytes.fromhex("04224d18 6040 82")  # version 1, independent blocks; 64 KiB; checksum of these
 _MAGIC: Final = _HEADER[:4]
@@ -53,6 +53,11 @@ def write_frame(
             yield _LENGTH.pack(len(plain) | _STORED if stored else len(block))
             yield plain if stored else block
     yield bytes(4)
+
+
+def is_usual_frame(view: bytes | bytearray | memoryview) -> bool:
+    """Whether its header announces independent blocks without checksums, which `frame_pieces` reads to the end."""
+    return view[:4] == _MAGIC and len(view) > 4 and view[4] & ~_PLAIN_SIZE == _VERSION | _INDEPENDENT
 
 
 def frame_pieces(view: memoryview, limit: int) -> Iterator[memoryview | None]:

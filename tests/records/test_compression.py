@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import struct
+import sys
 import tracemalloc
 import zlib
 
@@ -26,6 +27,7 @@ from broker.records.compression import (
     decompress,
     in_steps,
     plain_pieces,
+    starts_slowly,
 )
 
 CODECS = [codec for codec in Codec if codec]
@@ -193,3 +195,14 @@ def test_zstd_takes_no_more_memory_than_a_batch_is_large(level: int, plain: int,
     pieces = in_steps([bytes(plain)])
     frame = zstandard.get_frame_parameters(b"".join(compressed_parts(Codec.ZSTD, pieces, level)))
     assert frame.window_size <= most
+
+
+def test_what_has_to_load_pyarrow_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes some tenths of a second, which an event loop has not."""
+    usual = compress(Codec.LZ4, TEXT)
+    linked = lz4.frame.compress(TEXT, block_linked=True)
+    summed = lz4.frame.compress(TEXT, block_linked=False, content_checksum=True)
+    assert not starts_slowly(Codec.LZ4, linked)
+    monkeypatch.delitem(sys.modules, "pyarrow")
+    assert [starts_slowly(Codec.LZ4, frame) for frame in (usual, linked, summed)] == [False, True, True]
+    assert [starts_slowly(codec) for codec in (Codec.GZIP, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)] == [False] * 3 + [True]
