@@ -12,9 +12,7 @@ import logging
 import os
 import signal
 import sys
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +23,7 @@ from rich.table import Table
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs
 from spark_connector.cli.cluster import BootstrapServer, ConfigFile, cluster_options
-from spark_connector.cli.session import LazySession
+from spark_connector.cli.session import LazySession, spark_log
 from spark_connector.cli.verified import print_verified
 from spark_connector.cli.watching import Watching
 from spark_connector.loads.layout import PARTITION_COLUMNS
@@ -176,27 +174,18 @@ def _run(request: LoadRequest, master: str, settings: Mapping[str, str], console
     # Half a second of imports that --help and --recover need not pay.
     from spark_connector.load import run_load
 
-    descriptor, name = tempfile.mkstemp(prefix="pykafka-load-", suffix=".log")
-    os.close(descriptor)
-    log = Path(name)
     try:
         with (
+            spark_log() as log,
             LazySession(f"pykafka load {request.target.group}", master, settings, log) as spark,
             spark.shown(console) as on_phase,
         ):
             spark.on_start = lambda: signal.signal(signal.SIGINT, _interrupt)
-            result = run_load(request, spark.session, on_phase)
+            return run_load(request, spark.session, on_phase)
     except KeyboardInterrupt:
-        log.unlink()
         typer.echo("pykafka: interrupted; the next load takes what this one has not committed", err=True)
         sys.stderr.flush()
         os._exit(INTERRUPTED)  # Spark goes with this process; to stop it takes longer than a person waits
-    except Exception:
-        if log.stat().st_size:
-            typer.echo(f"What Spark said is in {log}", err=True)
-        raise
-    log.unlink()
-    return result
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

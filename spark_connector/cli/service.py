@@ -1,9 +1,10 @@
 """`pykafka load --watch`: loads as a service, under systemd or in a terminal.
 
 Called by cli/load.py with a request that is checked. One Spark session for all loads, started with the first record.
-A line per load on standard output (with `--json` one document per line); outages and the end on standard error. SIGTERM
-and Ctrl-C end it with status 0: what writes is broken off, what commits is finished. What cannot heal is raised, and
-so becomes status 1. With `--metrics` it serves what becomes of the loads over HTTP.
+A line per load on standard output (with `--json` one document per line); outages and the end on standard error; what
+Spark says goes to a temporary file. SIGTERM and Ctrl-C end it with status 0: what writes is broken off, what commits is
+finished. What cannot heal is raised, and so becomes status 1. With `--metrics` it
+serves what becomes of the loads over HTTP.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 import typer
 from rich.console import Console
 
 from broker.errors import PykafkaError
-from spark_connector.cli.session import LazySession
+from spark_connector.cli.session import LazySession, spark_log
 from spark_connector.cli.stop_signal import StopSignal
 from spark_connector.cli.watching import Watching
 from spark_connector.load import LoadResult, run_load
@@ -48,12 +50,12 @@ def serve(
     """Load until told to stop, or `watching.max_loads` times."""
     request = request.impatient()
     console = Console(stderr=True)
-    ending = _Ending()
-    with (
-        StopSignal(ending.leave_unless_committing) as stop,
-        LazySession(f"pykafka load {request.target.group}", master, settings) as spark,
-        contextlib.ExitStack() as stack,
-    ):
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(spark_log())
+        ending = _Ending(log)
+        stop = stack.enter_context(StopSignal(ending.leave_unless_committing))
+        name = f"pykafka load {request.target.group}"
+        spark = stack.enter_context(LazySession(name, master, settings, log))
         spark.on_start = stop.install
         breaker = Breaker(stop.event, spark.be_quiet)
         observer = stack.enter_context(_observer(request, watching.metrics))
@@ -141,7 +143,8 @@ class _Measured(_Observer):
 class _Ending:
     """What to do when the end takes long: Spark plans, or a server does not answer, and nothing can cancel that."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: Path) -> None:
+        self._log = log
         self._phase = ""
 
     def following(self, on_phase: Phase) -> Phase:
@@ -156,6 +159,7 @@ class _Ending:
         if self._phase != "commit":
             _say("Told to stop. What was being written is abandoned; nothing of it is visible.")
             sys.stdout.flush()
+            self._log.unlink(missing_ok=True)
             os._exit(0)
 
 

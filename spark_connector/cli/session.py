@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -23,7 +25,7 @@ from spark_connector.loads.record import LoadRecord
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LazySession", "standard_error_to"]
+__all__ = ["LazySession", "spark_log", "standard_error_to"]
 
 _POLL_SECONDS = 0.2
 _PHASES = {
@@ -137,3 +139,23 @@ def standard_error_to(log: Path) -> Iterator[None]:
     finally:
         os.dup2(kept, 2)
         os.close(kept)
+
+
+@contextmanager
+def spark_log() -> Iterator[Path]:
+    """A temporary file for what Spark says; after an error with something in it, it stays, and a line names it."""
+    descriptor, name = tempfile.mkstemp(prefix="pykafka-load-", suffix=".log")
+    os.close(descriptor)
+    log = Path(name)
+    try:
+        yield log
+    except Exception:
+        if log.stat().st_size:
+            typer.echo(f"What Spark said is in {log}", err=True)
+        else:
+            log.unlink()
+        raise
+    except BaseException:
+        log.unlink()
+        raise
+    log.unlink()
