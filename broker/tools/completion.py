@@ -6,6 +6,7 @@ longer than `PATIENCE_MS`: no names are better than an error in the middle of a 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 
 import typer
@@ -43,6 +44,7 @@ def complete_entities(context: typer.Context, incomplete: str) -> list[str]:
 
 
 def _names(context: typer.Context, incomplete: str, ask: Callable[[Admin], Iterable[str]]) -> list[str]:
+    logging.disable()  # what is said now would stand in the line that is being written
     given = context.params
     file = given.get("config_file") or given.get("command_config")
     try:

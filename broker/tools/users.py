@@ -26,7 +26,7 @@ from broker.cluster.users import decode_credentials, encode_changes
 from broker.cluster.zk import ZooKeeper
 from broker.errors import ConfigError
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
-from broker.tools.client_options import BootstrapServer, CommandConfig, JsonOutput, client_settings
+from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, client_settings
 
 __all__ = ["app"]
 
@@ -69,7 +69,7 @@ def create(
     password_stdin: PasswordStdin = False,
     zookeeper: ZooKeeperOption = None,
     bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
+    command_config: ConfigFile = None,
 ) -> None:
     """Create a user; asks for the password."""
     mechanisms = _mechanisms(mechanism) or list(ScramMechanism)
@@ -88,7 +88,7 @@ def password(
     password_stdin: PasswordStdin = False,
     zookeeper: ZooKeeperOption = None,
     bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
+    command_config: ConfigFile = None,
 ) -> None:
     """Give a user a new password, for the mechanisms he has or those that are named."""
     with _store(zookeeper, bootstrap_server, command_config) as store:
@@ -102,7 +102,7 @@ def list_users(
     as_json: JsonOutput = False,
     zookeeper: ZooKeeperOption = None,
     bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
+    command_config: ConfigFile = None,
 ) -> None:
     """List the users and the mechanisms they log in by."""
     with _store(zookeeper, bootstrap_server, command_config) as store:
@@ -121,7 +121,7 @@ def delete(
     mechanism: Mechanisms = None,
     zookeeper: ZooKeeperOption = None,
     bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
+    command_config: ConfigFile = None,
 ) -> None:
     """Take a user's credentials away; connections that are open stay."""
     with _store(zookeeper, bootstrap_server, command_config) as store:
@@ -167,7 +167,7 @@ def _store(zookeeper: str | None, bootstrap: str | None, file: Path | None) -> I
             yield UserAdmin(cluster)
         return
     if bootstrap or file:
-        raise ConfigError("--zookeeper goes without a broker: leave --bootstrap-server and --command-config out")
+        raise ConfigError("--zookeeper goes without a broker: leave --bootstrap-server and --config out")
     client = ZooKeeper(zookeeper, _ZOOKEEPER_TIMEOUT_MS)
     try:
         client.start()

@@ -13,6 +13,9 @@ from broker.tools.client_options import BootstrapServer, ConfigFile
 
 __all__ = ["BootstrapServer", "ConfigFile", "cluster_options"]
 
+_OF_CONSUMERS = ("group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms")
+"""The file may be a consumer's: a load has --group, --starting-offsets and commits of its own."""
+
 
 def cluster_options(bootstrap: str | None, file: Path | None, options: Mapping[str, str]) -> tuple[str, dict[str, str]]:
     """(brokers to ask first, options of the reader): the properties of `file` as `kafka.…`, and over them `options`.
@@ -21,5 +24,6 @@ def cluster_options(bootstrap: str | None, file: Path | None, options: Mapping[s
     """
     properties = given_properties(file)
     servers = properties.pop("bootstrap.servers")
-    properties.pop("group.id", None)  # the file may be a consumer's; a load's group is --group
+    for name in _OF_CONSUMERS:
+        properties.pop(name, None)
     return bootstrap or servers, {f"kafka.{name}": value for name, value in properties.items()} | dict(options)

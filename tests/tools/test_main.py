@@ -136,6 +136,7 @@ def test_every_command_that_talks_to_a_broker_finds_it_in_the_same_ways() -> Non
     assert {"load", "loads verify", "topics list", "produce", "consume", "perf produce"} <= talking.keys()
     for words, flags in talking.items():
         assert "--command-config" in flags, words
+        assert flags["--config"] is flags["--command-config"] or words in ("topics create", "topics alter"), words
         assert flags["--bootstrap-server"].default is None, words
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -124,3 +125,16 @@ def test_an_unreachable_broker_is_named() -> None:
     error = error_of("topics", "list", "--bootstrap-server", "127.0.0.1:1")
     assert "127.0.0.1:1" in error
     assert "--bootstrap-server names one that runs" in error
+
+
+def test_a_file_for_kafkas_own_tools_is_taken_and_a_slip_of_the_pen_is_not(
+    broker: Kafka, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "client.properties"
+    lines = [f"bootstrap.servers={broker.bootstrap}", "key.deserializer=org.example.Strings", "metric.reporters="]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    answer_of("topics", "list", "--config", str(file))
+    assert caplog.messages == [f"pykafka: {file}: these settings are not used: key.deserializer, metric.reporters"]
+    for name in ("security.protcol", "sasl.oauthbearer.token.endpoint.url", "bootstrap.server"):
+        file.write_text(f"{name}=x", encoding="utf-8")
+        assert f"unknown setting '{name}'" in error_of("topics", "list", "--config", str(file))
