@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from broker.client.admin_transactions import TransactionAdmin
@@ -37,7 +37,7 @@ from spark_connector.write.decision import (
     overtaken,
 )
 from spark_connector.write.decision_log import DecisionLog, Recorded
-from spark_connector.write.names import SinkNames
+from spark_connector.write.names import SinkNames, named_sink
 from spark_connector.write.plan import WritePlan
 
 __all__ = ["abort_batch", "abort_batch_write", "commit_batch", "commit_batch_write"]
@@ -73,15 +73,25 @@ def abort_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -
     """The batch has failed: abort what its tasks left open, unless it is decided, which may be why we are called."""
     _swept.clear()  # tasks that have not reported, or still run, leave transactions that the next attempt may not reuse
     left_open = [report for report in reports if report.handle is not None]
-    if not left_open:
-        return
-    names = SinkNames(plan.options.transactional_id_prefix, left_open[0].sink)
+    if left_open:
+        _abort_undecided(plan, left_open[0].sink, batch_id, left_open)
+
+
+def _abort_undecided(
+    plan: WritePlan, sink: str, batch_id: int, left_open: Sequence[TaskReport], *, unreported: bool = False
+) -> None:
+    """Unless the batch is decided; `unreported`: also what tasks without a report have open and nobody has decided."""
+    names = SinkNames(plan.options.transactional_id_prefix, sink)
     cluster = worker_clients().cluster(plan.options.client)
     recorded = DecisionLog(cluster, names, plan.options.topic).read()
     if recorded is not None and recorded.decision.settled_batch >= batch_id:
         return
     for report in left_open:
         _abort(cluster, _handle_of(report))
+    if unreported:  # a driver that died may have left a version before this one decided and not ended
+        decided = recorded.decision.prepared if recorded is not None else ()
+        spared = {names.of_attempt(one.partition, one.number) for one in decided}
+        _fence_open(cluster, plan, names, "Ongoing", spared=spared)
 
 
 def commit_batch_write(plan: WritePlan, reports: Sequence[TaskReport]) -> None:
@@ -110,9 +120,17 @@ def abort_batch_write(plan: WritePlan, write_id: str, reports: Sequence[TaskRepo
     Spark does not wait for the other tasks when one has failed. Those that have an id are fenced; those that get one
     later find the driver's in use, and leave it. Where brokers do not list transactions (before Kafka 3.0) those that
     were killed stay open until they time out.
+
+    A write that `txnAppId` names has a sink's ids: what is open is aborted; what a task opens later is by the next
+    commit, or times out. Inside foreachBatch only tasks tell the query: if none has reported, that goes for all of it.
     """
     if plan.options.txn_app_id is not None:
-        abort_batch(plan, _batch_of(reports) or 0, reports)
+        batch_id, sink = _batch_of(reports), next((report.sink for report in reports), None)
+        if batch_id is None and (batch_id := plan.options.txn_version) is not None:
+            sink = named_sink(plan.options.txn_app_id, None)
+        if batch_id is not None and sink is not None:
+            left_open = [report for report in reports if report.handle is not None]
+            _abort_undecided(plan, sink, batch_id, left_open, unreported=True)
         return
     cluster = worker_clients().cluster(plan.options.client)
     names = SinkNames(plan.options.transactional_id_prefix, write_id)
@@ -276,12 +294,14 @@ class _StreamBatch:
             _fence_open(self._cluster, self._plan, self._names, "Ongoing")
 
 
-def _fence_open(cluster: Cluster, plan: WritePlan, names: SinkNames, *states: str) -> None:
+def _fence_open(
+    cluster: Cluster, plan: WritePlan, names: SinkNames, *states: str, spared: Collection[str] = ()
+) -> None:
     """Abort the transactions of the sink's tasks that are in one of `states`, and fence their producers. Best effort:
     brokers before Kafka 3.0 cannot list them, others may refuse."""
     with contextlib.suppress(PykafkaError):
         for found in TransactionAdmin(cluster).list_transactions(states=states):
-            if names.task_of(found.transactional_id) is not None:
+            if found.transactional_id not in spared and names.task_of(found.transactional_id) is not None:
                 logger.info("aborting %s, which an earlier attempt has left open", found.transactional_id)
                 init_transactional_id(cluster, found.transactional_id, timeout_ms=plan.timeout_ms)
 

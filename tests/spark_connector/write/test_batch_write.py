@@ -9,11 +9,12 @@ import pyarrow as pa
 import pytest
 
 from spark_connector.errors import ConnectorError
+from spark_connector.write import commit
 from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
 from spark_connector.write.commit import abort_batch_write, commit_batch_write
 from spark_connector.write.names import named_sink
 from spark_connector.write.plan import WritePlan, plan_write
-from tests.spark_connector.write.conftest import Query, standing, write_options
+from tests.spark_connector.write.conftest import Died, Query, die_at, standing, write_options
 
 _task_ids = itertools.count()
 
@@ -115,3 +116,32 @@ def test_a_version_is_written_once_and_lower_ones_are_there_already(named: Named
     named.write(7, "x")
     with pytest.raises(ConnectorError, match="SUPERSEDED"):  # of a batch of a query that would be a hole
         named.write(6, "y")
+
+
+@pytest.mark.parametrize("version", [False, True])
+def test_an_abort_frees_readers_of_what_killed_tasks_of_a_named_write_have_open(named: Named, version: bool) -> None:
+    reports = named.tasks(0, "a", "b", version=version)
+    abort_batch_write(named.plan(0 if version else None), "", reports[:1])
+    assert [standing(named.query, report) for report in reports] == ["CompleteAbort", "Empty"]  # fenced: a new epoch
+    named.write(0, "a", "b", version=version)
+    assert named.query.visible() == ["a", "b"]
+
+
+def test_an_abort_of_a_version_before_any_task_has_reported_finds_them_by_the_name(named: Named) -> None:
+    name = f"all-{named.query.topic}"
+    plan = named.plan(4, name)
+    rows = pa.record_batch({"value": ["a"]})
+    report = run_attempt(plan, Attempt(named_sink(name, None), 4, 0), [rows])
+    abort_batch_write(plan, "", [])
+    assert standing(named.query, report) == "Empty"
+
+
+def test_an_abort_spares_an_earlier_version_that_is_decided(named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
+    (decided,) = named.tasks(0, "a", version=True)
+    with monkeypatch.context() as patched:
+        die_at(patched, commit, "_commit_all")
+        with pytest.raises(Died):
+            commit_batch_write(named.plan(0), [decided])
+    later = named.tasks(1, "b", "c", version=True)
+    abort_batch_write(named.plan(1), "", later[:1])
+    assert [standing(named.query, one) for one in (decided, *later)] == ["Ongoing", "CompleteAbort", "Empty"]
