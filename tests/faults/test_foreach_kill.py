@@ -29,6 +29,7 @@ def test_a_batch_that_was_written_when_the_driver_died_is_not_written_again(
         assert driver.lines_until("written 1") == [
             "refused batch: spark.speculation=true",
             "refused stream: spark.speculation=true",
+            "refused thread: set option 'txnVersion' to the batch's id",
             "refused foreachBatch: set option 'txnAppId'",
             "written 0",
             "written 1",

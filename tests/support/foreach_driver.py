@@ -1,8 +1,9 @@
 """A process that writes inside foreachBatch, to be killed: `python -m tests.support.foreach_driver JSON`.
 
 First it tries, in a Spark with spark.speculation=true, what is refused then, and without a name what is refused inside
-foreachBatch, and prints `refused …` for each; then it runs the query, prints `written N` when a batch is written, and
-stands still in batch 1 before that is over. Used by tests/faults/test_foreach_kill.py, which runs the query again.
+foreachBatch, from a thread of the function's and by itself, and prints `refused …` for each; then it runs the query,
+prints `written N` when a batch is written, and stands still in batch 1 before that is over. Used by
+tests/faults/test_foreach_kill.py, which runs the query again.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 from tests.support.spark_child import SETTINGS, SparkChild
@@ -52,6 +54,23 @@ def copy_batches(
     _source(spark, arguments).foreachBatch(write).start().awaitTermination(300)
 
 
+def _write_without_a_name(spark: SparkSession, arguments: Arguments) -> None:
+    def write(batch: DataFrame, number: int) -> None:
+        sink = batch.write.format("pykafka").options(**_target(arguments)).mode("append")
+
+        def from_a_thread() -> None:
+            # It makes the session the thread's; in one without any, Spark finds no source that is written in Python.
+            batch.sparkSession.createDataFrame([(1,)], "id INT")
+            _tell_refusal("thread", sink.save)
+
+        thread = Thread(target=from_a_thread)
+        thread.start()
+        thread.join()
+        sink.save()
+
+    _source(spark, arguments).foreachBatch(write).start().awaitTermination(300)
+
+
 def _source(spark: SparkSession, arguments: Arguments) -> Any:
     reading = {"kafka.bootstrap.servers": arguments["bootstrap"], "subscribe": arguments["source"]}
     reading |= {"startingOffsets": "earliest", "maxOffsetsPerTrigger": "20"}
@@ -79,7 +98,7 @@ def _tell_refusal(what: str, run: Callable[[], object]) -> None:
     try:
         run()
     except PySparkException as error:
-        known = ("spark.speculation=true", "set option 'txnAppId'")
+        known = ("spark.speculation=true", "set option 'txnVersion' to the batch's id", "set option 'txnAppId'")
         print(f"refused {what}: {next((text for text in known if text in str(error)), error)!s}", flush=True)
 
 
@@ -101,7 +120,7 @@ def main() -> None:
     spark.stop()
     spark = _session(**{"spark.speculation": "false"})
     elsewhere = arguments | {"checkpoint": arguments["checkpoint"] + "-unnamed"}
-    _tell_refusal("foreachBatch", lambda: copy_batches(spark, elsewhere, print))
+    _tell_refusal("foreachBatch", lambda: _write_without_a_name(spark, elsewhere))
     copy_batches(spark, arguments, _stand_still, txnAppId="copy")
 
 
