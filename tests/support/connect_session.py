@@ -156,7 +156,7 @@ def copy_and_read_typed(spark: SparkSession, options: dict[str, str], target: st
     take_all(writer.option("checkpointLocation", checkpoint))
     typed = {**options, "subscribe": target, "valueFormat": "json", "valueSchema": "id BIGINT, how STRING"}
     back = spark.read.format("pykafka").options(**typed).load()
-    sums = back.groupBy("value.how").sum("value.id").collect()
+    sums = back.select("value.*").groupBy("how").sum("id").collect()
     return {"sums": {row[0]: row[1] for row in sums}, "type": back.schema["value"].simpleString()}
 
 
