@@ -3,8 +3,8 @@
 Called by cli/load.py with a request that is checked. One Spark session for all loads, started with the first record.
 A line per load on standard output (with `--json` one document per line); outages and the end on standard error; what
 Spark says goes to a temporary file. SIGTERM and Ctrl-C end it with status 0: what writes is broken off, what commits is
-finished. What cannot heal is raised, and so becomes status 1. With `--metrics` it
-serves what becomes of the loads over HTTP.
+finished. What cannot heal is raised, and so becomes status 1. With `--metrics` it serves what becomes of the loads over
+HTTP.
 """
 
 from __future__ import annotations

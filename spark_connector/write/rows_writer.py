@@ -1,8 +1,8 @@
 """Rows to record batches on the wire, column by column: the hot path of a writing task.
 
 Called by attempt.py with the Arrow batches Spark hands to a task. Some megabytes of rows are gathered, sorted by topic
-and partition (stably: rows of a partition keep their order), encoded partition by partition and sent while the next
-are gathered. Memory holds those rows twice and what is under way.
+and partition (stably: rows of a partition keep their order), encoded partition by partition, and sent while the next
+are gathered. Memory holds those rows three times while they are encoded: as they came, sorted, and as batches.
 
 Errors: ConnectorError and ConfigError for data that cannot be written, UnknownTopic, and what `BatchSender` raises.
 """
@@ -108,7 +108,7 @@ class RowsWriter:
         partitions, batches = [tp for tp, _ in parts], [self._encoded(tp, part) for tp, part in parts]
         self._rows += rows.num_rows
         del rows, parts  # the batches have it all
-        # In turns, for a request takes one batch of a partition: so it takes several of them.
+        # In turns: a request takes one batch of a partition, so in this order it takes one of each.
         for turn in itertools.zip_longest(*batches):
             for tp, batch in zip(partitions, turn, strict=True):
                 if batch is not None:

@@ -198,13 +198,8 @@ async def test_a_marker_that_is_never_written_is_told_and_holds_up_nothing() -> 
 
 
 async def test_parts_of_what_is_too_large_are_told_in_order_though_some_wait() -> None:
-    class Small(SyncingRecordStore):
-        def append(
-            self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
-        ) -> Awaitable[None] | None:
-            if sum(len(value or b"") for _, value in records) > 10:
-                raise BrokerError(ErrorCode.message_too_large)
-            return super().append(partition, records, producer)
+    class Small(SmallStore, SyncingRecordStore):
+        pass
 
     store = Small()
     store.gate.set()
