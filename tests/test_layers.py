@@ -167,7 +167,8 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/load.py", "spark_connector.loads.database_output.write_rows"): "the same",
 }
 
-MAX_FILE_LINES = 400
+# A hint: 100 to 400 lines is usual. A class is never cut in two to fit; from here on a file needs a second look.
+MAX_FILE_LINES = 600
 MAX_FUNCTION_LINES = 60
 
 
