@@ -19,7 +19,7 @@ export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 OLDEST_SPARK := 4.0.5
 VERSION ?= $(OLDEST_SPARK)
 CONNECTOR_TESTS := tests/spark_connector
-SPARK_TESTS ?= $(CONNECTOR_TESTS) tests/cluster/test_java.py tests/cluster/test_embedded_zookeeper.py tests/faults/test_stream_kill.py
+SPARK_TESTS ?= $(CONNECTOR_TESTS) tests/zookeeper/test_java.py tests/zookeeper/test_embedded_server.py tests/faults/test_stream_kill.py
 OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
 	test_spark_batch.py::test_every_record_is_read_once \
 	test_spark_write.py::test_every_column_arrives \

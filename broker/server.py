@@ -19,20 +19,10 @@ from broker.api.context import ApiContext
 from broker.api.table import make_routes
 from broker.clock import Clock, SystemClock
 from broker.cluster.broker_configs import BrokerConfigs
-from broker.cluster.changes import ChangeNotifications
 from broker.cluster.cluster_watch import ClusterWatch
-from broker.cluster.election import ControllerElection
-from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
-from broker.cluster.led_partitions import stored_log_config
-from broker.cluster.membership import Membership
 from broker.cluster.producer_ids import ProducerIds
-from broker.cluster.registry import Registry
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
-from broker.cluster.zk import ZooKeeper
-from broker.cluster.zk_calls import ZooKeeperCalls
-from broker.cluster.znodes import BrokerInfo, Endpoint, TopicRecord
-from broker.cluster.zookeeper_keeper import ZooKeeperKeeper
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
@@ -44,9 +34,19 @@ from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
 from broker.net.request_log import RequestLog
 from broker.net.router import Router
+from broker.replica.replica_manager import stored_log_config
 from broker.web.figures import Sources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
+from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.controller_election import ControllerElection
+from broker.zookeeper.embedded_server import EmbeddedZooKeeper
+from broker.zookeeper.keeper import ZooKeeperKeeper
+from broker.zookeeper.membership import Membership
+from broker.zookeeper.registry import Registry
+from broker.zookeeper.znodes import BrokerInfo, Endpoint, TopicRecord
 
 __all__ = ["BrokerServer"]
 
@@ -133,7 +133,7 @@ class BrokerServer:
             self._check_threads,
         )
         watch = ClusterWatch(registry, changes, self._topics, configs)
-        watch.tell_configs("users", users.refresh)
+        watch.add_config_listener("users", users.refresh)
         self._watch(watch)
         await self._listeners.serve(
             Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms)),

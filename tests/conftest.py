@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
+from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.support import broker_process
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import RUN, VARIABLE, Kafka, external_kafka, tidy

@@ -27,7 +27,8 @@ ROWS: list[set[str]] = [
     {"api", "web"},
     {"coordinator"},
     {"cluster"},
-    {"log"},
+    {"replica"},
+    {"log", "zookeeper"},
     {"net", "client"},
     {"records"},
     {"protocol"},
@@ -39,7 +40,7 @@ BASE = ROWS[-1]
 # What the rows alone would allow: storage knows no wire, the wire knows no storage and no handler.
 FORBIDDEN = {
     "log": {"broker.net", "broker.client", "asyncio", "socket", "selectors", "kazoo"},
-    "net": {"broker.api", "broker.log", "broker.cluster", "broker.client"},
+    "net": {"broker.api", "broker.log", "broker.cluster", "broker.replica", "broker.zookeeper", "broker.client"},
     "client": {"broker.log", "broker.net", "asyncio", "kazoo"},
 }
 
@@ -71,7 +72,7 @@ ONLY_IN = {
         "spark_connector/loads/log_delta.py",
     },
     "sqlalchemy": {"spark_connector/loads/"},
-    "kazoo": {"broker/cluster/zk.py", "spark_connector/offset_store/zookeeper.py"},
+    "kazoo": {"broker/zookeeper/client.py", "spark_connector/offset_store/zookeeper.py"},
     "pyspark": {
         "pyspark_pykafka.py",
         "spark_connector/read/handing_over.py",
@@ -107,7 +108,17 @@ ONLY_IN = {
 }
 
 # A pure state machine gets time and events as arguments.
-IMPURE = ("asyncio", "kazoo", "time", "datetime", "socket", "threading", "random", "broker.clock", "broker.cluster.zk")
+IMPURE = (
+    "asyncio",
+    "kazoo",
+    "time",
+    "datetime",
+    "socket",
+    "threading",
+    "random",
+    "broker.clock",
+    "broker.zookeeper.client",
+)
 
 # (file, imported module): why this import waits until the function is called.
 IMPORT_IN_FUNCTION = {
@@ -332,7 +343,8 @@ def test_an_executor_loads_no_server_and_no_kazoo() -> None:
         "import sys, spark_connector.read.fetch, spark_connector.read.arrow\n"
         "print(*sorted(name for name in sys.modules if name.split('.')[0] in "
         "{'kazoo', 'typer', 'py4j'} or '.'.join(name.split('.')[:2]) in "
-        "{'broker.log', 'broker.net', 'broker.api', 'broker.cluster', 'broker.coordinator', 'broker.server'}))"
+        "{'broker.log', 'broker.net', 'broker.api', 'broker.zookeeper', 'broker.replica', 'broker.cluster', "
+        "'broker.coordinator', 'broker.server'}))"
     )
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

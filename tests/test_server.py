@@ -15,9 +15,9 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from broker.cluster.zookeeper_keeper import ZooKeeperKeeper
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.zookeeper.keeper import ZooKeeperKeeper
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, batch, fetch_body
 from tests.support.waiting import eventually
@@ -186,8 +186,8 @@ def test_one_topic_with_foreign_settings_does_not_keep_the_others_from_being_ser
     broker_factory: BrokerFactory, topic: str
 ) -> None:
     """Kafka's own tools write settings there that we do not know."""
-    from broker.cluster.registry import Registry  # the only test here that writes to ZooKeeper itself
-    from broker.cluster.zk import ZooKeeper
+    from broker.zookeeper.client import ZooKeeper
+    from broker.zookeeper.registry import Registry  # the only test here that writes to ZooKeeper itself
 
     broker = broker_factory()
     with Requests(broker.bootstrap) as ask:
@@ -204,7 +204,7 @@ def test_one_topic_with_foreign_settings_does_not_keep_the_others_from_being_ser
 
 def test_an_emptied_zookeeper_costs_no_records(tmp_path: Path, zookeeper: str, topic: str) -> None:
     """Somebody deletes everything below our chroot: topics are gone from there, but they were not deleted."""
-    from broker.cluster.zk import ZooKeeper
+    from broker.zookeeper.client import ZooKeeper
 
     def delete_below(zk: ZooKeeper, path: str) -> None:
         for child in zk.children(path):
@@ -239,7 +239,7 @@ def test_its_own_zookeeper_is_started_again_when_it_ends(tmp_path: Path, topic: 
 
 
 def test_a_keeper_that_was_stopped_starts_nothing_more(tmp_path: Path) -> None:
-    from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
+    from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 
     server = EmbeddedZooKeeper(tmp_path)
     keeper = ZooKeeperKeeper(server)

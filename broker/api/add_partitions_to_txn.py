@@ -13,11 +13,11 @@ from typing import Any
 
 from broker.api.context import ApiContext
 from broker.api.transaction_requests import Answer, code_for_version, encoded_once, later, producer_of
-from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request, field
+from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]

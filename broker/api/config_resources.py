@@ -14,12 +14,12 @@ from broker.api.broker_loggers import LEVEL, alter_loggers, check_loggers, logge
 from broker.api.config_changes import Changes
 from broker.api.config_entries import ConfigEntry, broker_entries, cluster_entries, topic_entries
 from broker.api.context import ApiContext
-from broker.cluster.metadata import Topic
-from broker.cluster.topic_names import check_topic_name
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import TOPIC_KEYS
+from broker.protocol.topic_names import check_topic_name
 from broker.settings import Setting, settings_of
+from broker.zookeeper.cluster_metadata import Topic
 
 __all__ = ["ConfigResource", "ResourceType", "resource"]
 

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.api.context import ApiContext
-from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.errors import BrokerError, ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request
+from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.api.context import ApiContext
-from broker.cluster.topic_names import check_topic_name
 from broker.errors import BrokerError, ErrorCode
 from broker.log.producer_state import ProducerEntry
 from broker.net.router import Client
 from broker.protocol.messages import Request
+from broker.protocol.topic_names import check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]

@@ -11,11 +11,11 @@ from typing import Any
 
 from broker.api.authorized_operations import NOT_ASKED, TOPIC_OPERATIONS
 from broker.api.context import ApiContext
-from broker.cluster.metadata import ClusterMetadata, PartitionInfo, Topic
-from broker.cluster.topic_names import absence
 from broker.errors import ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request
+from broker.protocol.topic_names import absence
+from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 
 __all__ = ["handle"]
 

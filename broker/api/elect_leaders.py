@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.api.context import ApiContext
-from broker.cluster.metadata import ClusterMetadata
 from broker.errors import BrokerError, ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request, field
 from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.cluster_metadata import ClusterMetadata
 
 __all__ = ["handle"]
 

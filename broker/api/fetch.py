@@ -21,8 +21,6 @@ from typing import Any
 
 from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext
-from broker.cluster.delayed import DelayedFetch
-from broker.cluster.partition import UNKNOWN_EPOCH, Partition
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import ColdRead, FileSlice, unless_cold
 from broker.net.response import Part
@@ -32,6 +30,8 @@ from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_
 from broker.protocol.messages import Request, field, to_ms
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import Codec
+from broker.replica.delayed_fetch import DelayedFetch
+from broker.replica.partition import UNKNOWN_EPOCH, Partition
 
 __all__ = ["handle"]
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.api.context import ApiContext
-from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from broker.cluster.znodes import BrokerInfo
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.errors import BrokerError, ErrorCode
 from broker.net.router import Client
 from broker.protocol.messages import Request, field
+from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from broker.zookeeper.znodes import BrokerInfo
 
 __all__ = ["handle"]
 

@@ -16,12 +16,12 @@ from typing import Any, TypeAlias
 
 from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext
-from broker.cluster.partition import Partition
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import ColdRead, unless_cold
 from broker.net.router import Client
 from broker.protocol.messages import Request, field
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.partition import Partition
 
 __all__ = ["handle"]
 

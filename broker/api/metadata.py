@@ -16,14 +16,14 @@ from typing import Any
 
 from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from broker.api.context import ApiContext
-from broker.cluster.metadata import ClusterMetadata, Topic
-from broker.cluster.topic_names import INTERNAL_TOPICS, absence
 from broker.errors import BrokerError, ErrorCode
 from broker.net.response import Response
 from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, field
 from broker.protocol.metadata_response import encode_metadata, encode_topic
+from broker.protocol.topic_names import INTERNAL_TOPICS, absence
+from broker.zookeeper.cluster_metadata import ClusterMetadata, Topic
 
 __all__ = ["handle"]
 

@@ -7,7 +7,7 @@ transaction are refused when their partition is not in it.
 Every record is looked at before anything is appended (log/append_checks.py). Compressed batches that turn out to be
 large are finished in a thread, and the request is appended and answered after that: requests of a connection stay in
 order, for it handles one at a time. What the batches of a request may grow to is bounded. While a disk is slow, appends
-to it wait for their turns (cluster/partition.py), and the answer for them.
+to it wait for their turns (replica/partition.py), and the answer for them.
 Version notes: 3 is the first with record batches, 7 with zstd; topic ids (13) are not served.
 """
 
@@ -21,16 +21,16 @@ from typing import Any, Final
 from broker.api.context import ApiContext
 from broker.api.produce_verification import check_transaction
 from broker.api.produced_batch import produced_batch
-from broker.cluster.partition import Partition
-from broker.cluster.topic_names import INTERNAL_TOPICS
 from broker.errors import BrokerError, ErrorCode, ProtocolError, RecordsRefused
 from broker.log.append_checks import Allowance, BatchCheck
 from broker.log.log import AppendResult
 from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request
+from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import DECOMPRESSION_LIMIT
+from broker.replica.partition import Partition
 
 __all__ = ["handle"]
 

@@ -2,7 +2,7 @@
 
 For the record, and for applications that share offsets with loads that keep theirs in ZooKeeper. Partitions and offsets
 are where `/consumers/G/{ids,owners,offsets}` say; records come by the ordinary protocol. This layer knows no
-ZooKeeper: a `GroupRegistry` is handed in, `broker.cluster.consumer_membership.ConsumerMembership` is one.
+ZooKeeper: a `GroupRegistry` is handed in, `broker.zookeeper.consumer_membership.ConsumerMembership` is one.
 
     with ZooKeeper("localhost:2181") as zk:
         with ZooKeeperConsumer("localhost:9092", ConsumerMembership(zk), {"group.id": "g"}) as consumer:

@@ -1,1 +1,1 @@
-"""ZooKeeper, membership, topics, and the partitions this broker leads."""
+"""Topics, settings and users of the cluster, and the changes that other brokers make to them."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from broker.cluster.registry import Registry
-from broker.cluster.zk_calls import ZooKeeperCalls
-from broker.cluster.znodes import ALL_BROKERS
 from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
+from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.registry import Registry
+from broker.zookeeper.znodes import ALL_BROKERS
 
 __all__ = ["BrokerConfigs"]
 

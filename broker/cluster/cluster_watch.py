@@ -12,13 +12,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 
 from broker.cluster.broker_configs import BrokerConfigs
-from broker.cluster.changes import ChangeNotifications
-from broker.cluster.registry import Registry
 from broker.cluster.topics import Topics
-from broker.cluster.zk import Watch
-from broker.cluster.znodes import BrokerInfo
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.client import Watch
+from broker.zookeeper.registry import Registry
+from broker.zookeeper.znodes import BrokerInfo
 
 __all__ = ["ClusterWatch"]
 
@@ -46,7 +46,7 @@ class ClusterWatch:
         self._brokers_seen = False
         self._watches: list[Watch] = []
 
-    def tell_configs(self, kind: str, told: OnConfig) -> None:
+    def add_config_listener(self, kind: str, told: OnConfig) -> None:
         """Await `told(name)` when the settings of an entity were written: `kind` is `users`, `clients`, …; `told("")`
         when those of any may have been."""
         self._on_config[kind] = told
@@ -65,7 +65,7 @@ class ClusterWatch:
         self._watches = [
             self._registry.watch_topics(on_loop(self._note_topics)),
             self._registry.watch_brokers(on_loop(self._note_brokers)),
-            self._registry.watch_controller(on_loop(self._topics.controller_told)),
+            self._registry.watch_controller(on_loop(self._topics.set_controller)),
             self._registry.watch_deletions(self._delete_marked),
             self._notifications.watch_config_changes(on_loop(self._note_configs)),
             self._notifications.watch_isr_changes(on_loop(self._note_leaders)),

@@ -1,7 +1,7 @@
 """The topics as this broker sees them, and every change to them.
 
 ZooKeeper holds the truth. A change is written there first (in a worker thread), then put into the metadata, and the
-local logs are brought in line (led_partitions.py). What somebody else changed is read when ZooKeeper tells of it: only
+local logs are brought in line (replica_manager.py). What somebody else changed is read when ZooKeeper tells of it: only
 what has changed, so that a change costs the same however many topics there are. Lives on the event loop. What ZooKeeper
 does not answer in time is a BrokerError `request_timed_out`.
 """
@@ -18,18 +18,18 @@ from typing import Any
 
 from broker.cluster.assignment import assign_replicas, check_assignment, check_replication_factor
 from broker.cluster.internal_topics import internal_topic
-from broker.cluster.led_partitions import LedPartitions
-from broker.cluster.metadata import ClusterMetadata, PartitionInfo, Topic
-from broker.cluster.partition import Partition
-from broker.cluster.registry import Registry
-from broker.cluster.topic_names import INTERNAL_TOPICS, check_collision, check_topic_name
-from broker.cluster.zk_calls import ZooKeeperCalls
-from broker.cluster.znodes import TopicRecord, new_uuid
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
+from broker.protocol.topic_names import INTERNAL_TOPICS, check_collision, check_topic_name
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.partition import Partition
+from broker.replica.replica_manager import ReplicaManager
+from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
+from broker.zookeeper.registry import Registry
+from broker.zookeeper.znodes import TopicRecord, new_uuid
 
 __all__ = ["NewTopic", "Topics"]
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 MAX_NEW_PARTITIONS = 10_000
 """Made at once; more would not fit into one ZooKeeper transaction anyway."""
 
-OnLed = Callable[[int], Awaitable[None]]
+OnLeadership = Callable[[int], Awaitable[None]]
 OnDeleted = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 
 
@@ -73,26 +73,26 @@ class Topics:
         self._tell_changed = tell_changed
         self._call = calls
         self._registry = registry
-        self._led = LedPartitions(config.broker_id, logs, LogConfig.from_properties(config.topic_defaults()))
+        self._replicas = ReplicaManager(config.broker_id, logs, LogConfig.from_properties(config.topic_defaults()))
         self._lock = asyncio.Lock()
         self._changing = asyncio.Lock()
         self._running: set[asyncio.Task[None]] = set()
-        self._on_led: dict[str, OnLed] = {}
-        self._on_resigned: dict[str, OnLed] = {}
+        self._on_elected: dict[str, OnLeadership] = {}
+        self._on_resigned: dict[str, OnLeadership] = {}
         self._on_deleted: list[OnDeleted] = []
         self._listings = 0
         self._listed: Collection[str] = ()
         self._cluster_id = metadata.cluster_id
         self._controller_id = metadata.controller_id
         self.metadata = metadata
-        self._led.expect(metadata)
-        self._led.apply(ClusterMetadata(metadata.cluster_id), metadata, metadata.topics)
+        self._replicas.expect(metadata)
+        self._replicas.apply(ClusterMetadata(metadata.cluster_id), metadata, metadata.topics)
 
     # --- what handlers read
 
     def partition(self, tp: TopicPartition) -> Partition:
         """The partition, if this broker leads it. Raises BrokerError otherwise."""
-        found = self._led.get(tp)
+        found = self._replicas.get(tp)
         if found is not None:
             return found
         topic = self.metadata.topics.get(tp.topic)
@@ -100,21 +100,21 @@ class Topics:
             raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
         leader = topic.partitions[tp.partition].leader
         if leader == self._config.broker_id:
-            reason = self._led.offline(tp) or f"{tp} cannot be opened; the broker's log says why"
+            reason = self._replicas.offline(tp) or f"{tp} cannot be opened; the broker's log says why"
             raise BrokerError(ErrorCode.kafka_storage_error, reason)
         raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} is led by {leader}")
 
     def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
         """A topic's settings over this broker's. Raises ConfigError."""
-        return LogConfig.from_properties(overrides, self._led.defaults)
+        return LogConfig.from_properties(overrides, self._replicas.defaults)
 
-    def led(self) -> Mapping[TopicPartition, Partition]:
+    def led_partitions(self) -> Mapping[TopicPartition, Partition]:
         """A live view of every partition led here."""
-        return self._led.all()
+        return self._replicas.all()
 
     def update_defaults(self, config: BrokerConfig) -> None:
         """Other settings of the broker hold from now on for all topics that do not set them themselves."""
-        self._led.update_defaults(LogConfig.from_properties(config.topic_defaults()), self.metadata)
+        self._replicas.update_defaults(LogConfig.from_properties(config.topic_defaults()), self.metadata)
 
     # --- changes
 
@@ -225,7 +225,7 @@ class Topics:
 
     # --- what others changed
 
-    def controller_told(self, controller_id: int) -> None:
+    def set_controller(self, controller_id: int) -> None:
         """Who is controller, -1 for nobody. From here on only this says it: a reading that is under way may have seen
         the node before or after its last change, and would undo what was told meanwhile."""
         self._controller_id = controller_id
@@ -288,12 +288,12 @@ class Topics:
         self, after: ClusterMetadata, names: Collection[str]
     ) -> tuple[list[TopicPartition], list[TopicPartition], list[TopicPartition]]:
         """From the picture we have to the next one, which differs in `names`: (no longer led, newly led, gone)."""
-        await self._led.open_new(after, names)
-        held = [partition for name in names if name in self._on_resigned for partition in self._led.of_topic(name)]
-        led, gone = self._led.apply(self.metadata, after, names)
-        resigned = [partition.tp for partition in held if self._led.get(partition.tp) is not partition]
+        await self._replicas.open_new(after, names)
+        held = [partition for name in names if name in self._on_resigned for partition in self._replicas.of_topic(name)]
+        led, gone = self._replicas.apply(self.metadata, after, names)
+        resigned = [partition.tp for partition in held if self._replicas.get(partition.tp) is not partition]
         self.metadata = after.with_controller(self._controller_id)
-        await self._led.delete(gone)
+        await self._replicas.delete(gone)
         return resigned, led, gone
 
     async def _tell(
@@ -302,11 +302,11 @@ class Topics:
         for tp in resigned:
             await self._on_resigned[tp.topic](tp.partition)
         for tp in led:
-            if tp.topic in self._on_led:
-                await self._on_led[tp.topic](tp.partition)
+            if tp.topic in self._on_elected:
+                await self._on_elected[tp.topic](tp.partition)
         if gone:
-            for told in self._on_deleted:
-                await told(gone)
+            for on_deleted in self._on_deleted:
+                await on_deleted(gone)
 
     async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
         """Do not leave it half done when the client that asked for it goes away."""
@@ -325,19 +325,19 @@ class Topics:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await self._led.settled()
+        await self._replicas.settled()
 
-    async def tell_led(self, topic: str, told: OnLed, resigned: OnLed) -> None:
-        """Await `told` for every partition of `topic` led here, now and whenever one is added, and `resigned` when
-        one is led here no longer."""
-        self._on_led[topic] = told
-        self._on_resigned[topic] = resigned
-        for partition in self._led.of_topic(topic):
-            await told(partition.tp.partition)
+    async def add_leadership_listener(self, topic: str, on_elected: OnLeadership, on_resigned: OnLeadership) -> None:
+        """Await `on_elected` for every partition of `topic` this broker leads, now and later, and `on_resigned` when
+        it stops leading one."""
+        self._on_elected[topic] = on_elected
+        self._on_resigned[topic] = on_resigned
+        for partition in self._replicas.of_topic(topic):
+            await on_elected(partition.tp.partition)
 
-    def tell_deleted(self, told: OnDeleted) -> None:
-        """Await `told` with the partitions of topics that were deleted."""
-        self._on_deleted.append(told)
+    def add_deletion_listener(self, on_deleted: OnDeleted) -> None:
+        """Await `on_deleted` with the partitions of every topic that is deleted."""
+        self._on_deleted.append(on_deleted)
 
     # --- inside
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from broker.cluster import znodes
-from broker.cluster.registry import Registry
-from broker.cluster.zk_calls import ZooKeeperCalls
 from broker.security.scram import ScramCredential, ScramMechanism
+from broker.zookeeper import znodes
+from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.registry import Registry
 
 __all__ = ["Credentials", "Users", "decode_credentials", "encode_changes"]
 

@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable
 
 from broker.clock import Clock
 from broker.cluster.producer_ids import ProducerIds
-from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
 from broker.coordinator.group_config import GroupConfig
@@ -21,6 +20,7 @@ from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.log_record_store import LogRecordStore
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_markers import LogMarkerWriter
+from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["Coordinators"]
@@ -65,11 +65,11 @@ class Coordinators:
 
     async def start(self) -> None:
         """Load what is stored of groups, then of transactions, whose markers change groups' offsets."""
-        self._topics.tell_deleted(self.groups.forget_partitions)
-        await self._topics.tell_led(
+        self._topics.add_deletion_listener(self.groups.forget_partitions)
+        await self._topics.add_leadership_listener(
             GROUP_OFFSETS_TOPIC, self._in_background(self.groups.load, GROUP_OFFSETS_TOPIC), self.groups.unload
         )
-        await self._topics.tell_led(
+        await self._topics.add_leadership_listener(
             TRANSACTION_STATE_TOPIC,
             self._in_background(self.transactions.load, TRANSACTION_STATE_TOPIC),
             self.transactions.unload,

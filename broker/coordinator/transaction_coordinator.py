@@ -13,7 +13,6 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol, TypeVar
 
 from broker.clock import Clock
-from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC
 from broker.config.transaction_settings import TransactionSettings
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.shard_map import ShardMap
@@ -27,6 +26,7 @@ from broker.coordinator.transaction_records import (
 from broker.coordinator.transaction_shard import TransactionShard
 from broker.coordinator.transaction_state import ProducerIdAndEpoch, Transaction
 from broker.errors import ErrorCode
+from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["ListedTransaction", "ProducerIdSource", "ProducerReply", "TransactionCoordinator", "TransactionDescription"]

@@ -1,6 +1,6 @@
 """One partition: an append-only run of segments, and the rules of appending to it and reading it.
 
-Called by cluster/partition.py and manager.py. What is to be appended is checked by append_checks.py; here offsets and
+Called by replica/partition.py and manager.py. What is to be appended is checked by append_checks.py; here offsets and
 leader epoch are patched into the headers of batches and their bytes written. Whatever raises leaves the log as it was.
 One thread, the event loop's, owns a log; only `flush` may run in another while it goes on, and the write of an append
 made in steps: nobody sees that before its end. How segments come and go is in stored_log.py. Idea: Kafka's

@@ -1,7 +1,7 @@
 """Work on a log with a step in it that blocks on the disk: whoever goes through the work says where that step runs.
 
 A generator that gives the step away, to be gone on with in the owner's thread when it has ended, with its error if it
-failed. log.py writes appends so; `at_once` runs all of it here, cluster/append_queue.py the step in another thread.
+failed. log.py writes appends so; `at_once` runs all of it here, replica/append_queue.py the step in another thread.
 """
 
 from __future__ import annotations

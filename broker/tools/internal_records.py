@@ -10,12 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.coordinator.record_reader import MalformedRecord
 from broker.coordinator.records import GroupMetadata, OffsetKey, decode_group, decode_key, decode_offset
 from broker.coordinator.transaction_records import decode_transaction, decode_transaction_key
 from broker.errors import ProtocolError
 from broker.protocol.consumer_protocol import decode_assignment
+from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 __all__ = ["InternalDecoder", "internal_decoder"]
 

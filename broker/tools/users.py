@@ -19,14 +19,14 @@ import typer
 
 from broker.client.admin_users import UserAdmin
 from broker.client.cluster import Cluster
-from broker.cluster import znodes
-from broker.cluster.changes import ChangeNotifications
-from broker.cluster.registry import Registry
 from broker.cluster.users import decode_credentials, encode_changes
-from broker.cluster.zk import ZooKeeper
 from broker.errors import ConfigError
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, client_settings
+from broker.zookeeper import znodes
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.registry import Registry
 
 __all__ = ["app"]
 

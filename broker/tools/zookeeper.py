@@ -13,9 +13,9 @@ from typing import Annotated
 
 import typer
 
-from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from broker.errors import ConfigError, ConnectionFailed
 from broker.settings import read_properties_file
+from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 
 __all__ = ["app"]
 

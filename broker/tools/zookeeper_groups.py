@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
-from broker.cluster.consumers import ConsumerRegistry
-from broker.cluster.zk import ZooKeeper
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.consumer_registry import ConsumerRegistry
 
 __all__ = ["ZooKeeperOption", "zookeeper_groups"]
 

@@ -112,7 +112,7 @@ def _connections(sources: Sources, found: _Samples) -> None:
 async def _partitions(sources: Sources, found: _Samples) -> None:
     topics: dict[str, list[int]] = {}
     producers = 0
-    led = list(sources.topics.led().items())
+    led = list(sources.topics.led_partitions().items())
     for number, (tp, partition) in enumerate(led, 1):
         counted = topics.setdefault(tp.topic, [0, 0, 0])
         counted[0] += partition.messages_in
@@ -137,7 +137,7 @@ async def _partitions(sources: Sources, found: _Samples) -> None:
 
 
 def _groups(sources: Sources, found: _Samples) -> None:
-    led = sources.topics.led()
+    led = sources.topics.led_partitions()
     states = dict.fromkeys((state.value for state in GroupState), 0)
     for group in sources.groups.all_groups():
         states[group.state.value] += 1

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.changes import ChangeNotifications
-from broker.cluster.registry import Registry
-from broker.cluster.zk import ZooKeeper
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.registry import Registry
 from tests.api.test_configs import BROKER, DELETE, SET, TOPIC, alter, describe, setting
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, batch

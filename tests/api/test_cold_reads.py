@@ -16,7 +16,6 @@ import pytest
 
 from broker.api import fetch, list_offsets
 from broker.api.context import ApiContext
-from broker.cluster.partition import Partition
 from broker.errors import ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.segment import Segment, SegmentReader
@@ -26,6 +25,7 @@ from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer
 from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
+from broker.replica.partition import Partition
 from tests.support.batches import NOW, batch, open_log
 
 TP = TopicPartition("t", 0)

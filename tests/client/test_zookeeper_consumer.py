@@ -10,10 +10,10 @@ import pytest
 
 from broker.client.consumer import ConsumerRecord
 from broker.client.zookeeper_consumer import ZooKeeperConsumer
-from broker.cluster.consumer_membership import ConsumerMembership
-from broker.cluster.zk import ZooKeeper
 from broker.errors import BrokerError, ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.consumer_membership import ConsumerMembership
 from tests.client.conftest import TopicMaker
 from tests.client.test_consumer_group import produce
 from tests.support.kafka import Kafka

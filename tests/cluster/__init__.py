@@ -1,1 +1,1 @@
-"""Tests of broker/cluster, against a real ZooKeeper where one is spoken to."""
+"""Tests of the cluster layer."""

@@ -12,17 +12,17 @@ import pytest
 
 from broker.clock import SystemClock
 from broker.cluster.broker_configs import BrokerConfigs
-from broker.cluster.changes import ChangeNotifications
 from broker.cluster.cluster_watch import ClusterWatch
-from broker.cluster.registry import Registry
 from broker.cluster.topics import Topics
-from broker.cluster.zk import ZooKeeper
-from broker.cluster.zk_calls import ZooKeeperCalls
-from broker.cluster.znodes import BrokerInfo
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.log.manager import LogManager
-from tests.cluster.conftest import Connect
+from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.registry import Registry
+from broker.zookeeper.znodes import BrokerInfo
+from tests.zookeeper.conftest import Connect
 
 TIMEOUT_S = 10
 

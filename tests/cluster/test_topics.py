@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from broker.clock import SystemClock
-from broker.cluster.registry import Registry
 from broker.cluster.topics import NewTopic, Topics
-from broker.cluster.zk_calls import ZooKeeperCalls
-from broker.cluster.znodes import BrokerInfo
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.registry import Registry
+from broker.zookeeper.znodes import BrokerInfo
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.cluster import znodes
-from broker.cluster.changes import ChangeNotifications
-from broker.cluster.registry import Registry
 from broker.cluster.users import Users
-from broker.cluster.zk import ZooKeeper
-from broker.cluster.zk_calls import ZooKeeperCalls
 from broker.security.scram import ScramCredential, ScramMechanism
+from broker.zookeeper import znodes
+from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.registry import Registry
 
 SHA_256, SHA_512 = ScramMechanism
 MADE = ScramCredential.make(SHA_256, "s3cret")

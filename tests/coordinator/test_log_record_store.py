@@ -11,7 +11,6 @@ from typing import cast
 import pytest
 
 from broker.clock import ManualClock
-from broker.cluster.partition import Partition
 from broker.cluster.topics import Topics
 from broker.coordinator import log_record_store
 from broker.coordinator.log_record_store import LogRecordStore
@@ -22,6 +21,7 @@ from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
+from broker.replica.partition import Partition
 
 TOPIC = "__consumer_offsets"
 

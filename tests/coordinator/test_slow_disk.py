@@ -13,7 +13,6 @@ from typing import cast
 import pytest
 
 from broker.clock import ManualClock
-from broker.cluster.partition import Partition
 from broker.cluster.topics import Topics
 from broker.coordinator.group_config import GroupConfig
 from broker.coordinator.group_coordinator import GroupCoordinator
@@ -25,6 +24,7 @@ from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.partition import Partition
 from tests.support.batches import NOW, open_log
 from tests.support.slow_disk import LATE_MS, SlowDisk
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from broker.cluster.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tests.api.test_group_offsets import commit, committed, find
 from tests.api.test_groups import RawMember
 from tests.conftest import BrokerFactory

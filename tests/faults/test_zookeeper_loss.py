@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.cluster.registry import Registry
-from broker.cluster.zk import ZooKeeper
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.registry import Registry
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, batch
 from tests.support.waiting import eventually

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from kazoo.client import KazooClient
 
-from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
-from broker.cluster.zk import ZooKeeper
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.support.waiting import eventually
 
 __all__ = ["ZooKeeperServer", "expire_session"]

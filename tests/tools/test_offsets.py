@@ -10,8 +10,8 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.producer import Producer
-from broker.cluster.consumer_membership import ConsumerMembership
-from broker.cluster.zk import ZooKeeper
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.consumer_membership import ConsumerMembership
 from tests.support.console import answer_of, error_of, output_of
 from tests.support.kafka import Kafka
 

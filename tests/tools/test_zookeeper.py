@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from broker.cluster.zk import ZooKeeper
+from broker.zookeeper.client import ZooKeeper
 
 CONF = Path(__file__).parents[2] / "conf" / "zookeeper.properties"
 

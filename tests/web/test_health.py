@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from broker.clock import SystemClock
-from broker.cluster.embedded_zookeeper import EmbeddedZooKeeper
 from broker.errors import ConfigError
 from broker.log.manager import LogManager
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
+from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 from tests.conftest import BrokerFactory
 from tests.support.scrape import health
 from tests.support.source_tree import ROOT

@@ -1,0 +1,194 @@
+"""The partitions this broker leads: a log and a high watermark for each, kept in line with the cluster's metadata.
+
+Owned by topics.py, which says when the metadata have changed and which topics that concerns: what is done here costs
+what those topics have, however many others there are. Lives on the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from broker.errors import BrokerError, ConfigError
+from broker.log.log import Log
+from broker.log.log_config import LogConfig
+from broker.log.manager import LogManager
+from broker.protocol.topic_partition import TopicPartition
+from broker.replica.partition import Partition
+from broker.zookeeper.cluster_metadata import ClusterMetadata, Topic
+
+__all__ = ["ReplicaManager", "stored_log_config"]
+
+logger = logging.getLogger(__name__)
+
+FILES_AT_ONCE = 16
+
+
+class ReplicaManager:
+    """Opens what we lead, lets go of what we do not, deletes what is gone."""
+
+    def __init__(self, broker_id: int, logs: LogManager, defaults: LogConfig) -> None:
+        self._broker_id = broker_id
+        self._logs = logs
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self.defaults = defaults
+        """What a topic's settings lie over: this broker's."""
+
+    def get(self, tp: TopicPartition) -> Partition | None:
+        return self._partitions.get(tp)
+
+    def of_topic(self, topic: str) -> list[Partition]:
+        """The partitions of one topic that are led here."""
+        return [partition for tp, partition in self._partitions.items() if tp.topic == topic]
+
+    def offline(self, tp: TopicPartition) -> str:
+        """Why a partition that we ought to lead cannot be served; empty where the log of the broker has to say it."""
+        return self._logs.offline.get(tp, "")
+
+    def expect(self, metadata: ClusterMetadata) -> None:
+        """At start: what we lead already has its log somewhere."""
+        self._logs.expect(tp for tp, _ in self._ours(metadata, metadata.topics))
+
+    def all(self) -> Mapping[TopicPartition, Partition]:
+        """A live view of every partition led here."""
+        return self._partitions
+
+    def update_defaults(self, defaults: LogConfig, metadata: ClusterMetadata) -> None:
+        """Other settings of the broker: every log of a topic that does not set them itself gets them."""
+        if defaults == self.defaults:
+            return
+        self.defaults = defaults
+        for name, topic in metadata.topics.items():
+            config = stored_log_config(name, topic.config, defaults)
+            for index in topic.partitions:
+                log = self._logs.get(TopicPartition(name, index))
+                if log is not None:
+                    log.update_config(config)
+
+    async def open_new(self, metadata: ClusterMetadata, names: Collection[str]) -> None:
+        """Make the logs of partitions of topics `names` that come to be ours; requests are served in between."""
+        new = [(tp, topic) for tp, topic in self._ours(metadata, names) if tp not in self._partitions]
+        for start in range(0, len(new), FILES_AT_ONCE):
+            opened = [(self._open_log(*item), item[1]) for item in new[start : start + FILES_AT_ONCE]]
+            loop, threads = asyncio.get_running_loop(), self._logs.threads
+            await asyncio.gather(
+                *(
+                    loop.run_in_executor(threads, self._assign_id, log, topic)
+                    for log, topic in opened
+                    if log is not None
+                )
+            )
+
+    def apply(
+        self, before: ClusterMetadata, after: ClusterMetadata, names: Collection[str]
+    ) -> tuple[list[TopicPartition], list[TopicPartition]]:
+        """Bring the topics `names` from one picture to the next: (newly led, gone from the cluster)."""
+        led: list[TopicPartition] = []
+        ours = dict(self._ours(after, names))
+        for name in names:
+            old, new = before.topics.get(name), after.topics.get(name)
+            if old is not None:
+                self._let_go(old, ours)
+                if new is not None and old.config != new.config:
+                    self._logs.update_config(name, stored_log_config(name, new.config, self.defaults))
+        for tp, topic in ours.items():
+            epoch = topic.partitions[tp.partition].leader_epoch
+            if tp in self._partitions:
+                self._partitions[tp].leader_epoch = epoch
+            elif (log := self._open_log(tp, topic)) is not None and self._assign_id(log, topic):
+                self._partitions[tp] = Partition(tp, log, epoch, self._logs.threads, self._logs.append_threads)
+                led.append(tp)
+        gone = [
+            TopicPartition(name, index)
+            for name in names
+            if name in before.topics and name not in after.topics
+            for index in before.topics[name].partitions
+        ]
+        return led, gone
+
+    async def delete(self, gone: Sequence[TopicPartition]) -> None:
+        """Delete the logs of partitions that are gone from the cluster."""
+        await _in_slices(self._delete_log, [(tp,) for tp in gone])
+
+    async def settled(self) -> None:
+        """Wait for the appends that are under way."""
+        for partition in list(self._partitions.values()):
+            await partition.settled()
+
+    def _ours(self, metadata: ClusterMetadata, names: Collection[str]) -> list[tuple[TopicPartition, Topic]]:
+        return [
+            (TopicPartition(topic.name, index), topic)
+            for name in names
+            if (topic := metadata.topics.get(name)) is not None
+            for index, info in topic.partitions.items()
+            if info.leader == self._broker_id
+        ]
+
+    def _let_go(self, old: Topic, ours: Mapping[TopicPartition, Topic]) -> None:
+        """Of partitions led by somebody else now, or by nobody, the records stay."""
+        for index in old.partitions:
+            tp = TopicPartition(old.name, index)
+            partition = self._partitions.get(tp)
+            if partition is not None and (tp not in ours or partition.log.topic_id != ours[tp].topic_id):
+                self._partitions.pop(tp).close()
+
+    def _open_log(self, tp: TopicPartition, topic: Topic) -> Log | None:
+        """The partition's log; what lies there of a deleted topic of the same name goes first.
+
+        None when the disk refuses: that partition is not served, the others are, and the next refresh tries again.
+        """
+        log = self._logs.get(tp)
+        if log is not None and log.topic_id not in (None, topic.topic_id):
+            logger.warning("%s on disk is of a deleted topic of that name; deleting it", tp)
+            self._delete_log(tp)
+            log = self._logs.get(tp)
+            if log is not None:
+                return None
+        try:
+            if log is None:
+                log = self._logs.create(tp, stored_log_config(tp.topic, topic.config, self.defaults))
+        except BrokerError as error:
+            logger.error("%s is not served: %s", tp, error)
+            return None
+        return log
+
+    def _assign_id(self, log: Log, topic: Topic) -> bool:
+        """Write the topic's id beside a log, which blocks on the disk. False when that fails: it is not served then."""
+        try:
+            log.assign_topic_id(topic.topic_id)
+        except BrokerError as error:
+            logger.error("%s is not served: %s", log.directory.name, error)
+            return False
+        return True
+
+    def _delete_log(self, tp: TopicPartition) -> None:
+        try:
+            self._logs.delete(tp)
+        except BrokerError as error:
+            logger.error("the log of the deleted partition %s stays: %s", tp, error)
+
+
+async def _in_slices(work: Callable[..., object], items: Sequence[tuple[Any, ...]]) -> None:
+    """Many files are made or renamed: requests are served in between."""
+    for number, arguments in enumerate(items, 1):
+        work(*arguments)
+        if number % FILES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+
+
+def stored_log_config(topic: str, overrides: Mapping[str, str], defaults: LogConfig) -> LogConfig:
+    """A topic's settings as ZooKeeper has them. What we do not know was written there by another program, and is
+    logged and left out: one topic's settings must not keep a broker from serving the others."""
+    try:
+        return LogConfig.from_properties(overrides, defaults)
+    except ConfigError:
+        pass
+    config = defaults
+    for key, value in overrides.items():
+        try:
+            config = LogConfig.from_properties({key: value}, config)
+        except ConfigError as error:
+            logger.error("topic %s: %s; the setting is ignored", topic, error)
+    return config

@@ -1,0 +1,1 @@
+"""The ZooKeeper client and server, and what brokers keep in ZooKeeper in Kafka's paths and JSON."""

@@ -1,0 +1,364 @@
+"""ZooKeeper as blocking calls: the one module of the broker that imports kazoo.
+
+Used by registry.py, membership.py and consumer_registry.py from worker threads (never from the event loop). Promises:
+a call outlives a lost connection or session (it is sent again until it is answered or `operation_timeout_s` has
+passed), the client reconnects for ever, and watches and listeners survive session loss. All callbacks come on one
+thread of this client (`zookeeper-events`), in order, and may themselves make calls; hand over to an event loop
+with `call_soon_threadsafe`.
+
+Sent again means: when the connection broke after a write had been applied, the second attempt can raise
+NodeExists, NoNode or BadVersion although the write was ours. Callers tell by content (an id, an owner, a version).
+After ConnectionFailed it is unknown whether a write was or will still be done.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from kazoo import exceptions as kz
+from kazoo.client import KazooClient, KazooState
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.protocol.states import ZnodeStat
+
+from broker.errors import ConnectionFailed
+from broker.zookeeper.connect_string import ConnectString
+from broker.zookeeper.event_thread import EventThread
+from broker.zookeeper.multi_read import GetChildrenOfMany, GetDataOfMany, MultiRead
+from broker.zookeeper.operations import (
+    ANY_VERSION,
+    BadVersion,
+    Check,
+    Create,
+    Delete,
+    NodeExists,
+    NodeStat,
+    NoNode,
+    NotEmpty,
+    Operation,
+    SessionState,
+    SetData,
+    ZooKeeperError,
+)
+from broker.zookeeper.watches import Watch, Watches
+
+__all__ = ["Watch", "ZooKeeper"]
+
+log = logging.getLogger(__name__)
+
+# kazoo tells of every attempt to reconnect; we log the changes of state ourselves.
+_KAZOO_LOG = logging.getLogger("kazoo.client")
+_KAZOO_LOG.setLevel(logging.CRITICAL)
+
+_CONNECTION_RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
+# A ZooKeeper that is just starting may accept a connection and never answer on it. kazoo waits for the session
+# time-out divided by the number of servers it has been given, so we give it each server several times.
+_ATTEMPTS_PER_SESSION = 4
+_SHORTEST_ATTEMPT_MS = 1000
+_NODES_PER_READ = 500  # so that neither request nor answer grows large
+_CLOSE_TIMEOUT_S = 5.0
+_LOOK_S = 0.1  # how soon a start notices that it is not wanted any more
+
+_TRY_AGAIN = (
+    kz.ConnectionLoss,
+    kz.OperationTimeoutError,
+    kz.RequestTimeoutError,
+    kz.SessionExpiredError,
+    kz.SessionMovedError,
+    kz.ThrottledOpError,
+    KazooTimeoutError,
+)
+_ERRORS: dict[type[Exception], Callable[[str], ZooKeeperError]] = {
+    kz.NodeExistsError: NodeExists,
+    kz.NoNodeError: NoNode,
+    kz.BadVersionError: BadVersion,
+    kz.NotEmptyError: NotEmpty,
+    kz.UnimplementedError: lambda path: ZooKeeperError(path, "this ZooKeeper is too old: 3.6 or newer is needed"),
+}
+_STATES = {
+    KazooState.CONNECTED: SessionState.CONNECTED,
+    KazooState.SUSPENDED: SessionState.SUSPENDED,
+    KazooState.LOST: SessionState.LOST,
+}
+
+T = TypeVar("T")
+
+
+class ZooKeeper:
+    """A session with a ZooKeeper ensemble. Thread-safe; `start()` before the first call, `close()` at the end.
+
+    `connect` is Kafka's `zookeeper.connect`; paths given to the methods lie below its chroot, which is created
+    when missing. Times: milliseconds for the session (a server may bend it to its own limits), seconds elsewhere.
+    """
+
+    def __init__(
+        self,
+        connect: str,
+        session_timeout_ms: int = 18_000,
+        connection_timeout_ms: int | None = None,
+        operation_timeout_s: float = 30.0,
+    ) -> None:
+        """Raise ConfigError when `connect` is malformed; nothing is connected yet."""
+        self.connect = ConnectString.parse(connect)
+        self.session_timeout_ms = session_timeout_ms
+        self._connection_timeout = (connection_timeout_ms or session_timeout_ms) / 1000
+        self._operation_timeout = operation_timeout_s
+        attempts = max(1, min(_ATTEMPTS_PER_SESSION, session_timeout_ms // _SHORTEST_ATTEMPT_MS))
+        self._client = KazooClient(
+            hosts=",".join([self.connect.hosts] * attempts),
+            timeout=session_timeout_ms / 1000,
+            connection_retry=dict(_CONNECTION_RETRY),
+            logger=_KAZOO_LOG,
+        )
+        self._client.add_listener(self._state_changed)
+        self._events = EventThread("zookeeper-events")
+        self._listeners: list[Callable[[SessionState], None]] = []
+        self._watches = Watches(self._events, lambda: self.connected, _TRY_AGAIN)
+        self._closing = threading.Event()
+
+    def start(self) -> ZooKeeper:
+        """Connect, and create the chroot. Raises ConnectionFailed when no server answers in time."""
+        self._events.start()
+        connected = self._client.start_async()
+        deadline = time.monotonic() + self._connection_timeout
+        while not connected.wait(_LOOK_S) and time.monotonic() < deadline:
+            if self._closing.is_set():
+                raise ConnectionFailed(f"the ZooKeeper client of {self.connect} is closed")
+        if not connected.is_set():
+            self.close()
+            raise ConnectionFailed(
+                f"no ZooKeeper session within {self._connection_timeout:g} s "
+                f"({self.connect.diagnose()}); set zookeeper.connect to a running ZooKeeper"
+            )
+        if self.connect.chroot:
+            self.ensure_path("/")
+        return self
+
+    def close(self) -> None:
+        """End the session (its ephemeral nodes vanish) and stop all callbacks; takes at most a few seconds even
+        when no server answers. Idempotent. Calls under way in other threads raise ConnectionFailed."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._events.stop(timeout=0)
+        # kazoo waits as long as a hung server makes it wait; a daemon thread may do that without us.
+        stopper = threading.Thread(target=self._stop_client, name="zookeeper-close", daemon=True)
+        stopper.start()
+        stopper.join(_CLOSE_TIMEOUT_S)
+        self._events.stop(_CLOSE_TIMEOUT_S)
+
+    def __enter__(self) -> ZooKeeper:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- the session
+
+    @property
+    def connected(self) -> bool:
+        """Whether a server answers at this moment."""
+        return bool(self._client.connected)
+
+    @property
+    def session_id(self) -> int:
+        """The id that ephemeral nodes of this client carry as their owner; 0 while not connected."""
+        client_id = self._client.client_id
+        return int(client_id[0]) if client_id else 0
+
+    def add_state_listener(self, callback: Callable[[SessionState], None]) -> None:
+        """Call back on the event thread at each change of state, until close(). Not for the state it is in now."""
+        self._listeners.append(callback)
+
+    # -- nodes
+
+    def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
+    ) -> str:
+        """Create a node and return its path (which differs for a sequence node). Raises NodeExists, NoNode."""
+        try:
+            created = self._call(
+                path,
+                lambda: self._client.create_async(self._full(path), data, ephemeral=ephemeral, sequence=sequence),
+            )
+        except NoNode:
+            if not parents:
+                raise
+            self.ensure_path(path.rpartition("/")[0] or "/")
+            return self.create(path, data, ephemeral=ephemeral, sequence=sequence)
+        return str(created)[len(self.connect.chroot) :]
+
+    def ensure_path(self, path: str) -> None:
+        """Create a persistent empty node and its parents, as far as they are missing."""
+        self._call(path, lambda: self._client.ensure_path_async(self._full(path)))
+
+    def get(self, path: str) -> tuple[bytes, NodeStat]:
+        """Data and facts of a node. Raises NoNode."""
+        data, stat = self._call(path, lambda: self._client.get_async(self._full(path)))
+        return data, _stat(stat)
+
+    def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
+        """`get` of many nodes in a few requests; None for a node that is not there."""
+        return self._read_many(GetDataOfMany, paths)
+
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
+        """Replace a node's data. Raises NoNode, BadVersion."""
+        return _stat(self._call(path, lambda: self._client.set_async(self._full(path), data, version)))
+
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node that has no children. Raises NoNode, BadVersion, NotEmpty."""
+        self._call(path, lambda: self._client.delete_async(self._full(path), version))
+
+    def exists(self, path: str) -> NodeStat | None:
+        """Facts of a node, None when it is not there."""
+        stat = self._call(path, lambda: self._client.exists_async(self._full(path)))
+        return _stat(stat) if stat is not None else None
+
+    def children(self, path: str) -> list[str]:
+        """Names of a node's children, sorted. Raises NoNode."""
+        return sorted(self._call(path, lambda: self._client.get_children_async(self._full(path))))
+
+    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
+        """`children` of many nodes in a few requests; None for a node that is not there."""
+        found = self._read_many(GetChildrenOfMany, paths)
+        return [None if names is None else sorted(names) for names in found]
+
+    def transaction(self, operations: Iterable[Operation]) -> list[Any]:
+        """Do all of them or none (at most about 1 MB in all, ZooKeeper's `jute.maxbuffer`).
+
+        Returns per operation: the path of a Create, the NodeStat of a SetData, True. Raises the error of the
+        first operation that cannot be done, with its path.
+        """
+        todo = tuple(operations)
+        results = self._call(todo[0].path if todo else "/", lambda: self._submit_transaction(todo))
+        for operation, result in zip(todo, results, strict=False):
+            # The others only say that they were rolled back with it.
+            if isinstance(result, Exception) and not isinstance(result, kz.RolledBackError | kz.RuntimeInconsistency):
+                raise _translated(result, operation.path) from result
+        return [self._transaction_result(result) for result in results]
+
+    # -- watches
+
+    def watch_children(self, path: str, callback: Callable[[list[str]], None]) -> Watch:
+        """Call back on the event thread with the node's children: soon, after each change (several changes may
+        come as one) and after each reconnection. A missing node counts as one without children."""
+
+        def read(watch: Watch) -> Callable[[], None]:
+            names = self._watched_read(self._client.get_children_async, watch)
+            return lambda: callback(sorted(names or ()))
+
+        return self._watches.add(Watch(path, read))
+
+    def watch_data(self, path: str, callback: Callable[[bytes | None, NodeStat | None], None]) -> Watch:
+        """Call back on the event thread with the node's data and facts, or (None, None) while it is not there:
+        soon, after each change (several changes may come as one) and after each reconnection."""
+
+        def read(watch: Watch) -> Callable[[], None]:
+            found = self._watched_read(self._client.get_async, watch)
+            if found is None:
+                return lambda: callback(None, None)
+            return lambda: callback(found[0], _stat(found[1]))
+
+        return self._watches.add(Watch(path, read))
+
+    def _watched_read(self, read_async: Callable[..., Any], watch: Watch) -> Any:
+        """Read and arm the watch in one step, so that no change falls between; None when there is no node."""
+        full, timeout = self._full(watch.path), self._operation_timeout
+        while True:
+            try:
+                return read_async(full, watch=watch.fired).get(timeout=timeout)
+            except kz.NoNodeError:
+                if self._client.exists_async(full, watch=watch.fired).get(timeout=timeout) is None:
+                    return None
+
+    # -- plumbing
+
+    def _full(self, path: str) -> str:
+        """kazoo warns about a missing chroot and cannot create one, so we prefix it ourselves."""
+        return (self.connect.chroot + path).rstrip("/") or "/"
+
+    def _call(self, path: str, submit: Callable[[], Any]) -> Any:
+        """Submit until answered or out of time; kazoo's errors become ours."""
+        deadline = time.monotonic() + self._operation_timeout
+        while not self._closing.is_set():
+            try:
+                return submit().get(timeout=max(0.0, deadline - time.monotonic()))
+            except _TRY_AGAIN:
+                if time.monotonic() >= deadline:
+                    raise ConnectionFailed(
+                        f"{path}: no answer from ZooKeeper at {self.connect} within {self._operation_timeout:g} s"
+                    ) from None
+                self._closing.wait(0.02)
+            except kz.ZookeeperError as error:
+                raise _translated(error, path) from error
+        raise ConnectionFailed(f"{path}: the ZooKeeper client of {self.connect} is closed")
+
+    def _read_many(self, request_of: Callable[[Sequence[str]], MultiRead[T]], paths: Sequence[str]) -> list[T | None]:
+        found: list[T | None] = []
+        for start in range(0, len(paths), _NODES_PER_READ):
+            request = request_of([self._full(path) for path in paths[start : start + _NODES_PER_READ]])
+            found += self._call(paths[start], lambda request=request: self._submit(request))  # type: ignore[misc]
+        return found
+
+    def _submit(self, request: object) -> Any:
+        """Send a request of our own making, as kazoo's methods send theirs."""
+        result = self._client.handler.async_result()
+        self._client._call(request, result)
+        return result
+
+    def _submit_transaction(self, operations: Sequence[Operation]) -> Any:
+        transaction = self._client.transaction()
+        for operation in operations:
+            full = self._full(operation.path)
+            match operation:
+                case Create(_, data, ephemeral, sequence):
+                    transaction.create(full, data, ephemeral=ephemeral, sequence=sequence)
+                case SetData(_, data, version):
+                    transaction.set_data(full, data, version)
+                case Delete(_, version):
+                    transaction.delete(full, version)
+                case Check(_, version):
+                    transaction.check(full, version)
+        return transaction.commit_async()
+
+    def _transaction_result(self, result: Any) -> Any:
+        if isinstance(result, ZnodeStat):
+            return _stat(result)
+        return result[len(self.connect.chroot) :] if isinstance(result, str) else result
+
+    def _state_changed(self, kazoo_state: str) -> None:
+        """On kazoo's network thread: must not block."""
+        if self._closing.is_set():
+            return
+        state = _STATES[kazoo_state]
+        level = logging.DEBUG if state is SessionState.CONNECTED else logging.WARNING
+        log.log(level, "ZooKeeper session at %s: %s", self.connect, state)
+        self._events.post(lambda: self._notify(state))
+
+    def _notify(self, state: SessionState) -> None:
+        for listener in tuple(self._listeners):
+            try:
+                listener(state)
+            except Exception:
+                log.exception("a listener of the ZooKeeper session failed")
+        if state is SessionState.CONNECTED:
+            self._watches.refresh_all()
+
+    def _stop_client(self) -> None:
+        try:
+            self._client.stop()
+            self._client.close()
+        except Exception as error:  # whatever is left of it must not keep the broker from ending
+            log.debug("closing the ZooKeeper client: %r", error)
+
+
+def _stat(stat: ZnodeStat) -> NodeStat:
+    return NodeStat(stat.version, stat.czxid, stat.ctime, stat.ephemeralOwner, stat.numChildren)
+
+
+def _translated(error: Exception, path: str) -> ZooKeeperError:
+    ours = _ERRORS.get(type(error))
+    return ours(path) if ours else ZooKeeperError(path, f"{type(error).__name__} {error}".strip())

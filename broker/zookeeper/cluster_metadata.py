@@ -1,0 +1,104 @@
+"""What a broker knows of its cluster at one moment.
+
+Made by `Registry.load_metadata`; read by every handler. A `ClusterMetadata` is never edited: whoever learns something
+makes a new one (`with_topics`, `without_topics`, …) and puts it in the old one's place, so that a handler that holds
+one has a consistent picture.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import uuid
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from broker.protocol.topic_names import INTERNAL_TOPICS
+from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.znodes import BrokerInfo, Endpoint, PartitionState, TopicRecord
+
+__all__ = ["NO_LEADER", "ClusterMetadata", "PartitionInfo", "Topic"]
+
+NO_LEADER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """A partition's leader (NO_LEADER while it has none), its epoch, replicas in order of preference, and the ISR."""
+
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+    @classmethod
+    def of(cls, replicas: tuple[int, ...], state: PartitionState | None) -> PartitionInfo:
+        """`state` is None when the partition was created and no leader written yet."""
+        if state is None:
+            return cls(NO_LEADER, 0, replicas, ())
+        return cls(state.leader, state.leader_epoch, replicas, state.isr)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic with its partitions, in order of their numbers, and the settings that differ from the broker's."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: Mapping[int, PartitionInfo]
+    config: Mapping[str, str] = field(default_factory=dict)
+    encoded: dict[Hashable, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What api/metadata.py has answered about it, kept for the next who asks: a topic never changes, it is replaced."""
+
+    @property
+    def is_internal(self) -> bool:
+        """Whether it belongs to the brokers: clients may read it, not write, delete or auto-create it."""
+        return self.name in INTERNAL_TOPICS
+
+    @classmethod
+    def of(cls, record: TopicRecord, states: Mapping[TopicPartition, PartitionState]) -> Topic:
+        partitions = {
+            tp.partition: PartitionInfo.of(record.assignment[tp.partition], states.get(tp))
+            for tp in record.partitions()
+        }
+        return cls(record.name, record.topic_id, partitions, record.config)
+
+
+@dataclass(frozen=True)
+class ClusterMetadata:
+    """The cluster at one moment. `controller_id` is -1 while there is none."""
+
+    cluster_id: str
+    controller_id: int = -1
+    brokers: Mapping[int, BrokerInfo] = field(default_factory=dict)
+    topics: Mapping[str, Topic] = field(default_factory=dict)
+
+    @functools.cached_property
+    def topic_names(self) -> Mapping[uuid.UUID, str]:
+        """Names by id; made when first asked for, as topics may be created by the thousand."""
+        return {topic.topic_id: name for name, topic in self.topics.items()}
+
+    def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
+        name = self.topic_names.get(topic_id)
+        return self.topics[name] if name is not None else None
+
+    def partition(self, tp: TopicPartition) -> PartitionInfo | None:
+        topic = self.topics.get(tp.topic)
+        return topic.partitions.get(tp.partition) if topic else None
+
+    def endpoints(self, listener: str) -> Mapping[int, Endpoint]:
+        """Where the brokers are reached by those who came through the listener of that name; without the brokers that
+        have none."""
+        found = ((broker_id, broker.endpoint(listener)) for broker_id, broker in self.brokers.items())
+        return {broker_id: endpoint for broker_id, endpoint in found if endpoint is not None}
+
+    def with_topics(self, topics: Iterable[Topic]) -> ClusterMetadata:
+        """This picture with topics added or replaced."""
+        return dataclasses.replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
+
+    def without_topics(self, names: Iterable[str]) -> ClusterMetadata:
+        gone = frozenset(names)
+        return dataclasses.replace(self, topics={name: t for name, t in self.topics.items() if name not in gone})
+
+    def with_controller(self, controller_id: int) -> ClusterMetadata:
+        return dataclasses.replace(self, controller_id=controller_id)

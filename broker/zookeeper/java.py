@@ -1,0 +1,94 @@
+"""Finding what the embedded ZooKeeper needs: a Java runtime, and the jars among PySpark's.
+
+Used by embedded_server.py. PySpark is located, never imported; Java's version is read from its `release` file,
+since asking the program costs the start of a JVM.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from broker.errors import ConfigError
+
+__all__ = ["MINIMUM_JAVA", "find_java", "java_version", "zookeeper_classpath"]
+
+MINIMUM_JAVA = 17  # Spark 4's
+
+# ZooKeeper does not start without metrics-core; without snappy-java it starts and then drops every session.
+_JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-java")
+_LOGGING_JARS = ("log4j-slf4j2-impl", "log4j-api", "log4j-core")
+
+
+def find_java() -> str:
+    """Path of a `java` of at least MINIMUM_JAVA: JAVA_HOME's, else the one on the PATH. Raises ConfigError."""
+    home = os.environ.get("JAVA_HOME")
+    java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
+    if java is None:
+        where = f"in JAVA_HOME={home}" if home else "on the PATH"
+        raise ConfigError(
+            f"no Java {where}: the embedded ZooKeeper (and Spark) needs Java {MINIMUM_JAVA} or newer; "
+            "install one (such as openjdk-17-jre-headless), set JAVA_HOME to it, or set zookeeper.connect "
+            "to a ZooKeeper that runs elsewhere"
+        )
+    version = java_version(java)
+    if version < MINIMUM_JAVA:
+        raise ConfigError(
+            f"{java} is Java {version}: the embedded ZooKeeper (and Spark) needs Java {MINIMUM_JAVA} or newer; "
+            "set JAVA_HOME to one"
+        )
+    return java
+
+
+def java_version(java: str) -> int:
+    """The feature release of a `java` program, 17 for 17.0.15 and 8 for 1.8.0. Raises ConfigError."""
+    release = Path(java).resolve().parent.parent / "release"
+    try:
+        text = release.read_text(errors="replace")
+    except OSError:
+        text = _ask_version(java)
+    match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    if match is None:
+        raise ConfigError(f"{java} does not tell its version; set JAVA_HOME to a Java {MINIMUM_JAVA} or newer")
+    return int(match[1])
+
+
+def zookeeper_classpath(with_logging: bool = False) -> str:
+    """The class path of the ZooKeeper server that PySpark ships. Raises ConfigError."""
+    directory = _jar_directory()
+    paths = []
+    for name in _JARS + (_LOGGING_JARS if with_logging else ()):
+        found = sorted(directory.glob(f"{name}-[0-9]*.jar"))
+        if not found:
+            raise ConfigError(
+                f"{directory} has no {name}-*.jar: install the full `pyspark` (4.0 or newer), "
+                "or set zookeeper.connect to a ZooKeeper that runs elsewhere"
+            )
+        paths.append(str(found[-1]))
+    return os.pathsep.join(paths)
+
+
+def _jar_directory() -> Path:
+    spec = importlib.util.find_spec("pyspark")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        if Path(location, "jars").is_dir():
+            return Path(location, "jars")
+    spark_home = os.environ.get("SPARK_HOME")
+    if spark_home and Path(spark_home, "jars").is_dir():
+        return Path(spark_home, "jars")
+    raise ConfigError(
+        "the embedded ZooKeeper is started from PySpark's jars, and no full PySpark is installed "
+        "(pyspark-client has no jars): pip install pyspark, or set zookeeper.connect to a ZooKeeper that runs elsewhere"
+    )
+
+
+def _ask_version(java: str) -> str:
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, timeout=20, check=False, text=True)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ConfigError(f"{java} cannot be run: {error}") from error
+    return answer.stderr + answer.stdout

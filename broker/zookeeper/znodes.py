@@ -1,0 +1,373 @@
+"""Kafka's ZooKeeper nodes: their paths, their JSON and what it means (kafka.zk.ZkData). Pure.
+
+Used by registry.py and consumer_registry.py, which read and write the nodes. Decoders accept every version of a node
+that Kafka has written since 0.8 and ignore unknown fields. Encoders write what Kafka 3 writes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import urllib.parse
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from broker.errors import PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = [
+    "ALL_BROKERS",
+    "PERSISTENT_PATHS",
+    "BrokerInfo",
+    "Endpoint",
+    "MalformedNode",
+    "PartitionState",
+    "TopicRecord",
+    "new_uuid",
+    "uuid_from_text",
+    "uuid_to_text",
+]
+
+T = TypeVar("T")
+
+CLUSTER_ID = "/cluster/id"
+BROKER_IDS = "/brokers/ids"
+BROKER_SEQUENCE_ID = "/brokers/seqid"
+TOPICS = "/brokers/topics"
+CONTROLLER = "/controller"
+CONTROLLER_EPOCH = "/controller_epoch"
+DELETE_TOPICS = "/admin/delete_topics"
+TOPIC_CONFIGS = "/config/topics"
+BROKER_CONFIGS = "/config/brokers"
+ALL_BROKERS = "<default>"
+"""In place of a broker's id: settings for every broker."""
+USER_CONFIGS = "/config/users"
+CONFIG_CHANGES = "/config/changes"
+ISR_CHANGES = "/isr_change_notification"
+PRODUCER_ID_BLOCK = "/latest_producer_id_block"
+CONSUMERS = "/consumers"
+
+PERSISTENT_PATHS = (
+    *("/cluster", BROKER_IDS, TOPICS, BROKER_SEQUENCE_ID, CONSUMERS, DELETE_TOPICS, ISR_CHANGES, PRODUCER_ID_BLOCK),
+    *(TOPIC_CONFIGS, BROKER_CONFIGS, "/config/clients", USER_CONFIGS, CONFIG_CHANGES),
+)
+"""What a broker creates when it first sees a ZooKeeper (KafkaZkClient.createTopLevelPaths)."""
+
+
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)  # what json and int() make of garbage
+
+
+class MalformedNode(PykafkaError):
+    """A node holds something that is not Kafka's format for it."""
+
+    def __init__(self, path: str, data: bytes, reason: object) -> None:
+        super().__init__(f"{path} in ZooKeeper holds {data[:200]!r}, which cannot be read: {reason}")
+
+
+# -- paths
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}"
+
+
+def partitions_path(topic: str) -> str:
+    return f"{TOPICS}/{topic}/partitions"
+
+
+def partition_path(tp: TopicPartition) -> str:
+    return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}"
+
+
+def state_path(tp: TopicPartition) -> str:
+    return f"{TOPICS}/{tp.topic}/partitions/{tp.partition}/state"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS}/{topic}"
+
+
+def broker_config_path(entity: int | str) -> str:
+    """`entity` is a broker's id or ALL_BROKERS."""
+    return f"{BROKER_CONFIGS}/{entity}"
+
+
+def user_config_path(user: str) -> str:
+    """`user` as `sanitized` gives it."""
+    return f"{USER_CONFIGS}/{user}"
+
+
+def sanitized(name: str) -> str:
+    """A user's name as the name of a node (org.apache.kafka.common.utils.Sanitizer)."""
+    return urllib.parse.quote(name, safe="-_.").replace("~", "%7E")
+
+
+def desanitized(name: str) -> str:
+    return urllib.parse.unquote(name)
+
+
+def delete_topic_path(topic: str) -> str:
+    return f"{DELETE_TOPICS}/{topic}"
+
+
+# -- what the nodes say
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One address at which a broker can be reached, `PLAINTEXT://host:9092`."""
+
+    listener: str
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> Endpoint:
+        listener, _, address = text.partition("://")
+        host, _, port = address.rpartition(":")
+        return cls(listener, host.strip("[]"), int(port))
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.listener}://{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerInfo:
+    """A registered broker, `/brokers/ids/N`. `security_protocols` maps a listener's name to its protocol."""
+
+    broker_id: int
+    endpoints: tuple[Endpoint, ...]
+    security_protocols: Mapping[str, str] = field(default_factory=lambda: {"PLAINTEXT": "PLAINTEXT"})
+    rack: str | None = None
+    timestamp_ms: int = 0
+
+    @classmethod
+    def plaintext(cls, broker_id: int, host: str, port: int, **others: Any) -> BrokerInfo:
+        """A broker with the one listener `PLAINTEXT://host:port`."""
+        return cls(broker_id, (Endpoint("PLAINTEXT", host, port),), **others)
+
+    @property
+    def host(self) -> str:
+        """Host of the first plaintext endpoint, else of the first one."""
+        return self._default_endpoint.host
+
+    @property
+    def port(self) -> int:
+        return self._default_endpoint.port
+
+    def endpoint(self, listener: str) -> Endpoint | None:
+        """The address to tell to clients that came in by the listener of that name."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
+
+    @property
+    def _default_endpoint(self) -> Endpoint:
+        plaintext = (e for e in self.endpoints if self.security_protocols.get(e.listener) == "PLAINTEXT")
+        return next(plaintext, self.endpoints[0])
+
+    def encode(self) -> bytes:
+        """Version 5 of the node."""
+        plaintext = "PLAINTEXT" in (self.security_protocols.get(e.listener) for e in self.endpoints)
+        node: dict[str, Any] = {
+            "features": {},
+            "listener_security_protocol_map": dict(self.security_protocols),
+            "endpoints": [str(endpoint) for endpoint in self.endpoints],
+            "jmx_port": -1,
+            "port": self.port if plaintext else -1,
+            "host": self.host if plaintext else None,
+            "version": 5,
+            "timestamp": str(self.timestamp_ms),
+        }
+        return _encode(node | ({"rack": self.rack} if self.rack else {}))
+
+    @classmethod
+    def decode(cls, broker_id: int, data: bytes) -> BrokerInfo:
+        path = broker_path(broker_id)
+        try:
+            node = json.loads(data)
+            endpoints = tuple(Endpoint.parse(text) for text in node.get("endpoints") or ())
+            if not endpoints:  # version 1 had host and port only
+                endpoints = (Endpoint("PLAINTEXT", str(node["host"]), int(node["port"])),)
+            protocols = node.get("listener_security_protocol_map") or {e.listener: e.listener for e in endpoints}
+            return cls(broker_id, endpoints, protocols, node.get("rack"), int(node.get("timestamp", 0)))
+        except _UNREADABLE as error:
+            raise MalformedNode(path, data, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRecord:
+    """A topic: `/brokers/topics/T` (version 3) and `/config/topics/T`. Replicas in order of preference."""
+
+    name: str
+    topic_id: uuid.UUID
+    assignment: Mapping[int, tuple[int, ...]]
+    config: Mapping[str, str] = field(default_factory=dict)
+    adding_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    removing_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(self.name, partition) for partition in sorted(self.assignment)]
+
+    def encode(self) -> bytes:
+        """The topic's own node; its config is another."""
+        return _encode(
+            {
+                "removing_replicas": _replicas_to_json(self.removing_replicas),
+                "partitions": _replicas_to_json(self.assignment),
+                "topic_id": uuid_to_text(self.topic_id),
+                "adding_replicas": _replicas_to_json(self.adding_replicas),
+                "version": 3,
+            }
+        )
+
+    @classmethod
+    def decode(cls, name: str, data: bytes, config: Mapping[str, str]) -> TopicRecord:
+        try:
+            node = json.loads(data)
+            topic_id = uuid_from_text(node["topic_id"]) if node.get("topic_id") else _NO_UUID
+            moves = (_replicas_from_json(node.get(key)) for key in ("adding_replicas", "removing_replicas"))
+            return cls(name, topic_id, _replicas_from_json(node["partitions"]), config, *moves)
+        except _UNREADABLE as error:
+            raise MalformedNode(topic_path(name), data, error) from error
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """Who leads a partition, `…/partitions/P/state`; leader -1: nobody. `version` is that of the node read."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    version: int = field(default=0, compare=False)
+
+    def next_epoch(self) -> PartitionState:
+        """The same leader, started anew; over the version that was read."""
+        return PartitionState(self.leader, self.leader_epoch + 1, self.isr, self.controller_epoch, self.version)
+
+    def encode(self) -> bytes:
+        return _encode(
+            {
+                "controller_epoch": self.controller_epoch,
+                "leader": self.leader,
+                "version": 1,
+                "leader_epoch": self.leader_epoch,
+                "isr": list(self.isr),
+            }
+        )
+
+    @classmethod
+    def decode(cls, tp: TopicPartition, data: bytes, version: int) -> PartitionState:
+        try:
+            node = json.loads(data)
+            isr = tuple(map(int, node["isr"]))
+            return cls(int(node["leader"]), int(node["leader_epoch"]), isr, int(node["controller_epoch"]), version)
+        except _UNREADABLE as error:
+            raise MalformedNode(state_path(tp), data, error) from error
+
+
+# -- the small nodes
+
+
+def encode_config(config: Mapping[str, str]) -> bytes:
+    return _encode({"version": 1, "config": dict(config)})
+
+
+def decode_config(path: str, data: bytes) -> dict[str, str]:
+    """An empty node is an empty config, as Kafka has it."""
+    try:
+        return {str(key): str(value) for key, value in json.loads(data)["config"].items()} if data else {}
+    except _UNREADABLE as error:
+        raise MalformedNode(path, data, error) from error
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def decode_cluster_id(data: bytes) -> str:
+    return _field(CLUSTER_ID, data, "id", str)
+
+
+def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
+    return _encode({"version": 1, "brokerid": broker_id, "timestamp": str(timestamp_ms)})
+
+
+def decode_controller(data: bytes) -> int:
+    return _field(CONTROLLER, data, "brokerid", int)
+
+
+def encode_producer_id_block(broker_id: int, first: int, last: int) -> bytes:
+    return _encode({"version": 1, "broker": broker_id, "block_start": str(first), "block_end": str(last)})
+
+
+def decode_producer_id_block_end(data: bytes) -> int:
+    """Last producer id that has been given out."""
+    return _field(PRODUCER_ID_BLOCK, data, "block_end", int)
+
+
+def encode_config_change(entity_path: str) -> bytes:
+    return _encode({"version": 2, "entity_path": entity_path})
+
+
+def decode_config_change(path: str, data: bytes) -> str:
+    return _field(path, data, "entity_path", str)
+
+
+def encode_isr_change(partitions: Iterable[TopicPartition]) -> bytes:
+    changed = [{"topic": tp.topic, "partition": tp.partition} for tp in partitions]
+    return _encode({"version": 1, "partitions": changed})
+
+
+def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
+    try:
+        return [TopicPartition(one["topic"], int(one["partition"])) for one in json.loads(data)["partitions"]]
+    except _UNREADABLE as error:
+        raise MalformedNode(path, data, error) from error
+
+
+# -- Kafka's spelling of a UUID
+
+_NO_UUID = uuid.UUID(int=0)
+
+
+def uuid_to_text(value: uuid.UUID) -> str:
+    """22 characters of URL-safe base64 (org.apache.kafka.common.Uuid)."""
+    return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode()
+
+
+def uuid_from_text(text: str) -> uuid.UUID:
+    """Raises ValueError."""
+    return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+
+
+def new_uuid() -> uuid.UUID:
+    """A random one whose text does not begin with a dash, so that it can be an argument on a command line."""
+    while uuid_to_text(value := uuid.uuid4()).startswith("-"):
+        pass
+    return value
+
+
+def _replicas_to_json(replicas: Mapping[int, Sequence[int]]) -> dict[str, list[int]]:
+    return {str(partition): list(replicas[partition]) for partition in sorted(replicas)}
+
+
+def _replicas_from_json(node: Mapping[str, Sequence[int]] | None) -> dict[int, tuple[int, ...]]:
+    return {int(partition): tuple(map(int, replicas)) for partition, replicas in (node or {}).items()}
+
+
+def _field(path: str, data: bytes, name: str, type_: Callable[[Any], T]) -> T:
+    try:
+        return type_(json.loads(data)[name])
+    except _UNREADABLE as error:
+        raise MalformedNode(path, data, error) from error
+
+
+def _encode(node: Mapping[str, Any]) -> bytes:
+    return json.dumps(node, separators=(",", ":")).encode()

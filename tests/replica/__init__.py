@@ -1,0 +1,1 @@
+"""Replicas: the partitions, their delayed fetches, append queues and group commits."""

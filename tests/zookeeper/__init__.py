@@ -1,0 +1,1 @@
+"""The ZooKeeper client and server, and what lies in ZooKeeper."""

@@ -1,0 +1,52 @@
+"""Notification nodes between brokers."""
+
+from __future__ import annotations
+
+import queue
+import time
+
+from broker.clock import ManualClock
+from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.registry import Registry
+from tests.support.waiting import eventually
+from tests.zookeeper.conftest import Connect
+
+
+def test_config_changes_are_told_to_every_broker_once_and_in_order(connect: Connect, registry: Registry) -> None:
+    writer = ChangeNotifications(connect())
+    writer.notify_config_change("topics/before")
+    first: list[str] = []
+    second: list[str] = []
+    for seen in (first, second):
+        ChangeNotifications(connect()).watch_config_changes(seen.extend)
+    told = ["topics/before", *(f"topics/{number}" for number in range(20))]
+    for path in told[1:]:
+        writer.notify_config_change(path)
+    eventually(lambda: len(first) == len(second) == len(told))
+    assert first == second == told
+
+
+def test_isr_changes_carry_their_partitions(zk: ZooKeeper, registry: Registry) -> None:
+    seen: queue.Queue[list[TopicPartition]] = queue.Queue()
+    changes = ChangeNotifications(zk)
+    changes.watch_isr_changes(seen.put)
+    changes.notify_isr_change([TopicPartition("t", 0), TopicPartition("t", 1)])
+    assert seen.get(timeout=5) == [TopicPartition("t", 0), TopicPartition("t", 1)]
+    assert zk.children("/isr_change_notification") == ["isr_change_0000000000"]
+
+
+def test_old_changes_are_deleted_by_whoever_sees_them(zk: ZooKeeper, registry: Registry) -> None:
+    clock = ManualClock(now_ms=time.time_ns() // 1_000_000)
+    changes = ChangeNotifications(zk, clock)
+    seen: queue.Queue[list[str]] = queue.Queue()
+    changes.watch_config_changes(seen.put)
+    changes.notify_config_change("topics/old")
+    assert seen.get(timeout=5) == ["topics/old"]
+    assert len(zk.children("/config/changes")) == 1
+
+    clock.advance(16 * 60 * 1000)
+    changes.notify_config_change("topics/new")
+    assert seen.get(timeout=5) == ["topics/new"]
+    eventually(lambda: zk.children("/config/changes") == [])

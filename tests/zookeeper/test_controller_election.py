@@ -1,0 +1,68 @@
+"""The office of controller never stays empty."""
+
+from __future__ import annotations
+
+import queue
+import time
+
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.controller_election import ControllerElection
+from broker.zookeeper.membership import Membership
+from broker.zookeeper.registry import BrokerInfo, Registry
+from tests.support.waiting import eventually
+from tests.support.zookeeper import ZooKeeperServer, expire_session
+from tests.zookeeper.conftest import Connect
+
+
+def test_the_first_candidate_is_controller_when_start_returns(registry: Registry) -> None:
+    election = ControllerElection(registry, 7)
+    election.start()
+    assert (registry.controller_id(), registry.controller_epoch()) == (7, 1)
+    election.stop()
+    election.stop()
+    assert registry.controller_id() == -1
+
+
+def test_another_takes_over_when_the_controllers_session_ends(connect: Connect, registry: Registry) -> None:
+    first, second = connect(), connect()
+    changes: queue.Queue[tuple[int, int]] = queue.Queue()
+    ControllerElection(Registry(first), 1).start()
+    ControllerElection(Registry(second), 2, on_change=lambda *change: changes.put(change)).start()
+    assert changes.get(timeout=5) == (1, 1)
+    first.close()
+    assert changes.get(timeout=5) == (2, 2)
+    assert registry.controller_id() == 2
+
+
+def test_a_lone_controller_is_controller_again_after_its_session_expired(zk: ZooKeeper, registry: Registry) -> None:
+    ControllerElection(registry, 1).start()
+    expire_session(zk)
+    eventually(lambda: (registry.controller_id(), registry.controller_epoch()) == (1, 2))
+    assert registry.elect_controller(1) == 2  # it is ours in the new session
+
+
+def test_a_broker_that_has_stopped_stands_no_more(connect: Connect, registry: Registry) -> None:
+    other = connect()
+    Registry(other).elect_controller(2)
+    election = ControllerElection(registry, 1)
+    election.start()
+    election.stop()
+    other.close()
+    changes: queue.Queue[int] = queue.Queue()
+    registry.watch_controller(changes.put)
+    eventually(lambda: changes.get(timeout=5) == -1)
+    assert registry.controller_id() == -1
+
+
+def test_stopping_does_not_wait_for_a_zookeeper_that_is_gone(server: ZooKeeperServer) -> None:
+    with ZooKeeper(server.address, session_timeout_ms=4000) as zk:
+        info = BrokerInfo.plaintext(1, "h", 1)
+        membership, election = Membership(zk, Registry(zk), info), ControllerElection(Registry(zk), 1)
+        membership.start()
+        election.start()
+        server.kill()
+        eventually(lambda: not zk.connected)
+        began = time.monotonic()
+        election.stop()
+        membership.stop()
+        assert time.monotonic() - began < 2
