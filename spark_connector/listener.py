@@ -7,25 +7,40 @@
 Runs where the session is: in the driver's Python, or in the client of Spark Connect. Spark reports a batch when it
 has ended, and nothing while a query waits for data. The rules are in progress/lag.py; here are only Spark's events.
 A publisher that fails is logged and disturbs neither the query nor the other publishers.
+
+Who shows or uses lag: what `LagListener` (listener.py) calls. Implemented by the other files of this package.
+
+Bytes per record of the partitions that a stream is behind in: how lag in offsets becomes lag in bytes.
+
+Used by listener.py. The estimates are read/record_bytes.py's; here is the connection to the cluster, with short
+time-outs, since Spark's event thread waits. A cluster that does not answer is a warning and no bytes for a minute,
+never an error or a guess.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
+import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from spark_connector.progress.bar import LagBar
-from spark_connector.progress.lag import QueryLag, query_lag
+from broker.client.cluster import Cluster
+from broker.client.offsets import LATEST, list_offsets
+from broker.client.settings import ClientSettings
+from broker.errors import PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.progress.lag_bar import LagBar
 from spark_connector.progress.last_commit import LastCommit
 from spark_connector.progress.prometheus import PrometheusLag
-from spark_connector.progress.publisher import Callback, Publisher
-from spark_connector.progress.record_sizes import RecordSizes
+from spark_connector.progress.stream_lag import QueryLag, query_lag
+from spark_connector.read.size_estimator import RecordBytes
+from spark_connector.read.stream_offset import Offsets
 
-__all__ = ["LagBar", "LagListener", "LastCommit", "PrometheusLag"]
+__all__ = ["Callback", "LagBar", "LagListener", "LastCommit", "PrometheusLag", "Publisher", "RecordSizes"]
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -76,3 +91,81 @@ class LagListener(StreamingQueryListener):
 
 def _publisher(given: Publisher | Callable[[QueryLag], object]) -> Publisher:
     return given if hasattr(given, "progressed") else Callback(given)  # type: ignore[return-value]
+
+
+class Publisher(Protocol):
+    """Called on Spark's event thread, one event at a time: it should not keep that thread for long."""
+
+    def progressed(self, lag: QueryLag) -> None:
+        """A batch has ended."""
+        ...
+
+    def ended(self, run_id: str) -> None:
+        """That run of a query is over, with or without an error; maybe nothing was heard of it before."""
+        ...
+
+
+class Callback:
+    """A plain function as a publisher."""
+
+    def __init__(self, function: Callable[[QueryLag], object]) -> None:
+        self._function = function
+
+    def progressed(self, lag: QueryLag) -> None:
+        self._function(lag)
+
+    def ended(self, run_id: str) -> None:
+        """Functions are not told."""
+
+
+_PATIENCE = {"request.timeout.ms": "5000", "default.api.timeout.ms": "5000", "client.id": "pykafka-lag"}
+_PREFIX = "kafka."
+_ASK_AGAIN_S = 60.0
+
+
+class RecordSizes:
+    """Of one cluster. One thread at a time; `close()` hangs up, the next call connects again."""
+
+    def __init__(
+        self,
+        source: str | Iterable[str] | Mapping[str, str],
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`source`: bootstrap servers, client properties, or a reader's options (`kafka.*`). Raises ConfigError."""
+        self._settings = _settings(source)
+        self._monotonic = monotonic
+        self._open: tuple[Cluster, RecordBytes] | None = None
+        self._silent_until = -math.inf
+
+    def __call__(self, read: Offsets, ends: Offsets) -> Mapping[TopicPartition, int]:
+        """Average bytes of an offset, for each partition that has something between `read` and `ends`, if known."""
+        behind = sorted(tp for tp, offset in read.items() if ends.get(tp, 0) > offset)
+        if not behind or self._monotonic() < self._silent_until:
+            return {}
+        try:
+            if self._open is None:
+                cluster = Cluster(self._settings, create_topics=False)
+                self._open = cluster, RecordBytes(cluster, self._monotonic)
+            cluster, estimates = self._open
+            list_offsets(cluster, {behind[0]: LATEST})  # is anybody there? `estimate` would guess
+            return estimates.estimate(read, ends)
+        except (PykafkaError, OSError) as error:
+            logger.warning("How many bytes streams are behind is not known for now: %s", error)
+            self._silent_until = self._monotonic() + _ASK_AGAIN_S
+            self.close()
+            return {}
+
+    def close(self) -> None:
+        """Hang up."""
+        opened, self._open = self._open, None
+        if opened is not None:
+            opened[0].close()
+
+
+def _settings(source: str | Iterable[str] | Mapping[str, str]) -> ClientSettings:
+    if not isinstance(source, Mapping):
+        return ClientSettings.of(source, _PATIENCE)
+    options = {name.lower(): value for name, value in source.items()}
+    kafka = {name.removeprefix(_PREFIX): value for name, value in options.items() if name.startswith(_PREFIX)}
+    return ClientSettings.of({**_PATIENCE, **(kafka or source)})

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import ReadFormats
-from spark_connector.options.format_options import subscribed_topics
+from spark_connector.options.column_options import subscribed_topics
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.schema import source_schema
 from spark_connector.spark_versions import ADMISSION_CONTROL
@@ -76,16 +76,16 @@ class PykafkaSource(DataSource):
         """A batch writer. Raises ConfigError, ConnectorError, and what the brokers say against the write."""
         if overwrite:
             raise ConfigError("Save mode overwrite is not allowed for Kafka. Allowed save mode is append.")
-        from spark_connector.write.batch_writer import KafkaBatchWriter
-        from spark_connector.write.plan import plan_write
+        from spark_connector.write.write_plan import plan_write
+        from spark_connector.write.writers import KafkaBatchWriter
 
         return KafkaBatchWriter(plan_write(self._write_options(schema, stream=False)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """The writer of a micro-batch; `overwrite` (output mode complete) adds the rows like any others, as Spark's
         own sink does. Raises as `writer`."""
-        from spark_connector.write.plan import plan_write
-        from spark_connector.write.stream_writer import KafkaStreamWriter
+        from spark_connector.write.write_plan import plan_write
+        from spark_connector.write.writers import KafkaStreamWriter
 
         return KafkaStreamWriter(plan_write(self._write_options(schema, stream=True)))
 
@@ -95,7 +95,7 @@ class PykafkaSource(DataSource):
 
     def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
         from spark_connector.options.write_options import parse_write_options
-        from spark_connector.write.columns import check_columns, types_by_name
+        from spark_connector.write.input_columns import check_columns, types_by_name
 
         options = parse_write_options(self.options, stream=stream)
         check_columns(types_by_name((one.name, one.dataType.simpleString()) for one in schema.fields), options)
@@ -105,10 +105,10 @@ class PykafkaSource(DataSource):
 def stream_reader(options: SourceOptions) -> KafkaStreamReader:
     """The reader for the PySpark that is here."""
     if ADMISSION_CONTROL:
-        from spark_connector.read.limited_stream_reader import LimitedStreamReader
+        from spark_connector.read.stream_reader import LimitedStreamReader
 
         return LimitedStreamReader(options)
-    from spark_connector.read.older_stream_reader import OlderStreamReader
+    from spark_connector.read.stream_reader import OlderStreamReader
 
     return OlderStreamReader(options)
 
@@ -117,7 +117,7 @@ def _with_schemas(options: SourceOptions) -> ReadFormats:
     """The formats of the read with schemas that lie elsewhere. Raises ConfigError, ConnectorError."""
     if not options.formats.columns:
         return options.formats
-    from spark_connector.formats.decoders import loaded
+    from spark_connector.formats.record_decoder import loaded
 
     return loaded(options.formats, subscribed_topics(options.selection))
 

@@ -15,7 +15,7 @@ import pytest
 from tests.support.codec_choice import BUILT
 from tests.support.source_tree import ROOT, Import, Module, cycles, modules_under
 
-PRODUCT = modules_under("broker", "spark_connector", "pyspark_pykafka.py")
+PRODUCT = modules_under("broker", "spark_connector", "pykafka_demo", "pyspark_pykafka.py")
 EVERYTHING = PRODUCT + modules_under("tests")
 NAMES = {module.name for module in EVERYTHING}
 
@@ -46,7 +46,6 @@ FORBIDDEN = {
 
 # The same within the connector.
 CONNECTOR_ROWS: list[set[str]] = [
-    {"demo"},
     {"cli"},
     {"watch"},
     {"load", "source"},
@@ -60,8 +59,8 @@ CONNECTOR_ROWS: list[set[str]] = [
 CONNECTOR_RANK = {layer: rank for rank, row in enumerate(CONNECTOR_ROWS) for layer in row}
 
 CONNECTOR_MAY_IMPORT = ("broker.client", "broker.records", "broker.protocol", "broker.errors")
-# Its commands have the options of all others; the demo starts a broker of its own.
-CONNECTOR_PART_MAY_IMPORT = {"spark_connector.cli": "broker.tools", "spark_connector.demo": "broker.embedded"}
+# Its commands have the options of all others.
+CONNECTOR_PART_MAY_IMPORT = {"spark_connector.cli": "broker.tools"}
 
 # The one place (or two) of each library that is hidden behind our own names.
 ONLY_IN = {
@@ -75,17 +74,12 @@ ONLY_IN = {
     "kazoo": {"broker/zookeeper/client.py", "spark_connector/offset_store/zookeeper.py"},
     "pyspark": {
         "pyspark_pykafka.py",
-        "spark_connector/read/handing_over.py",
+        "spark_connector/read/stream_reader.py",
         "spark_connector/source.py",
         "spark_connector/read/batch_reader.py",
-        "spark_connector/read/limited_stream_reader.py",
-        "spark_connector/read/older_stream_reader.py",
-        "spark_connector/read/stream_reader.py",
         "spark_connector/read/schema.py",
         "spark_connector/spark_versions.py",
-        "spark_connector/write/batch_writer.py",
-        "spark_connector/write/stream_writer.py",
-        "spark_connector/write/task.py",
+        "spark_connector/write/writers.py",
         "spark_connector/listener.py",
         "spark_connector/formats/spark_schema.py",
         "spark_connector/load.py",
@@ -94,17 +88,16 @@ ONLY_IN = {
         "spark_connector/loads/database_output.py",
         "spark_connector/loads/output.py",
         "spark_connector/cli/",
-        "spark_connector/demo/",
+        "pykafka_demo/",
     },
-    "typer": {"broker/tools/", "spark_connector/cli/", "spark_connector/demo/"},
+    "typer": {"broker/tools/", "spark_connector/cli/", "pykafka_demo/"},
     "prometheus_client": {
         "broker/web/exposition.py",
         "spark_connector/progress/prometheus.py",
-        "spark_connector/progress/load_metrics.py",
     },
     "starlette": {"broker/web/"},
     "uvicorn": {"broker/web/"},
-    "rich": {"broker/tools/", "spark_connector/cli/", "spark_connector/demo/", "spark_connector/progress/bar.py"},
+    "rich": {"broker/tools/", "spark_connector/cli/", "pykafka_demo/", "spark_connector/progress/lag_bar.py"},
 }
 
 # A pure state machine gets time and events as arguments.
@@ -122,35 +115,34 @@ IMPURE = (
 
 # (file, imported module): why this import waits until the function is called.
 IMPORT_IN_FUNCTION = {
-    ("spark_connector/options/format_options.py", "spark_connector.formats.decoders.column_decoder"): (
+    ("spark_connector/options/column_options.py", "spark_connector.formats.record_decoder.column_decoder"): (
         "fastavro, fsspec and an HTTP client behind it, for reads with formats only"
     ),
-    ("spark_connector/options/format_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
-    ("spark_connector/options/format_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
+    ("spark_connector/options/column_options.py", "spark_connector.formats.schema_text.parse_registry_url"): "the same",
+    ("spark_connector/options/column_options.py", "spark_connector.formats.schema_text.parse_schema_text"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.bad_records.BadRecordsTopic"): "the same",
     ("spark_connector/read/fetch.py", "spark_connector.formats.record_decoder.RecordDecoder"): "the same",
-    ("spark_connector/read/schema.py", "spark_connector.formats.decoders.decoded_schema"): "the same",
-    ("spark_connector/source.py", "spark_connector.formats.decoders.loaded"): "the same",
+    ("spark_connector/read/schema.py", "spark_connector.formats.record_decoder.decoded_schema"): "the same",
+    ("spark_connector/source.py", "spark_connector.formats.record_decoder.loaded"): "the same",
     ("spark_connector/source.py", "spark_connector.read.batch_reader.KafkaBatchReader"): (
         "Spark asks for schema, partitions and rows in processes of their own: each pays for what it needs"
     ),
-    ("spark_connector/source.py", "spark_connector.read.limited_stream_reader.LimitedStreamReader"): (
+    ("spark_connector/source.py", "spark_connector.read.stream_reader.LimitedStreamReader"): (
         "the same; and PySpark 4.0 has not what it is made of"
     ),
-    ("spark_connector/source.py", "spark_connector.read.older_stream_reader.OlderStreamReader"): "the same",
-    ("spark_connector/source.py", "spark_connector.write.batch_writer.KafkaBatchWriter"): "the same",
-    ("spark_connector/source.py", "spark_connector.write.plan.plan_write"): "the same",
-    ("spark_connector/source.py", "spark_connector.write.stream_writer.KafkaStreamWriter"): "the same",
+    ("spark_connector/source.py", "spark_connector.read.stream_reader.OlderStreamReader"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.writers.KafkaBatchWriter"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.write_plan.plan_write"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.writers.KafkaStreamWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.options.write_options.parse_write_options"): "the same",
-    ("spark_connector/source.py", "spark_connector.write.columns.check_columns"): "the same",
-    ("spark_connector/source.py", "spark_connector.write.columns.types_by_name"): "the same",
-    ("spark_connector/read/batch_reader.py", "spark_connector.read.committed.CommittedOffsets"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.input_columns.check_columns"): "the same",
+    ("spark_connector/source.py", "spark_connector.write.input_columns.types_by_name"): "the same",
     ("spark_connector/read/batch_reader.py", "spark_connector.read.offset_reader.OffsetReader"): "the same",
-    ("spark_connector/read/batch_reader.py", "spark_connector.read.shared_fetch.read_ranges"): "the same",
+    ("spark_connector/read/batch_reader.py", "spark_connector.read.fetch.read_ranges"): "the same",
     ("spark_connector/read/stream_reader.py", "spark_connector.read.micro_batches.MicroBatches"): "the same",
-    ("spark_connector/read/stream_reader.py", "spark_connector.read.shared_fetch.prefetch"): "the same",
+    ("spark_connector/read/stream_reader.py", "spark_connector.read.fetch.prefetch"): "the same",
     ("spark_connector/read/schema.py", "spark_connector.formats.spark_schema.spark_fields"): "the same",
-    ("spark_connector/read/schema.py", "spark_connector.read.arrow.arrow_schema"): "the same",
+    ("spark_connector/read/schema.py", "spark_connector.read.arrow_batches.arrow_schema"): "the same",
     ("broker/records/crc32c.py", "crc32c"): "optional: the hardware checksum, where it has a wheel",
     ("broker/tools/main.py", "broker.errors.PykafkaError"): "kio behind it would double the time of `pykafka --help`",
     ("broker/tools/main.py", "broker.errors.ConnectionFailed"): "the same",
@@ -165,7 +157,7 @@ IMPORT_IN_FUNCTION = {
     ),
     ("broker/api/list_transactions.py", "pyarrow"): "the same, for the few who filter by a pattern",
     ("broker/api/list_transactions.py", "pyarrow.compute"): "the same",
-    ("spark_connector/progress/bar.py", "IPython.display.display"): "only there in a notebook, and loaded by then",
+    ("spark_connector/progress/lag_bar.py", "IPython.display.display"): "only there in a notebook, and loaded by then",
     ("spark_connector/cli/session.py", "pyspark.sql.SparkSession"): "half a second --help and --recover need not pay",
     ("spark_connector/cli/load.py", "spark_connector.load.run_load"): "the same",
     ("spark_connector/cli/load.py", "spark_connector.cli.service.serve"): "the same",
@@ -241,6 +233,18 @@ def test_broker_never_imports_the_connector() -> None:
         if within(module.name, "broker")
         for imported in module.imports
         if within(imported.module, "spark_connector", "pyspark_pykafka", "tests")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_nothing_imports_the_demo() -> None:
+    """`pykafka demo` is found by its entry point; the product stands without it."""
+    wrong = [
+        place(module, imported)
+        for module in PRODUCT
+        if not within(module.name, "pykafka_demo")
+        for imported in module.imports
+        if within(imported.module, "pykafka_demo")
     ]
     assert not wrong, "\n".join(wrong)
 
@@ -340,7 +344,7 @@ def test_no_function_is_longer_than_the_limit() -> None:
 def test_an_executor_loads_no_server_and_no_kazoo() -> None:
     """What a Spark task imports to fetch and decode stays small: no log, no server, no ZooKeeper, no JVM gateway."""
     program = (
-        "import sys, spark_connector.read.fetch, spark_connector.read.arrow\n"
+        "import sys, spark_connector.read.fetch, spark_connector.read.arrow_batches\n"
         "print(*sorted(name for name in sys.modules if name.split('.')[0] in "
         "{'kazoo', 'typer', 'py4j'} or '.'.join(name.split('.')[:2]) in "
         "{'broker.log', 'broker.net', 'broker.api', 'broker.zookeeper', 'broker.replica', 'broker.cluster', "

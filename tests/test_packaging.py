@@ -17,6 +17,7 @@ from packaging.requirements import Requirement
 
 from tests.support.source_tree import ROOT, modules_under
 
+CODE = ("broker", "spark_connector", "pykafka_demo", "pyspark_pykafka.py")
 KERNEL = "broker/records/_kernel.abi3.so"
 
 
@@ -24,7 +25,16 @@ KERNEL = "broker/records/_kernel.abi3.so"
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of this tree, nothing built: a build leaves files where it works."""
     source = tmp_path_factory.mktemp("source") / "pykafka"
-    for name in ("pyproject.toml", "README.md", "LICENSE", "pyspark_pykafka.py", "broker", "spark_connector", "tests"):
+    for name in (
+        "pyproject.toml",
+        "README.md",
+        "LICENSE",
+        "pyspark_pykafka.py",
+        "broker",
+        "spark_connector",
+        "pykafka_demo",
+        "tests",
+    ):
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
         else:
@@ -57,7 +67,7 @@ def implementation(before: str = "", path: Path = ROOT, **environment: str) -> s
 
 
 def test_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -> None:
-    modules = {module.relative for module in modules_under("broker", "spark_connector", "pyspark_pykafka.py")}
+    modules = {module.relative for module in modules_under(*CODE)}
     held = {name for name in wheel.namelist() if ".dist-info/" not in name} - {KERNEL}
     assert held == modules | {"broker/py.typed", "spark_connector/py.typed"}
 
@@ -68,7 +78,7 @@ def test_wheel_brings_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> No
     points = configparser.ConfigParser()
     points.read_string(wheel.read(info["entry_points.txt"]).decode())
     assert dict(points["console_scripts"]) == {"pykafka": "broker.tools.main:main"}
-    modules = {module.name for module in modules_under("spark_connector")}
+    modules = {module.name for module in modules_under("spark_connector", "pykafka_demo")}
     for target in points["pykafka.commands"].values():
         assert target.partition(":")[0] in modules
 

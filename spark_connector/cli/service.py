@@ -33,7 +33,7 @@ from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.upkeep import prune
 from spark_connector.loads.watch import Outage, Phase, Watch
 from spark_connector.offset_store.base import OffsetStoreUnavailable
-from spark_connector.progress.load_metrics import LoadMetrics
+from spark_connector.progress.prometheus import LoadMetrics
 from spark_connector.watch import Breaker
 
 __all__ = ["serve"]

@@ -1,24 +1,47 @@
 """Applies the formats of a read to its record batches: what stands between fetching and Spark.
 
 Made by read/fetch.py for a task of a read with `keyFormat` or `valueFormat`; it is a `BatchDecoder` of read/arrow.py.
+
+What becomes of columns by their formats: decoders, the schema of a read, and schemas that lie elsewhere.
+
+The driver asks for the schema of a read (read/schema.py) and loads what lies elsewhere (source.py); on executors
+record_decoder.py takes the decoders.
+
+UTF-8 text to a string column, copying nothing. Made by decoders.py for `string`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
+from spark_connector.formats.avro_decoder import AvroDecoder
 from spark_connector.formats.bad_records import BadRecordsTopic
-from spark_connector.formats.decoders import decoded_schema, decoders
-from spark_connector.formats.decoding import Decoded
-from spark_connector.formats.value_format import ParseMode, ReadFormats
+from spark_connector.formats.csv_decoder import CsvDecoder
+from spark_connector.formats.json_decoder import JsonDecoder
+from spark_connector.formats.schema_registry import SchemaRegistry, registry_of
+from spark_connector.formats.schema_text import read_schema
+from spark_connector.formats.value_decoder import BadValue, Decoded, ValueDecoder, by_halves, skipping_nulls
+from spark_connector.formats.value_format import (
+    AvroSchema,
+    ColumnFormat,
+    ParseMode,
+    ReadFormats,
+    RegistrySettings,
+    SchemaFile,
+    SchemaSubject,
+)
 
-__all__ = ["RecordDecoder"]
+__all__ = ["RecordDecoder", "StringDecoder", "column_decoder", "decoded_schema", "decoders", "loaded"]
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -108,3 +131,85 @@ def _raw_where_bad(raw: pa.Array, decoded: Decoded) -> pa.Array:
     bad = np.zeros(len(raw), bool)
     bad[list(decoded.bad)] = True
     return pc.if_else(pa.array(bad), raw, pa.scalar(None, pa.binary()))
+
+
+def column_decoder(one: ColumnFormat, registry: SchemaRegistry | None = None) -> ValueDecoder:
+    """Of a format other than binary. Raises ConfigError for a schema that the format has no use for."""
+    if one.name == "string":
+        return StringDecoder()
+    if isinstance(one.schema, AvroSchema):
+        return AvroDecoder(one.schema, registry)
+    return CsvDecoder(one.schema, one.separator) if one.name == "csv" else JsonDecoder(one.schema)
+
+
+def decoders(formats: ReadFormats) -> dict[str, ValueDecoder]:
+    """By column; made once per task. Raises ConfigError."""
+    registry = _registry(formats.registry)
+    return {name: column_decoder(one, registry) for name, one in formats.columns.items()}
+
+
+def decoded_schema(formats: ReadFormats, source: pa.Schema) -> pa.Schema:
+    """What a read of the columns `source` gives. Raises ConfigError."""
+    types = {name: decoder.type for name, decoder in decoders(formats).items()}
+    fields = [pa.field(one.name, types.get(one.name, one.type)) for one in source]
+    return pa.schema([*fields, *(pa.field(name, pa.binary()) for name in formats.corrupt_columns.values())])
+
+
+def loaded(formats: ReadFormats, topics: Sequence[str] | None) -> ReadFormats:
+    """With the schemas themselves where options say where they lie. Driver only; asks files and the registry.
+
+    `topics`: those of the read, None when they are not known before it runs. Raises ConfigError, ConnectorError.
+    """
+    registry = _registry(formats.registry)
+    key, value = (
+        _loaded(column, one, topics, registry) for column, one in (("key", formats.key), ("value", formats.value))
+    )
+    return replace(formats, key=key, value=value)
+
+
+def _registry(settings: RegistrySettings | None) -> SchemaRegistry | None:
+    return None if settings is None else registry_of(settings)
+
+
+def _loaded(
+    column: str, one: ColumnFormat, topics: Sequence[str] | None, registry: SchemaRegistry | None
+) -> ColumnFormat:
+    place = one.schema
+    if not isinstance(place, SchemaFile | SchemaSubject):
+        return one
+    if isinstance(place, SchemaSubject) and place.subject is None:
+        if topics is None or len(topics) != 1:
+            raise ConfigError(
+                f"Option '{column}Schema' must be set where a read has not exactly one topic: to a schema, or to "
+                "<schema.registry.url>/subjects/NAME/versions/latest"
+            )
+        place = SchemaSubject(f"{topics[0]}-{column}")
+    made = replace(one, schema=read_schema(place, avro=one.name == "avro", registry=registry))
+    column_decoder(made, registry)
+    return made
+
+
+class StringDecoder:
+    """Bytes that are no UTF-8 are a bad record: Spark's own cast to string would pass them on."""
+
+    @property
+    def type(self) -> pa.DataType:
+        return pa.string()
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """See ValueDecoder."""
+        return skipping_nulls(values, lambda there: by_halves(there, pa.string(), _whole, _one))
+
+
+def _whole(values: pa.Array) -> pa.Array | None:
+    try:
+        return values.cast(pa.string())
+    except pa.ArrowInvalid:
+        return None
+
+
+def _one(raw: bytes) -> Any:
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadValue(f"no UTF-8: {error}") from None

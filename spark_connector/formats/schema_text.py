@@ -2,6 +2,12 @@
 
 Called by options/format_options.py, and by decoders.py on the driver to read what lies elsewhere: a file on any
 file system that fsspec knows, or a subject of a schema registry. Executors get the schema itself.
+
+Spark's way to write a schema, DDL or JSON, to an Arrow type, without Spark.
+
+Called by schema_text.py for `valueSchema`. PySpark reads DDL only where there is a SparkContext, which a data source
+does not have; and this way a wrong schema fails at `load()` with what is wrong about it. Every field is nullable,
+whatever the text says: like in Spark's from_json a record may lack it. Raises ConfigError.
 """
 
 from __future__ import annotations
@@ -9,17 +15,17 @@ from __future__ import annotations
 import json
 import re
 import urllib.parse
-from typing import Final
+from typing import Any, Final
 
 import fsspec
+import pyarrow as pa
 
 from broker.errors import ConfigError
-from spark_connector.formats.avro_schema import prepare
-from spark_connector.formats.ddl import parse_ddl, parse_spark_json
-from spark_connector.formats.registry import SchemaRegistry, UnknownSchema
+from spark_connector.formats.avro_decoder import prepare
+from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema
 from spark_connector.formats.value_format import AvroSchema, Schema, SchemaFile, SchemaSubject
 
-__all__ = ["parse_registry_url", "parse_schema_text", "read_schema"]
+__all__ = ["parse_ddl", "parse_registry_url", "parse_schema_text", "parse_spark_json", "read_schema"]
 
 _PLACE = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]*://\S+|\S+\.(avsc|json|ddl|sql)", re.IGNORECASE)
 _SUBJECT = re.compile(r"(?P<base>.*)/subjects/(?P<subject>[^/]+)/versions/(?P<version>\d+|latest)/?(schema/?)?")
@@ -84,3 +90,209 @@ def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: Sche
         raise ConfigError(f"Schema registry has no schema {place.subject}, version {place.version}: {error}") from None
     prepare(found)
     return found
+
+
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|('(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")|(\w+)|([<>(),:]))", re.DOTALL)
+_ATOMIC: Final[dict[str, pa.DataType]] = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "byte": pa.int8(),
+    "smallint": pa.int16(),
+    "short": pa.int16(),
+    "int": pa.int32(),
+    "integer": pa.int32(),
+    "bigint": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "real": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ltz": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_DECIMAL: Final = ("decimal", "dec", "numeric")
+_TEXT: Final = ("varchar", "char", "character")
+_DEEPEST: Final = 64
+_EXAMPLE: Final = "e.g. 'id BIGINT, name STRING, tags ARRAY<STRING>'"
+
+
+def parse_ddl(text: str) -> pa.StructType:
+    """`a INT, b STRUCT<c: STRING>`, or the same in `STRUCT<…>`."""
+    reader = _Reader(text)
+    if reader.is_struct():
+        kind = reader.type(0)
+    else:
+        kind = pa.struct(reader.fields("", 0))
+    reader.end()
+    return kind
+
+
+def parse_spark_json(document: Any, text: str, depth: int = 0) -> pa.DataType:
+    """A type as `df.schema.json()` writes it; `text` for errors."""
+    if depth > _DEEPEST:
+        raise ConfigError(f"Schema is nested more than {_DEEPEST} deep: {_short(text)}")
+    try:
+        if isinstance(document, str):
+            return parse_spark_atomic(document, text)
+        kind = document["type"]
+        if kind == "struct":
+            fields = document["fields"]
+            return pa.struct(
+                _distinct([(one["name"], parse_spark_json(one["type"], text, depth + 1)) for one in fields], text)
+            )
+        if kind == "array":
+            return pa.list_(parse_spark_json(document["elementType"], text, depth + 1))
+        if kind == "map":
+            key, value = (parse_spark_json(document[f"{part}Type"], text, depth + 1) for part in ("key", "value"))
+            return pa.map_(key, value)
+    except (KeyError, TypeError, IndexError):
+        pass
+    raise ConfigError(f"Not a schema as Spark writes it in JSON: {_short(str(document))}")
+
+
+def parse_spark_atomic(name: str, text: str) -> pa.DataType:
+    """A type that has no fields by its name in DDL or JSON."""
+    reader = _Reader(name)
+    kind = reader.type(0)
+    reader.end()
+    if pa.types.is_nested(kind):
+        raise ConfigError(f"Not a schema as Spark writes it in JSON: {_short(text)}")
+    return kind
+
+
+class _Reader:
+    """The tokens of a DDL text, one ahead."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._quoted = False
+        self._token = ""
+        self._begin = 0
+        self._advance()
+
+    def is_struct(self) -> bool:
+        return self._token.lower() == "struct" and not self._quoted and self._text[self._at :].lstrip()[:1] == "<"
+
+    def fields(self, close: str, depth: int) -> list[tuple[str, pa.DataType]]:
+        """Up to `close`, which is left; "" for the end of the text."""
+        fields: list[tuple[str, pa.DataType]] = []
+        while True:
+            name = self._name()
+            if self._token == ":":
+                self._advance()
+            fields.append((name, self.type(depth + 1)))
+            self._rest_of_field()
+            if self._token == close:
+                return _distinct(fields, self._text)
+            self._expect(",")
+
+    def type(self, depth: int) -> pa.DataType:
+        if depth > _DEEPEST:
+            raise self._wrong(f"nested more than {_DEEPEST} deep")
+        name = self._name().lower()
+        if name == "struct":
+            return pa.struct(self._inside(lambda: self.fields(">", depth)))
+        if name == "array":
+            return pa.list_(self._inside(lambda: self.type(depth + 1)))
+        if name == "map":
+            return self._inside(lambda: self._map(depth))
+        numbers = self._numbers()
+        if name in _DECIMAL:
+            precision, scale = (*numbers, *(10, 0)[len(numbers) :])[:2]
+            if len(numbers) > 2 or not (0 < precision <= 38 and 0 <= scale <= precision):
+                raise self._wrong(f"decimal{tuple(numbers)} is none: a precision of 1 to 38, and a scale up to it")
+            return pa.decimal128(precision, scale)
+        if name in _TEXT and len(numbers) == 1:
+            return pa.string()
+        if name not in _ATOMIC or numbers:
+            raise self._wrong(f"'{name}' is no type; types are {', '.join((*_ATOMIC, 'decimal(p,s)'))}, array<…>, …")
+        return _ATOMIC[name]
+
+    def end(self) -> None:
+        if self._token:
+            raise self._wrong(f"'{self._token}' is one too many")
+
+    def _map(self, depth: int) -> pa.DataType:
+        key = self.type(depth + 1)
+        self._expect(",")
+        return pa.map_(key, self.type(depth + 1))
+
+    def _inside(self, read: Any) -> Any:
+        self._expect("<")
+        kind = read()
+        self._expect(">")
+        return kind
+
+    def _numbers(self) -> list[int]:
+        numbers: list[int] = []
+        if self._token != "(":
+            return numbers
+        while self._token != ")":
+            self._advance()
+            if not self._token.isdecimal():
+                raise self._wrong("a number is missing")
+            numbers.append(int(self._token[:9]))
+            self._advance()
+            if self._token not in {",", ")"}:
+                raise self._wrong("a closing ) is missing")
+        self._advance()
+        return numbers
+
+    def _rest_of_field(self) -> None:
+        """NOT NULL and COMMENT say nothing to us."""
+        if self._token.lower() == "not":
+            self._advance()
+            if self._token.lower() != "null":
+                raise self._wrong("NOT without NULL")
+            self._advance()
+        if self._token.lower() == "comment":
+            self._advance()
+            if self._token[:1] not in {"'", '"'}:
+                raise self._wrong("COMMENT without a text in quotes")
+            self._advance()
+
+    def _name(self) -> str:
+        if not self._token or not (self._quoted or re.fullmatch(r"\w+", self._token)):
+            raise self._wrong(f"a name is missing before '{self._token}'" if self._token else "it ends too early")
+        name = self._token
+        self._advance()
+        return name
+
+    def _expect(self, token: str) -> None:
+        if self._token != token or self._quoted:
+            raise self._wrong(f"'{token}' is missing" + (f" before '{self._token}'" if self._token else ""))
+        self._advance()
+
+    def _advance(self) -> None:
+        self._begin = self._at
+        match = _TOKEN.match(self._text, self._at)
+        if match is None:
+            rest = self._text[self._at :].strip()
+            self._quoted, self._token = False, ""
+            if rest:
+                raise self._wrong(f"'{rest[:1]}' is out of place")
+            return
+        self._at = match.end()
+        self._quoted = match[1] is not None
+        self._token = match[1][1:-1].replace("``", "`") if match[1] is not None else match[0].strip()
+
+    def _wrong(self, what: str) -> ConfigError:
+        return ConfigError(f"Schema is not Spark's DDL ({_EXAMPLE}): {what}, at {self._begin} of: {_short(self._text)}")
+
+
+def _distinct(fields: list[tuple[str, pa.DataType]], text: str) -> list[tuple[str, pa.DataType]]:
+    names = [name for name, _ in fields]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice or not fields:
+        raise ConfigError(
+            f"Schema names {', '.join(sorted(twice))} twice: {_short(text)}" if twice else "Schema has no fields"
+        )
+    return fields
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 200 else text[:200] + "…"

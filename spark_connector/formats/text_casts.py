@@ -19,7 +19,7 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_connector.formats.decoding import BadValue
+from spark_connector.formats.value_decoder import BadValue
 
 __all__ = ["cast_texts", "fit_decimal", "fit_float", "fit_integer", "parse_text"]
 

@@ -14,7 +14,6 @@ from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.range_limit import Position
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offset_reader import OffsetReader
 
 __all__ = ["LoadLag"]
@@ -42,7 +41,7 @@ class LoadLag:
         loaded = self._loaded
         if loaded is None:
             return {}
-        reader = OffsetReader(self._source, CommittedOffsets(self._source))
+        reader = OffsetReader(self._source)
         try:
             assigned = reader.assigned()
             earliest = reader.earliest(assigned.partitions)

@@ -18,7 +18,7 @@ from broker.client.metadata import UnknownTopic
 from broker.client.offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.formats.decoders import loaded
+from spark_connector.formats.record_decoder import loaded
 from spark_connector.loads.file_rows import Offsets
 from spark_connector.loads.reading import DEFAULTS
 from spark_connector.loads.record import LoadRecord

@@ -40,7 +40,6 @@ from spark_connector.options.range_limit import (
     Timestamps,
 )
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offset_reader import Assigned, OffsetReader
 from spark_connector.storage import Storage, heals_by_waiting, open_storage
 
@@ -251,7 +250,7 @@ def _report_other_cluster(load: LoadRecord | None, assigned: Assigned, *, fail: 
 
 
 def _current(options: SourceOptions, optional: Collection[str] = ()) -> Assigned:
-    reader = OffsetReader(options, CommittedOffsets(options))
+    reader = OffsetReader(options)
     try:
         return reader.assigned(optional=optional)
     finally:
@@ -267,7 +266,7 @@ def _look_up(
     """Ask the brokers for the bounds and the topics; the start the user gave is looked up only when there is a
     partition that needs it. `known` are the stored offsets, `newest` the load that is known to have led to them,
     `epochs` the leader epochs that they were reached under."""
-    reader = OffsetReader(options, CommittedOffsets(options))
+    reader = OffsetReader(options)
     try:
         assigned = reader.assigned()
         earliest = reader.earliest(assigned.partitions)
@@ -299,7 +298,7 @@ def _unstable(options: SourceOptions, beyond: Mapping[TopicPartition, int]) -> d
     if not beyond or options.client.isolation_level == "read_uncommitted":
         return {}
     client = replace(options.client, isolation_level="read_uncommitted")
-    reader = OffsetReader(replace(options, client=client), CommittedOffsets(options))
+    reader = OffsetReader(replace(options, client=client))
     try:
         ends = reader.resolve(Position.LATEST, reader.assigned(), which="end")
     finally:

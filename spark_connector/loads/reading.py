@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from spark_connector.options import table
+from spark_connector.options.option_table import OPTIONS
 
 __all__ = ["DEFAULTS", "describe_changes", "reading_of"]
 
@@ -20,7 +20,7 @@ DEFAULTS = {_ISOLATION: "read_committed"}
 """What a load reads with where the user does not say; other readers' default is Kafka's, read_uncommitted."""
 
 _FORMATS = ("keyFormat", "valueFormat", "keySchema", "valueSchema", "columnNameOfCorruptRecord", "schema.registry.url")
-_NAMES = (_ISOLATION, *(option.name for option in table.OPTIONS if option.name.startswith("filter")), *_FORMATS)
+_NAMES = (_ISOLATION, *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
 _WORDS = (_ISOLATION, "keyFormat", "valueFormat", "mode")  # values that are the same in any case
 _UNSET = {"keyFormat": "binary", "valueFormat": "binary", "mode": "permissive", "sep": ","}
 _LOGIN = re.compile(r"^(https?://)[^/@\s]*@")

@@ -2,16 +2,37 @@
 
 Called by read_options.py. Spark cannot tell a Python source which columns a query uses, so who wants speed says so:
 what is not named is not decoded. Raises ConfigError naming the column and what comes close to it.
+
+Value formats: `keyFormat`, `valueFormat` and the options that go with them.
+
+Called by read_options.py. Schemas written in an option are read here, so that a wrong one fails at `load()`; those in
+a file or a registry are only named here and loaded by formats/decoders.py. An option that has no effect is an
+error. Raises ConfigError.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
+import urllib.parse
+from collections.abc import Sequence
 
 from broker.errors import ConfigError
-from spark_connector.options.values import OptionValues
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.formats.value_format import (
+    BINARY,
+    FORMATS,
+    ColumnFormat,
+    ParseMode,
+    ReadFormats,
+    RegistrySettings,
+    SchemaFile,
+    SchemaSubject,
+)
+from spark_connector.options.option_values import OptionValues
+from spark_connector.options.subscription_options import Assign, Selection, Subscribe
 
-__all__ = ["COLUMNS", "parse_columns"]
+__all__ = ["COLUMNS", "parse_columns", "parse_formats", "subscribed_topics"]
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 """Every column of Spark's own Kafka source, in its order; the last only with includeHeaders."""
@@ -25,7 +46,7 @@ def parse_columns(values: OptionValues) -> tuple[str, ...]:
     text = values.text("columns")
     if text is None:
         return COLUMNS if include_headers else COLUMNS[:-1]
-    columns = tuple(_column(name.strip()) for name in text.split(","))
+    columns = tuple(_known_column(name.strip()) for name in text.split(","))
     for name in columns:
         if columns.count(name) > 1:
             raise ConfigError(f"Option 'columns' names '{name}' twice")
@@ -37,7 +58,7 @@ def parse_columns(values: OptionValues) -> tuple[str, ...]:
     return columns
 
 
-def _column(name: str) -> str:
+def _known_column(name: str) -> str:
     """Its name as Spark writes it; any case may be given, as everywhere in Spark."""
     known = _BY_NAME.get(name.lower())
     if known is not None:
@@ -47,3 +68,159 @@ def _column(name: str) -> str:
     close = difflib.get_close_matches(name.lower(), _BY_NAME, n=2, cutoff=0.6)
     hint = f"Did you mean {' or '.join(repr(_BY_NAME[match]) for match in close)}? " if close else ""
     raise ConfigError(f"Option 'columns': unknown column '{name}'. {hint}Columns are: {', '.join(COLUMNS)}")
+
+
+_URL = "schema.registry.url"
+_USER_INFO = "schema.registry.basic.auth.user.info"
+_TOKEN = "schema.registry.bearer.auth.token"
+_CA = "schema.registry.ssl.ca.location"
+_LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*:[^/\s]*@", re.IGNORECASE)
+_EXAMPLE = "Spark's DDL, e.g. 'id BIGINT, name STRING', or a file with it"
+_OF_ALL = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic")
+_OF_REGISTRY = (_USER_INFO, _TOKEN, _CA)
+
+
+def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selection) -> ReadFormats:
+    """The formats of a read of `columns`."""
+    bases: list[str] = []
+    key, value = (_format(values, name, columns, bases) for name in ("key", "value"))
+    if key == value == BINARY:
+        _refuse(values, (*_OF_ALL, "sep", _URL, *_OF_REGISTRY), "needs 'valueFormat' or 'keyFormat'")
+        return ReadFormats()
+    if "csv" not in {key.name, value.name}:
+        _refuse(values, ("sep",), "needs 'valueFormat' or 'keyFormat' to be csv")
+    mode = ParseMode(values.one_of("mode", tuple(mode.value for mode in ParseMode)))
+    if mode is not ParseMode.PERMISSIVE:
+        _refuse(values, ("columnNameOfCorruptRecord",), "needs 'mode' to be PERMISSIVE")
+    formats = ReadFormats(
+        key,
+        value,
+        mode,
+        values.text("columnNameOfCorruptRecord") or "_corrupt_record",
+        _bad_records_topic(values, mode, selection),
+        _registry(values, {key.name, value.name}, bases),
+    )
+    for name in formats.corrupt_columns.values():
+        if name in COLUMNS:
+            raise ConfigError(f"Option 'columnNameOfCorruptRecord': there is a column '{name}' already")
+    return formats
+
+
+def subscribed_topics(selection: Selection) -> tuple[str, ...] | None:
+    """The topics of a read by name; None where a pattern finds them."""
+    match selection.subscription:
+        case Subscribe(topics):
+            return topics
+        case Assign(partitions):
+            return tuple(dict.fromkeys(tp.topic for tp in partitions))
+    return None
+
+
+def _format(values: OptionValues, column: str, columns: Sequence[str], bases: list[str]) -> ColumnFormat:
+    """Appends to `bases` the address of the registry that the schema is in."""
+    name = values.one_of(f"{column}Format", FORMATS)
+    option = f"{column}Schema"
+    text = values.text(option)
+    if name != "binary" and column not in columns:
+        raise ConfigError(f"Option '{column}Format' has no effect: option 'columns' leaves out {column}")
+    if name in {"binary", "string"}:
+        if text is not None:
+            raise ConfigError(f"Option '{option}' has no effect on format {name}: set '{column}Format' as well")
+        return ColumnFormat(name)
+    if not text and (name != "avro" or _URL not in values):
+        raise ConfigError(
+            f"Option '{column}Format'={name} needs option '{option}': "
+            + ("an Avro schema, a file, or a registry (schema.registry.url)" if name == "avro" else _EXAMPLE)
+        )
+    if not text:
+        return ColumnFormat(name, SchemaSubject())
+    if _LOGIN.match(text):
+        raise ConfigError(
+            f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: leave them out, "
+            f"and for a schema registry set '{_URL}' to http(s)://user:password@host:port, which plans hide"
+        )
+    # What reads schemas loads fastavro, fsspec and an HTTP client, which reads without formats need not wait for.
+    from spark_connector.formats.record_decoder import column_decoder
+    from spark_connector.formats.schema_text import parse_registry_url, parse_schema_text
+
+    try:
+        if (found := parse_registry_url(text)) is not None:
+            if name != "avro":
+                raise ConfigError(f"schemas of format {name} cannot come from a registry: {_EXAMPLE}")
+            bases.append(found[0])
+            return ColumnFormat(name, found[1])
+        made = ColumnFormat(name, parse_schema_text(text, avro=name == "avro"), _separator(values))
+        if not isinstance(made.schema, SchemaFile):
+            column_decoder(made)
+    except ConfigError as error:
+        raise ConfigError(f"Option '{option}': {error}") from None
+    return made
+
+
+def _separator(values: OptionValues) -> str:
+    text = values.text("sep")
+    if text is None:
+        return ","
+    separator = {"\\t": "\t"}.get(text, text)
+    if len(separator) != 1 or not separator.isascii() or separator in '"\\\r\n\0':
+        raise ConfigError(f"Option 'sep' must be one ASCII character, a tab written as \\t, not '{text}'")
+    return separator
+
+
+def _bad_records_topic(values: OptionValues, mode: ParseMode, selection: Selection) -> str | None:
+    topic = values.text("badRecordsTopic")
+    if topic is None:
+        return None
+    if mode is ParseMode.FAILFAST:
+        raise ConfigError("Option 'badRecordsTopic' has no effect in mode FAILFAST: the first bad record ends the read")
+    if (
+        not topic
+        or selection.subscription.selects(TopicPartition(topic, 0))
+        or topic in (subscribed_topics(selection) or ())
+    ):
+        raise ConfigError(f"Option 'badRecordsTopic' must name a topic that is not itself read, not '{topic}'")
+    return topic
+
+
+def _registry(values: OptionValues, formats: set[str], bases: list[str]) -> RegistrySettings | None:
+    given = [url.strip() for url in (values.text(_URL) or "").split(",") if url.strip()]
+    if "avro" not in formats:
+        _refuse(values, (_URL, *_OF_REGISTRY), "needs 'valueFormat' or 'keyFormat' to be avro")
+        return None
+    user_infos = {values.text(_USER_INFO)} - {None}
+    urls: list[str] = []
+    for url in given or bases:
+        address, user_info = _address(url)
+        if address not in urls:
+            urls.append(address)
+        user_infos |= {user_info} - {None}
+    if not urls:
+        _refuse(values, _OF_REGISTRY, f"needs '{_URL}'")
+        return None
+    others = {_address(base)[0] for base in bases} - set(urls)
+    if others or (len(urls) > 1 and not given):
+        raise ConfigError(f"Schemas in more than one registry: {', '.join(sorted({*urls, *others}))}. Name one")
+    if len(user_infos) > 1 or (user_infos and _TOKEN in values):
+        raise ConfigError(f"Set one of '{_USER_INFO}', '{_TOKEN}' and user:password@ in '{_URL}', not several")
+    return RegistrySettings(tuple(urls), next(iter(user_infos), None), values.text(_TOKEN), values.text(_CA))
+
+
+def _address(url: str) -> tuple[str, str | None]:
+    """(the URL without user and password, `user:password`)."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host = parts.hostname
+        _ = parts.port
+    except ValueError:
+        host = None
+    if not host or parts.scheme.lower() not in {"http", "https"}:
+        raise ConfigError(f"Option '{_URL}' must be http(s)://host:port, several of one registry separated by commas")
+    credentials, at, place = parts.netloc.rpartition("@")
+    user_info = urllib.parse.unquote(credentials) if at else None
+    return f"{parts.scheme.lower()}://{place}{parts.path.rstrip('/')}", user_info
+
+
+def _refuse(values: OptionValues, names: Sequence[str], why: str) -> None:
+    for name in names:
+        if name in values:
+            raise ConfigError(f"Option '{name}' has no effect: it {why}")

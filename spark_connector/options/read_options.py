@@ -9,11 +9,22 @@ precedence and conditions as Spark's `KafkaSourceProvider`; departures, all towa
 - what has no effect with the other options is an error, what has one in the other kind of query a warning (effects.py).
 
 Everything wrong raises ConfigError, contradicting ranges ConnectorError under Spark's condition names.
+
+Options `maxBytesPerTrigger`, `maxBytesPerPartition` and `minBytesPerPartition`: limits by what records take in the
+log, compressed.
+
+Parsed by read_options.py, kept by read/planning.py with the estimates of read/record_bytes.py. Raises ConfigError.
+
+Options that are right by themselves and have no effect with the others, or in this kind of query.
+
+Called by read_options.py, last. What can never have an effect as it stands is refused: the user meant something by it.
+What has one in the other kind of query is only warned about, as in Spark, so that one set of options can serve both.
 """
 
 from __future__ import annotations
 
 import enum
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -21,12 +32,10 @@ from broker.client.settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import ReadFormats
 from spark_connector.offset_store.base import STORE_KINDS, check_group
-from spark_connector.options import table
-from spark_connector.options.byte_options import ByteLimits, parse_byte_limits
-from spark_connector.options.column_options import parse_columns
-from spark_connector.options.effects import check_effects
+from spark_connector.options.column_options import parse_columns, parse_formats
 from spark_connector.options.filter_options import ReadFilters, parse_filters, refuse_push_down
-from spark_connector.options.format_options import parse_formats
+from spark_connector.options.option_table import check_names
+from spark_connector.options.option_values import OptionValues
 from spark_connector.options.range_limit import (
     EARLIEST,
     LATEST,
@@ -47,9 +56,19 @@ from spark_connector.options.subscription_options import (
     Subscription,
     parse_selection,
 )
-from spark_connector.options.values import OptionValues
 
-__all__ = ["Assign", "Mode", "SourceOptions", "Subscribe", "SubscribePattern", "Subscription", "parse_options"]
+__all__ = [
+    "Assign",
+    "ByteLimits",
+    "Mode",
+    "SourceOptions",
+    "Subscribe",
+    "SubscribePattern",
+    "Subscription",
+    "check_effects",
+    "parse_byte_limits",
+    "parse_options",
+]
 
 _FETCH_BYTES = 4 << 20  # what one decode is given; the column decoder is fastest with 1 to 4 MB at a time
 
@@ -119,7 +138,7 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
             "SELECT … FROM t WITH (`kafka.bootstrap.servers` = '…', subscribe = '…'), or use "
             "CREATE TEMPORARY VIEW … USING pykafka OPTIONS (…)"
         )
-    table.check_names(options)
+    check_names(options)
     values = OptionValues(options)
     selection = parse_selection(values)
     refuse_push_down(values)
@@ -243,3 +262,49 @@ def _store(values: OptionValues, starting: OffsetRangeLimit) -> tuple[str | None
     if kind is not None and group is not None:
         check_group(group)
     return kind, group
+
+
+@dataclass(frozen=True)
+class ByteLimits:
+    """In bytes, None where there is no limit: of a micro-batch, and of the range one task reads.
+
+    `shared`: ranges of fewer bytes are read together by one task, up to that many; 0 for a task per range.
+    """
+
+    per_trigger: int | None
+    per_partition: int | None
+    shared: int
+
+
+def parse_byte_limits(values: OptionValues) -> ByteLimits:
+    """Sizes like Spark writes them: `64m`, `1g`; a bare number is bytes."""
+    most = values.optional_bytes("maxBytesPerPartition")
+    least = values.bytes("minBytesPerPartition")
+    return ByteLimits(values.optional_bytes("maxBytesPerTrigger"), most, least if most is None else min(least, most))
+
+
+logger = logging.getLogger("pykafka.spark")
+
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_NEEDS_ONE_OF = {
+    "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
+    "offsetStore.path": ("offsetStore",),
+    "offsetStore.zookeeper.connect": ("offsetStore",),
+}
+
+
+def check_effects(values: OptionValues, *, batch: bool, stream: bool, from_committed: bool) -> None:
+    """Raise ConfigError, or log a warning. Neither `batch` nor `stream` where it is not known yet which it will be."""
+    for name, needed in _NEEDS_ONE_OF.items():
+        if name in values and not any(one in values for one in needed):
+            raise ConfigError(f"Option '{name}' has no effect without {' or '.join(map(repr, needed))}")
+    if stream and "maxTriggerDelay" in values and "minOffsetsPerTrigger" not in values:
+        raise ConfigError("Option 'maxTriggerDelay' has no effect without 'minOffsetsPerTrigger', which it limits")
+    if batch:
+        for name in _STREAM_ONLY:
+            if name in values:
+                logger.warning("%s option ignored in batch queries", name)
+        if "offsetStore" in values and not from_committed:
+            logger.warning("offsetStore option ignored in batch queries that do not start from committed offsets")
+    if (batch or stream) and "kafka.group.id" in values and "offsetStore" not in values:
+        logger.warning("kafka.group.id option ignored: reading forms no group, and there is no offsetStore to name it")

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.options.intervals import Intervals, parse_intervals
+from spark_connector.options.filter_options import Intervals, parse_intervals
+from spark_connector.options.option_values import OptionValues
 from spark_connector.options.range_limit import parse_assignment, parse_object
-from spark_connector.options.values import OptionValues
 
 __all__ = ["Assign", "Selection", "Subscribe", "SubscribePattern", "Subscription", "parse_selection", "read_selection"]
 

@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 
 from broker.client.settings import ClientSettings
 from broker.errors import ConfigError
-from spark_connector.options import table
-from spark_connector.options.values import OptionValues
-from spark_connector.options.write_table import SPARKS_OWN, WRITE_OPTIONS
+from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, WRITE_OPTIONS, check_names
+from spark_connector.options.option_values import OptionValues
 
 __all__ = ["Delivery", "WriteOptions", "parse_write_options"]
 
@@ -60,7 +59,7 @@ class WriteOptions:
 def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOptions:
     """Check and read Spark's options. Raises ConfigError."""
     given = {name: value for name, value in options.items() if name.lower() not in SPARKS_OWN}
-    table.check_names(given, WRITE_OPTIONS)
+    check_names(given, WRITE_OPTIONS)
     values = OptionValues(given)
     asked = (values.text("delivery") or "").lower()
     if asked not in ("", *(delivery.value for delivery in Delivery)):
@@ -108,7 +107,7 @@ def _named(values: OptionValues, delivery: str, *, stream: bool) -> tuple[str | 
 
 
 def _timeout(values: OptionValues) -> int | None:
-    name = f"{table.KAFKA_PREFIX}{_TIMEOUT}"
+    name = f"{KAFKA_PREFIX}{_TIMEOUT}"
     return values.optional_long(name) if name in values else None
 
 

@@ -18,9 +18,9 @@ from contextlib import closing
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.read_options import Assign, Mode, Subscribe, Subscription, parse_options
-from spark_connector.progress.lag import QueryLag
-from spark_connector.read.committed import CommittedOffsets
-from spark_connector.read.offsets import Offsets
+from spark_connector.progress.stream_lag import QueryLag
+from spark_connector.read.offset_reader import CommittedOffsets
+from spark_connector.read.stream_offset import Offsets
 
 __all__ = ["LastCommit"]
 

@@ -42,18 +42,15 @@ class KafkaBatchReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and what the client raises."""
         # The driver's side; a task, which unpickles this object, does without.
-        from spark_connector.read.committed import CommittedOffsets
         from spark_connector.read.offset_reader import OffsetReader
 
-        committed = CommittedOffsets(self._options)
-        reader = OffsetReader(self._options, committed)
+        reader = OffsetReader(self._options)
         try:
             bounds = reader.batch_bounds()
             whole = keep_offsets(batch_ranges(bounds.start, bounds.end), self._options.filters)
             tasks = reader.tasks(reader.split(whole))
         finally:
             reader.close()
-            committed.close()
         return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -65,6 +62,6 @@ def read_partition(options: SourceOptions, partition: InputPartition) -> Iterato
     """The records of a task; none for the placeholder that Spark makes of an empty list of partitions."""
     if not isinstance(partition, KafkaInputPartition):
         return iter(())
-    from spark_connector.read.shared_fetch import read_ranges  # the executors' side; planning does without
+    from spark_connector.read.fetch import read_ranges  # the executors' side; planning does without
 
     return read_ranges(options, partition.value, partition.topic_ids)

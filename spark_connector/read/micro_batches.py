@@ -8,11 +8,18 @@ Departures from Spark's `KafkaMicroBatchStream`, all to lose nothing silently: w
 the batch is logged, not while it is planned; a topic that was deleted and created anew is recognised by its id
 and read from its beginning; a start that moves (`latest`) is put on record at once, by an empty batch if
 there is no data yet, where Spark writes it to a file of its own; so is what new options select.
+
+What became of a stream's partitions since its last offset, and what was lost by it: pure, but for the log.
+
+Called by micro_batches.py between the look at the brokers and the end of the next batch. With
+`failOnDataLoss=true` the first loss raises DataLoss; else each is logged with numbers, and the sum per topic goes into
+the stream's offset, where progress reports show it.
 """
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,16 +27,15 @@ from typing import Any
 from broker.client.metadata import UnknownTopic
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.errors import ConnectorError
-from spark_connector.options.range_limit import LATEST, Position, SpecificOffsets
+from spark_connector.errors import ConnectorError, report_data_loss
+from spark_connector.options.range_limit import LATEST, Position, SpecificOffsets, format_partitions
 from spark_connector.options.read_options import SourceOptions
-from spark_connector.read.committed import CommittedOffsets
+from spark_connector.options.subscription_options import read_selection
 from spark_connector.read.offset_reader import Ends, OffsetReader
-from spark_connector.read.offsets import Offsets, StreamOffset, plan_start
-from spark_connector.read.partition_changes import Losses, PartitionChanges, compare
 from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, stream_ranges
+from spark_connector.read.stream_offset import Offsets, StreamOffset, plan_start
 
-__all__ = ["BatchPlan", "Document", "MicroBatches"]
+__all__ = ["BatchPlan", "Document", "Losses", "MicroBatches", "PartitionChanges", "compare"]
 
 Document = dict[str, Any]
 """A stream offset as Spark keeps it: JSON objects all the way down."""
@@ -54,8 +60,7 @@ class MicroBatches:
     def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._options = options
         self._monotonic = monotonic
-        self._committed = CommittedOffsets(options)
-        self._offsets = OffsetReader(options, self._committed)
+        self._offsets = OffsetReader(options)
         self._initial: Document | None = None
         self._refused: ConfigError | ConnectorError | None = None
         self._ends: Ends | None = None
@@ -65,7 +70,6 @@ class MicroBatches:
     def close(self) -> None:
         """Hang up everywhere."""
         self._offsets.close()
-        self._committed.close()
 
     def initial(self) -> Document:
         """Where a new query starts; the same answer however often Spark asks this process.
@@ -111,7 +115,7 @@ class MicroBatches:
         if first and self._refused is not None:
             raise self._refused
         if finished and not first:
-            self._committed.publish(begin.offsets)
+            self._offsets.committed.publish(begin.offsets)
         last_seen = {} if self._ends is None else self._ends.offsets
         if self._ends is None or not self._freeze:
             self._ends = self._offsets.ends(begin)
@@ -161,7 +165,7 @@ class MicroBatches:
 
     def committed(self, end: Document) -> None:
         """Spark has finished all that lies before `end`."""
-        self._committed.publish(StreamOffset.from_json(end).offsets)
+        self._offsets.committed.publish(StreamOffset.from_json(end).offsets)
 
     def _starts_of_new(
         self, begin: StreamOffset, ends: Ends, changes: PartitionChanges, losses: Losses
@@ -224,3 +228,89 @@ class MicroBatches:
         if isinstance(starting, SpecificOffsets):
             return LATEST in starting.offsets.values()
         return starting is not Position.EARLIEST
+
+
+Partitions = frozenset[TopicPartition]
+
+
+@dataclass(frozen=True)
+class PartitionChanges:
+    """`created`: new in the cluster; `selected`: new in the options; `shrunk`: they end before what was read."""
+
+    gone: Partitions
+    recreated: Partitions
+    created: Partitions
+    selected: Partitions
+    shrunk: Partitions
+
+
+def compare(begin: StreamOffset, ends: Ends) -> PartitionChanges:
+    """What `ends` has that `begin` has not, and the other way round.
+
+    A partition that the options of the run before would have read too must have been created since; any other was
+    there, perhaps for years, and is new to the query only. Older checkpoints do not tell: there all are created.
+    """
+    before, now = begin.offsets, ends.offsets
+    anew = {topic for topic, id_ in begin.topic_ids.items() if ends.topic_ids.get(topic, id_) != id_}
+    new = {tp for tp in now if tp not in before and tp.topic not in anew}
+    selection = read_selection(begin.selects) if new else None
+    selected = {tp for tp in new if selection is not None and not selection.selects(tp)}
+    return PartitionChanges(
+        gone=frozenset(tp for tp in before if tp not in now and tp.topic not in anew),
+        recreated=frozenset(tp for tp in now if tp.topic in anew),
+        created=frozenset(new - selected),
+        selected=frozenset(selected),
+        shrunk=frozenset(tp for tp in now if tp.topic not in anew and now[tp] < before.get(tp, 0)),
+    )
+
+
+class Losses:
+    """Offsets that a stream passes over, per topic."""
+
+    def __init__(self, *, fail: bool) -> None:
+        self._fail = fail
+        self._by_topic: Counter[str] = Counter()
+
+    def added_to(self, skipped: Mapping[str, int]) -> dict[str, int]:
+        """The sums with these losses."""
+        return dict(Counter(skipped) + self._by_topic)
+
+    def report(self, condition: str, reason: str, lost: Mapping[TopicPartition, int]) -> None:
+        """Raise DataLoss, or log it and count the `lost` offsets of each partition."""
+        numbers = ", ".join(f"{tp}: {count}" for tp, count in sorted(lost.items()) if count)
+        skipped = f" Offsets skipped: {numbers}." if numbers and not self._fail else ""
+        report_data_loss(condition, reason + skipped, fail=self._fail)
+        for tp, count in lost.items():
+            self._by_topic[tp.topic] += count
+
+    def report_changes(self, changes: PartitionChanges, before: Offsets, now: Offsets, last_seen: Offsets) -> None:
+        """What `changes` took away. Of a topic that is gone, only what `last_seen` had of it can be counted."""
+        unread = {tp: max(last_seen.get(tp, 0) - offset, 0) for tp, offset in before.items()}
+        if changes.gone:
+            names = format_partitions(set(changes.gone))
+            reason = f"Partitions {names} have been deleted, or the options do not select them any more."
+            self.report("PARTITIONS_DELETED", reason, {tp: unread[tp] for tp in changes.gone})
+        if changes.recreated:
+            topics = {tp.topic for tp in changes.recreated}
+            names = ", ".join(sorted(topics))
+            reason = f"Topic {names} was deleted and created anew; the new one would be read from its beginning."
+            self.report("TOPIC_RECREATED", reason, {tp: n for tp, n in unread.items() if tp.topic in topics})
+        for tp in sorted(changes.shrunk):
+            reason = (
+                f"Partition {tp} offset was changed from {before[tp]} to {now[tp]}. This could either be a user error "
+                "that the start offset is set too high and this is the first batch, or the topic was truncated."
+            )
+            self.report("PARTITION_OFFSET_CHANGED", reason, {})
+
+    def report_late_start(self, tp: TopicPartition, offset: int) -> None:
+        """A partition that was created since the last look has lost its beginning already."""
+        reason = f"Added partition {tp} starts from {offset} instead of 0."
+        self.report("ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO", reason, {tp: offset})
+
+    def report_lost_head(self, tp: TopicPartition, start: int, earliest: int) -> None:
+        """Records were deleted before they were read."""
+        reason = (
+            f"Could not read records in offset [{start}, {earliest}) for topic partition {tp} (topic '{tp.topic}', "
+            f"partition {tp.partition}): {earliest} is the first offset there is."
+        )
+        self.report("COULD_NOT_READ_OFFSET_RANGE", reason, {tp: earliest - start})

@@ -6,6 +6,12 @@ is used and never pickled. A round of planning costs one metadata request and on
 What can be retried is: an outage by the client itself, for `default.api.timeout.ms` (a minute), and every lookup
 `fetchOffset.numRetries` times at `fetchOffset.retryIntervalMs`. A cluster that was never reached gets that minute once:
 as long as the admin client of Spark's own source takes for one of its tries.
+
+The offset store of a query, opened when first needed: where `committed` is read, and progress is told.
+
+Used by offset_reader.py (start of a query) and stream_reader.py (progress). A stream's checkpoint is the truth;
+the store only informs people and other queries. So a store that cannot be reached never stops a stream that
+runs: the commit is warned about and made again with the next one.
 """
 
 from __future__ import annotations
@@ -24,6 +30,7 @@ from broker.client.offsets import OffsetAndTimestamp, list_offsets
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
+from spark_connector.offset_store.base import OffsetStore, open_store
 from spark_connector.options.range_limit import (
     EARLIEST,
     LATEST,
@@ -35,12 +42,11 @@ from spark_connector.options.range_limit import (
     format_partitions,
 )
 from spark_connector.options.read_options import Assign, SourceOptions, Subscribe, SubscribePattern
-from spark_connector.read.committed import CommittedOffsets
-from spark_connector.read.offsets import Offsets, StreamOffset
 from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
-from spark_connector.read.record_bytes import RecordBytes
+from spark_connector.read.size_estimator import RecordBytes
+from spark_connector.read.stream_offset import Offsets, StreamOffset
 
-__all__ = ["Assigned", "Bounds", "Ends", "NewTopics", "OffsetReader"]
+__all__ = ["Assigned", "Bounds", "CommittedOffsets", "Ends", "NewTopics", "OffsetReader"]
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -87,14 +93,9 @@ class NewTopics:
 class OffsetReader:
     """Asks on behalf of one query. Not thread-safe; `close()` when done."""
 
-    def __init__(
-        self,
-        options: SourceOptions,
-        committed: CommittedOffsets,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, options: SourceOptions, sleep: Callable[[float], None] = time.sleep) -> None:
+        self.committed = CommittedOffsets(options)
         self._options = options
-        self._committed = committed
         self._sleep = sleep
         self._cluster = Cluster(options.client, create_topics=False, patient=True)
         limits = options.byte_limits
@@ -105,6 +106,7 @@ class OffsetReader:
     def close(self) -> None:
         """Hang up. May be called again."""
         self._cluster.close()
+        self.committed.close()
 
     def batch_bounds(self) -> Bounds:
         """Where a batch query reads. Raises ConnectorError, ConfigError, PykafkaError."""
@@ -144,7 +146,7 @@ class OffsetReader:
         if limit is Position.LATEST:
             found |= {tp: now[tp] for tp in selected}
         elif limit is Position.COMMITTED and found:
-            found |= {tp: offset for tp, offset in self._committed.read().items() if tp in found}
+            found |= {tp: offset for tp, offset in self.committed.read().items() if tp in found}
         elif isinstance(limit, SpecificOffsets):
             found |= {tp: offset for tp, offset in limit.offsets.items() if tp in found and offset != LATEST}
             found |= {tp: now[tp] for tp in selected if limit.offsets.get(tp) == LATEST}
@@ -232,7 +234,7 @@ class OffsetReader:
         """`limit` as one offset for each assigned partition; `which` (start or end) for messages."""
         partitions = assigned.partitions
         if limit is Position.COMMITTED:
-            committed = self._committed.read()
+            committed = self.committed.read()
             wanted = {tp: committed.get(tp, EARLIEST) for tp in partitions}
         elif isinstance(limit, SpecificOffsets):
             _check_specified(limit.offsets, assigned, which)
@@ -372,3 +374,45 @@ def _check_timestamps(timestamps: Offsets, assigned: Assigned, which: str) -> No
             "topic partitions are created or deleted while the query is running, or you didn't specify all of them. "
             f"Specified: {format_partitions(timestamps)} Assigned: {format_partitions(set(assigned.partitions))}",
         )
+
+
+class CommittedOffsets:
+    """The offsets of the options' `group` in their `offsetStore`; does nothing when there is no store."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._store: OffsetStore | None = None
+        self._published: Offsets | None = None
+
+    def read(self) -> dict[TopicPartition, int]:
+        """Next offsets by partition, empty when nothing was committed. Raises what the store raises."""
+        return self._open().read(self._group())
+
+    def publish(self, offsets: Offsets) -> None:
+        """Tell the store how far the stream is, once per change. Raises ConfigError only."""
+        if self._options.offset_store is None or not offsets or offsets == self._published:
+            return
+        try:
+            self._open().commit(self._group(), offsets)
+            self._published = dict(offsets)
+        except ConfigError:
+            raise
+        except (PykafkaError, OSError) as error:
+            logger.warning("Offsets of group '%s' were not published, will be again: %s", self._group(), error)
+            self.close()
+
+    def close(self) -> None:
+        """Give back connections. May be called again; the next use opens the store anew."""
+        store, self._store = self._store, None
+        if store is not None:
+            store.close()
+
+    def _open(self) -> OffsetStore:
+        if self._store is None:
+            assert self._options.offset_store is not None, "checked by read_options.py"
+            self._store = open_store(self._options.offset_store, self._options.store_options)
+        return self._store
+
+    def _group(self) -> str:
+        assert self._options.group is not None, "checked by read_options.py"
+        return self._options.group

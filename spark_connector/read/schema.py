@@ -40,9 +40,9 @@ _TYPES: dict[str, DataType] = {
 def source_schema(options: SourceOptions) -> StructType:
     """What a read with these options gives."""
     if options.formats.columns:
-        from spark_connector.formats.decoders import decoded_schema
+        from spark_connector.formats.record_decoder import decoded_schema
         from spark_connector.formats.spark_schema import spark_fields
-        from spark_connector.read.arrow import arrow_schema
+        from spark_connector.read.arrow_batches import arrow_schema
 
         return spark_fields(decoded_schema(options.formats, arrow_schema(options.columns)))
     return spark_schema(options.columns)

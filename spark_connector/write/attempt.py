@@ -23,9 +23,8 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write.decision_log import DecisionLog, Recorded
-from spark_connector.write.names import SinkNames
-from spark_connector.write.plan import WritePlan
 from spark_connector.write.rows_writer import RowsWriter, Written
+from spark_connector.write.write_plan import SinkNames, WritePlan
 
 __all__ = ["Attempt", "TaskReport", "run_attempt"]
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from spark_connector.errors import ConnectorError
-from spark_connector.write.names import ATTEMPT_IDS
+from spark_connector.write.write_plan import ATTEMPT_IDS
 
 __all__ = [
     "PART_CHARACTERS",

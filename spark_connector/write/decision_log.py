@@ -27,7 +27,7 @@ from broker.client.transactions import (
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.write.decision import PART_CHARACTERS, Decision, Part, pack, parse_part, unpack
-from spark_connector.write.names import SinkNames
+from spark_connector.write.write_plan import SinkNames
 
 __all__ = ["DecisionLog", "Recorded"]
 

@@ -5,15 +5,23 @@ and partition (stably: rows of a partition keep their order), encoded partition 
 are gathered. Memory holds those rows three times while they are encoded: as they came, sorted, and as batches.
 
 Errors: ConnectorError and ConfigError for data that cannot be written, UnknownTopic, and what `BatchSender` raises.
+
+Which partition each row goes to, for a whole column of rows at a time.
+
+Called by rows_writer.py. Spark's rules: the column `partition` where it is not null; else the key by Kafka's murmur2,
+so that records of one key meet whoever wrote them; rows without a key change partition from run to run, a batch's
+worth of bytes each (KIP-480's sticky partitioner, which does it by batch as well).
 """
 
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Iterator, MutableMapping
 from typing import Final, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,16 +30,16 @@ from broker.client.cluster import Cluster
 from broker.client.connection import Connection
 from broker.client.metadata import Node
 from broker.client.transactions import TransactionHandle, add_partitions
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import parse_header
 from broker.records.columns import encode_columns
 from broker.records.compression import Codec
+from broker.records.key_hash import partitions_of_keys
 from spark_connector.options.write_options import WriteOptions
-from spark_connector.write.columns import to_rows
-from spark_connector.write.routing import StickyRuns, partitions_of_rows
-from spark_connector.write.row_sizes import refuse_too_large
+from spark_connector.write.input_columns import refuse_too_large, to_rows
 
-__all__ = ["RowsWriter", "Written"]
+__all__ = ["RowsWriter", "StickyRuns", "Written", "partitions_of_rows"]
 
 _GATHERED_BYTES: Final = 16 << 20
 """Rows sorted at a time: enough for fair batches where a topic has many partitions."""
@@ -181,3 +189,51 @@ def _grouped(
     taken = rows.take(pa.array(order)).combine_chunks()
     for code, begin, end in zip(present.tolist(), edges.tolist(), [*edges.tolist()[1:], len(order)], strict=True):
         yield code, taken.slice(begin, end - begin)
+
+
+Int32s = npt.NDArray[np.int32]
+
+
+class StickyRuns:
+    """Hands out partitions of one topic to rows without a key, in turn from a random one on."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        self._next = random.randrange(partitions)
+
+    def take(self, rows: int, rows_per_run: int) -> Int32s:
+        """Partitions of so many rows: runs of at most `rows_per_run`, or shorter so that each gets one."""
+        length = max(1, min(rows_per_run, -(-rows // self._partitions)))
+        runs = -(-rows // length)
+        turns = (self._next + np.arange(runs, dtype=np.int64)) % self._partitions
+        self._next = (self._next + runs) % self._partitions
+        return np.repeat(turns.astype(np.int32), length)[:rows]
+
+
+def partitions_of_rows(
+    rows: pa.Table, topic: str, partitions: int, sticky: StickyRuns, *, rows_per_run: int, by_key: bool = True
+) -> Int32s:
+    """The partition of each row of `topic`, which has so many. Raises ConfigError for one it does not have."""
+    result = np.full(rows.num_rows, -1, np.int32)
+    names = rows.schema.names
+    if "partition" in names:
+        column = rows["partition"]
+        asked = column.fill_null(-1).to_numpy()
+        wrong = ((asked < 0) | (asked >= partitions)) & pc.is_valid(column).to_numpy()
+        if wrong.any():
+            raise ConfigError(
+                f"Invalid partition given with record: {asked[wrong][0]} is not in the range [0...{partitions}) of "
+                f"topic '{topic}' (column 'partition')"
+            )
+        result = asked.astype(np.int32, copy=True)
+    if by_key and "key" in names and (open_ := result < 0).any():
+        keys = _one(rows["key"])
+        result = np.where(open_, partitions_of_keys(keys, partitions), result).astype(np.int32)
+    free = np.flatnonzero(result < 0)
+    if len(free):
+        result[free] = sticky.take(len(free), rows_per_run)
+    return result
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

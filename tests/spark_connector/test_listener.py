@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from spark_connector.listener import LagListener, LastCommit, PrometheusLag
-from spark_connector.progress.lag import QueryLag
+from spark_connector.progress.stream_lag import QueryLag
 from tests.support.all_available import take_all
 from tests.support.kafka import Kafka
 from tests.support.spark_versions import since_spark

@@ -15,12 +15,12 @@ from broker.errors import ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options
+from spark_connector.read.fetch import read_ranges
 from spark_connector.read.planning import OffsetRange
-from spark_connector.read.shared_fetch import read_ranges
 from spark_connector.worker_clients import WorkerClients, worker_clients
-from spark_connector.write import plan
+from spark_connector.write import write_plan
 from spark_connector.write.attempt import Attempt, run_attempt
-from spark_connector.write.plan import plan_write
+from spark_connector.write.write_plan import plan_write
 from tests.support.broker_process import BrokerProcess
 from tests.support.topics import Topic
 from tests.support.waits import Waits
@@ -102,13 +102,13 @@ def test_tasks_and_plans_outlast_a_restart_of_the_broker_that_they_begin_in(
         (lambda: run_attempt(planned, Attempt("w", None, 0), [rows]).rows, 1),
     ):
         worker_clients().close()  # each in a worker of its own
-        plan._plans.clear()
+        write_plan._plans.clear()
         broker.kill()
         with monkeypatch.context() as patched:
             Waits(patched, start_after_15_s)
             assert run() == expected
     worker_clients().close()
-    plan._plans.clear()
+    write_plan._plans.clear()
 
 
 @pytest.mark.parametrize(

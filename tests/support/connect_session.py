@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from spark_connector.progress.lag import QueryLag
+    from spark_connector.progress.stream_lag import QueryLag
 
 SECRET = "registry-s3cret"
 

@@ -25,14 +25,14 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from spark_connector.source import PykafkaSource
-from spark_connector.write.stream_writer import KafkaStreamWriter
+from spark_connector.write.writers import KafkaStreamWriter
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-    from spark_connector.write.task import TaskMessage
+    from spark_connector.write.writers import TaskMessage
 
 Arguments = dict[str, Any]
 Tell = Callable[..., None]
@@ -91,7 +91,7 @@ class LateSource(PykafkaSource):
         return "late-pykafka"
 
     def streamWriter(self, schema: Any, overwrite: bool) -> KafkaStreamWriter:  # noqa: N802
-        from spark_connector.write.plan import plan_write
+        from spark_connector.write.write_plan import plan_write
 
         return LateWriter(plan_write(self._write_options(schema, stream=True)))
 

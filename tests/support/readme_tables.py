@@ -17,8 +17,7 @@ from broker.log.log_config import LogConfig
 from broker.security.store_settings import SECURITY
 from broker.settings import Setting, settings_of
 from broker.tools.main import commands, summary
-from spark_connector.options.table import OPTIONS, Option
-from spark_connector.options.write_table import WRITE_OPTIONS
+from spark_connector.options.option_table import OPTIONS, WRITE_OPTIONS, Option
 from tests.support.protocol_table import PROTOCOL, protocol
 from tests.support.source_tree import ROOT
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark.sql.datasource import InputPartition
 
 from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.older_stream_reader import OlderStreamReader
+from spark_connector.read.stream_reader import OlderStreamReader
 from spark_connector.source import stream_reader
 from spark_connector.spark_versions import ADMISSION_CONTROL
 
 if TYPE_CHECKING or ADMISSION_CONTROL:
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, ReadMinRows
 
-    from spark_connector.read.limited_stream_reader import LimitedStreamReader as Reader
+    from spark_connector.read.stream_reader import LimitedStreamReader as Reader
 else:
     Reader = Any
 

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
-from spark_connector.formats.ddl import parse_ddl, parse_spark_json
+from spark_connector.formats.schema_text import parse_ddl, parse_spark_json
 from spark_connector.formats.spark_schema import spark_fields
 
 ATOMIC = (

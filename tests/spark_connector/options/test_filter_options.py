@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.options.filter_options import HeaderFilter, ReadFilters
-from spark_connector.options.intervals import Intervals, parse_intervals
+from spark_connector.options.filter_options import HeaderFilter, Intervals, ReadFilters, parse_intervals
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.options.subscription_options import Selection, read_selection
 

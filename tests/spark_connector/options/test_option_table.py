@@ -13,8 +13,8 @@ import pytest
 
 from broker.errors import ConfigError
 from spark_connector.errors import ConnectorError
+from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
-from spark_connector.options.table import OPTIONS
 from tests.support.option_cases import CASES, TIMES, Case
 
 MINIMUM = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from broker.errors import ConfigError
+from spark_connector.options.option_table import WRITE_OPTIONS
 from spark_connector.options.write_options import Delivery, WriteOptions, parse_write_options
-from spark_connector.options.write_table import WRITE_OPTIONS
 
 SERVERS = {"kafka.bootstrap.servers": "host:9092"}
 

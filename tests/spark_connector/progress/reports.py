@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.read.offsets import StreamOffset
+from spark_connector.read.stream_offset import StreamOffset
 
 Where = Mapping[str, Mapping[int, int]]
 

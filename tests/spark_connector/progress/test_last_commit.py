@@ -10,8 +10,8 @@ import pytest
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.offset_store.base import open_store
-from spark_connector.progress.lag import QueryLag, query_lag
 from spark_connector.progress.last_commit import LastCommit
+from spark_connector.progress.stream_lag import QueryLag, query_lag
 from tests.spark_connector.progress.reports import offset, report, source
 
 

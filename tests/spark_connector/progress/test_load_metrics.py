@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.errors import ConfigError
-from spark_connector.progress.load_metrics import LoadMetrics, parse_address
+from spark_connector.progress.prometheus import LoadMetrics, parse_address
 
 
 def scraped(metrics: LoadMetrics) -> dict[tuple[str, ...], float]:

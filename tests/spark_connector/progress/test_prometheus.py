@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.progress.lag import QueryLag, query_lag
 from spark_connector.progress.prometheus import PrometheusLag
+from spark_connector.progress.stream_lag import QueryLag, query_lag
 from tests.spark_connector.progress.reports import offset, report, source
 
 PREFIX = "pykafka_stream_"

@@ -17,7 +17,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.read.planning import limit_bytes, limit_offsets
-from spark_connector.read.record_bytes import RecordBytes
+from spark_connector.read.size_estimator import RecordBytes
 from tests.support.kafka import Kafka
 from tests.support.spark_versions import since_spark
 from tests.support.stream_calls import (

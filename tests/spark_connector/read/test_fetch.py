@@ -23,7 +23,7 @@ from broker.records.compression import Codec, compress
 from broker.records.control import ControlType, end_transaction_marker
 from spark_connector.errors import DataLoss
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
-from spark_connector.read.arrow import MAX_ROWS, BatchMaker
+from spark_connector.read.arrow_batches import MAX_ROWS, BatchMaker
 from spark_connector.read.fetch import decode_fetched, read_range
 from spark_connector.read.planning import OffsetRange
 from tests.support.broker_process import BrokerProcess

@@ -8,7 +8,6 @@ import pytest
 
 from broker.errors import ConnectionFailed
 from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.committed import CommittedOffsets
 from spark_connector.read.offset_reader import OffsetReader
 from tests.support.broker_process import BrokerProcess
 from tests.support.topics import Topic
@@ -18,7 +17,7 @@ from tests.support.waits import Waits
 def reader_of(bootstrap: str, **options: str) -> OffsetReader:
     given = {f"kafka.{name.replace('_', '.')}": value for name, value in options.items()}
     parsed = parse_options({"kafka.bootstrap.servers": bootstrap, "subscribe": "t", **given}, Mode.BATCH)
-    return OffsetReader(parsed, CommittedOffsets(parsed))
+    return OffsetReader(parsed)
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ import pytest
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
+from spark_connector.read.micro_batches import Losses, PartitionChanges, compare
 from spark_connector.read.offset_reader import Ends
-from spark_connector.read.offsets import Offsets, StreamOffset
-from spark_connector.read.partition_changes import Losses, PartitionChanges, compare
+from spark_connector.read.stream_offset import Offsets, StreamOffset
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 

@@ -12,8 +12,8 @@ from hypothesis import assume, event, given, settings
 from hypothesis import strategies as st
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.read.offsets import StreamOffset, plan_start
 from spark_connector.read.planning import OffsetRange, batch_ranges, limit_offsets, split_ranges, stream_ranges
+from spark_connector.read.stream_offset import StreamOffset, plan_start
 from tests.support.spark_planning import Span, SplitBySpark, rate_limited
 
 sizes = st.one_of(st.integers(-2, 5), st.integers(0, 200), st.integers(0, 10**5))

@@ -17,9 +17,8 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
-from spark_connector.read.fetch import read_range
+from spark_connector.read.fetch import prefetch, read_range, read_ranges
 from spark_connector.read.planning import OffsetRange
-from spark_connector.read.shared_fetch import prefetch, read_ranges
 from tests.conftest import unique_name
 from tests.support.broker_process import BrokerProcess
 from tests.support.topics import Topic

@@ -12,11 +12,10 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from spark_connector.options.write_options import WriteOptions, parse_write_options
 from spark_connector.worker_clients import worker_clients
-from spark_connector.write import plan
+from spark_connector.write import write_plan
 from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
-from spark_connector.write.commit import commit_batch
-from spark_connector.write.names import SinkNames
-from spark_connector.write.plan import WritePlan, plan_write
+from spark_connector.write.commit_protocol import commit_batch
+from spark_connector.write.write_plan import SinkNames, WritePlan, plan_write
 from tests.support.committed_records import committed_values
 from tests.support.kafka import Kafka
 from tests.support.topics import Topic
@@ -98,5 +97,5 @@ def standing(query: Query, report: TaskReport) -> str:
 @pytest.fixture
 def query(broker: Kafka, topic: str) -> Iterator[Query]:
     yield Query(broker.bootstrap, topic)
-    plan._plans.clear()
+    write_plan._plans.clear()
     worker_clients().close()

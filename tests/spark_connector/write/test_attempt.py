@@ -12,11 +12,11 @@ import pytest
 from broker.client.cluster import Cluster
 from broker.client.transaction_errors import TransactionError
 from broker.client.transactions import end_transaction
-from spark_connector.write import commit as commit_module
-from spark_connector.write.commit import commit_batch
+from spark_connector.write import commit_protocol as commit_module
+from spark_connector.write.commit_protocol import commit_batch
 from spark_connector.write.decision_log import DecisionLog
-from spark_connector.write.names import ATTEMPT_IDS
 from spark_connector.write.rows_writer import RowsWriter
+from spark_connector.write.write_plan import ATTEMPT_IDS
 from tests.spark_connector.write.conftest import Died, Query, die_at, standing
 
 
@@ -73,7 +73,7 @@ import sys
 import pyarrow as pa
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.write import attempt
-from spark_connector.write.plan import plan_write
+from spark_connector.write.write_plan import plan_write
 
 bootstrap, topic, query, before = sys.argv[1:]
 take = attempt.init_transactional_id

@@ -9,11 +9,10 @@ import pyarrow as pa
 import pytest
 
 from spark_connector.errors import ConnectorError
-from spark_connector.write import commit
+from spark_connector.write import commit_protocol
 from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
-from spark_connector.write.commit import abort_batch_write, commit_batch_write
-from spark_connector.write.names import named_sink
-from spark_connector.write.plan import WritePlan, plan_write
+from spark_connector.write.commit_protocol import abort_batch_write, commit_batch_write
+from spark_connector.write.write_plan import WritePlan, named_sink, plan_write
 from tests.spark_connector.write.conftest import Died, Query, die_at, standing, write_options
 
 _task_ids = itertools.count()
@@ -139,7 +138,7 @@ def test_an_abort_of_a_version_before_any_task_has_reported_finds_them_by_the_na
 def test_an_abort_spares_an_earlier_version_that_is_decided(named: Named, monkeypatch: pytest.MonkeyPatch) -> None:
     (decided,) = named.tasks(0, "a", version=True)
     with monkeypatch.context() as patched:
-        die_at(patched, commit, "_commit_all")
+        die_at(patched, commit_protocol, "_commit_all")
         with pytest.raises(Died):
             commit_batch_write(named.plan(0), [decided])
     later = named.tasks(1, "b", "c", version=True)

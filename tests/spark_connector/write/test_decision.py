@@ -24,7 +24,7 @@ from spark_connector.write.decision import (
     parse_part,
     unpack,
 )
-from spark_connector.write.names import ATTEMPT_IDS, SinkNames, named_sink
+from spark_connector.write.write_plan import ATTEMPT_IDS, SinkNames, named_sink
 
 PREPARED = st.builds(
     Prepared,

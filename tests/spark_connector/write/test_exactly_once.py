@@ -14,13 +14,13 @@ from broker.client.group_offsets import GroupOffsets
 from broker.client.transaction_runs import end_transactions
 from broker.client.transactions import TransactionHandle, end_transaction
 from spark_connector.errors import ConnectorError
-from spark_connector.write import commit as commit_module
+from spark_connector.write import commit_protocol as commit_module
 from spark_connector.write import decision_log
 from spark_connector.write.attempt import TaskReport
-from spark_connector.write.commit import abort_batch, commit_batch
+from spark_connector.write.commit_protocol import abort_batch, commit_batch
 from spark_connector.write.decision import may_withdraw
 from spark_connector.write.decision_log import DecisionLog
-from spark_connector.write.names import SinkNames
+from spark_connector.write.write_plan import SinkNames
 from tests.spark_connector.write.conftest import Died, Query, die_at, standing
 from tests.support.committed_records import committed_values
 from tests.support.topics import Topic

@@ -22,8 +22,7 @@ from broker.records.columns import HEADERS_TYPE
 from broker.records.record import size_bound
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.write import rows_writer
-from spark_connector.write.routing import StickyRuns, partitions_of_rows
-from spark_connector.write.rows_writer import RowsWriter, Written
+from spark_connector.write.rows_writer import RowsWriter, StickyRuns, Written, partitions_of_rows
 from tests.support.committed_records import committed_records
 from tests.support.kafka import Kafka, await_topics
 from tests.support.produced_frames import ProducedFrames

@@ -1,0 +1,165 @@
+"""`pykafka demo`: the main job on real records, with what can go wrong going wrong on the way."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pyspark.sql import SparkSession
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from broker.embedded import EmbeddedBroker
+from broker.errors import PykafkaError
+from pykafka_demo import steps
+from pykafka_demo.proof import Proof, compare, read_positions, topic_ranges
+from pykafka_demo.steps import ConsoleProcess
+from spark_connector.cli.session import standard_error_to
+
+__all__ = ["demo"]
+
+console = Console(highlight=False)
+MARKER = ".pykafka-demo"
+
+
+def demo(
+    directory: Annotated[Path, typer.Option("--dir", help="Where the demo's data go; emptied first.")] = Path(
+        "data/demo"
+    ),
+    keep_running: Annotated[
+        bool, typer.Option("--keep-running", help="Leave the broker up at the end, until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Run the main job on real flight records: produce, read, load, stream, with a kill -9 in the middle."""
+    began = time.monotonic()
+    directory = _fresh(directory)
+    _title("0", "A broker, with a ZooKeeper of its own")
+    broker = EmbeddedBroker(directory).start()
+    bootstrap, zookeeper = broker.bootstrap, broker.zookeeper
+    console.print(f"broker on [bold]{bootstrap}[/], ZooKeeper on {zookeeper}, data in {directory / 'broker'}")
+    try:
+        count = _produce(bootstrap)
+        with standard_error_to(directory / "spark.log"):
+            spark = steps.spark_session()
+        try:
+            _read(spark, bootstrap)
+            proofs = [_load(directory, bootstrap, zookeeper), _stream(spark, directory, bootstrap)]
+        finally:
+            spark.stop()
+        console.print(f"\n[bold]{count:,} flights, {time.monotonic() - began:.0f} seconds.[/]")
+        _how_to_go_on(directory, bootstrap, running=keep_running)
+        if keep_running:
+            console.print("the broker runs until Ctrl-C")
+            signal.pause()
+    except KeyboardInterrupt:
+        console.print("stopped")
+    finally:
+        broker.stop()
+    if not all(proof.holds for proof in proofs):
+        raise PykafkaError("a proof does not hold; see above")
+
+
+def _produce(bootstrap: str) -> int:
+    _title("1", "Produce every flight that left New York in 2013, keyed by tail number, zstd")
+    with _bar("produced", 336_776) as progress:
+        return steps.produce_flights(bootstrap, progress)
+
+
+def _read(spark: SparkSession, bootstrap: str) -> None:
+    _title("2", 'Batch read: spark.read.format("pykafka")')
+    with console.status("Spark starts and reads the topic"):
+        rows = steps.delays_by_airline(spark, bootstrap)
+    table = Table("airline", title="Delays by airline, minutes")
+    for name in ("flights", "departure", "arrival", "late > 15 min"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        numbers = (f"{row['flights']:,}", f"{row['departure']:.1f}", f"{row['arrival']:.1f}", f"{row['late']:.0%}")
+        table.add_row(row["airline"], *numbers)
+    console.print(table)
+
+
+def _load(directory: Path, bootstrap: str, zookeeper: str) -> Proof:
+    _title("3", "Exactly-once load to parquet, offsets in ZooKeeper, killed with SIGKILL and run again")
+    to = directory / "flights"
+    arguments = steps.load_arguments(bootstrap, zookeeper, to)
+    console.print(f"[dim]$ pykafka {' '.join(arguments)}[/]", soft_wrap=True)
+    with console.status("the first run starts, and is killed while it writes"):
+        left = steps.kill_a_load(arguments, to, directory / "load-killed")
+    console.print(f"killed; what lies there: {', '.join(left) or 'nothing'} — names with _ are not data to any reader")
+    with console.status("the second run"):
+        again = ConsoleProcess(arguments, directory / "load")
+        if again.wait() != 0:
+            raise PykafkaError(f"the load failed:\n{again.log[-3000:]}")
+    console.print(again.text.strip())
+    return _prove("parquet, read back by pyarrow", compare(topic_ranges(bootstrap, steps.TOPIC), read_positions(to)))
+
+
+def _stream(spark: SparkSession, directory: Path, bootstrap: str) -> Proof:
+    _title("4", "Streaming query with a checkpoint, stopped after two micro-batches and started again")
+    to, checkpoint = directory / "stream", directory / "stream-checkpoint"
+    with _bar("streamed", 336_776) as progress:
+        before = steps.stream_in_two_runs(spark, bootstrap, to, checkpoint, progress)
+    console.print(f"{before:,} rows in the first run, the rest after the restart from {checkpoint}")
+    positions = spark.read.parquet(str(to)).select("partition", "offset").toArrow()
+    return _prove("the stream's output", compare(topic_ranges(bootstrap, steps.TOPIC), positions))
+
+
+def _prove(what: str, proof: Proof) -> Proof:
+    verdict = "[bold green]holds[/]" if proof.holds else "[bold red]does not hold[/]"
+    console.print(
+        f"proof {verdict} for {what}: {proof.rows_in:,} rows in, {proof.rows_out:,} rows out, "
+        f"{proof.duplicates} duplicate (topic, partition, offset), {proof.missing} missing"
+    )
+    return proof
+
+
+def _how_to_go_on(directory: Path, bootstrap: str, *, running: bool) -> None:
+    server = " ".join(
+        [
+            "pykafka broker start",
+            f"--override log.dirs={directory / 'broker'}",
+            f"--override listeners=PLAINTEXT://{bootstrap}",
+        ]
+    )
+    console.print("\nGo on from here:")
+    if not running:
+        console.print(f"  [bold]{server}[/]   the same broker and data again", soft_wrap=True)
+    for command, what in (
+        (f"pykafka topics describe --topic flights --bootstrap-server {bootstrap}", ""),
+        (f"pykafka consume --topic flights --from-beginning --max-messages 3 --bootstrap-server {bootstrap}", ""),
+        (f"pykafka log dump {directory / 'broker' / 'flights-0'}", "what a partition looks like on disk"),
+        ("notebooks/01_quickstart.ipynb", "the same story, cell by cell"),
+    ):
+        console.print(f"  [bold]{command}[/]   {what}", soft_wrap=True)
+    console.print(f"Output: {directory / 'flights'} (load), {directory / 'stream'} (stream)")
+
+
+def _fresh(directory: Path) -> Path:
+    """Empty what an earlier demo left; refuse a directory that is somebody's."""
+    directory = directory.absolute()
+    if directory.exists() and any(directory.iterdir()):
+        if not (directory / MARKER).exists():
+            raise PykafkaError(f"{directory} is not empty and not of an earlier demo; set --dir to another one")
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MARKER).touch()
+    return directory
+
+
+def _title(number: str, text: str) -> None:
+    console.rule(f"[bold]{number}[/]  {text}", align="left")
+
+
+@contextmanager
+def _bar(what: str, total: int) -> Iterator[steps.Progress]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.update(task, completed=done)

@@ -1,0 +1,141 @@
+"""One line of CSV per value to a struct column: pyarrow's reader for whole columns, a small one for the rest.
+
+Made by decoders.py for `csv`. The semantics are those of Spark's from_csv: fields by position, an empty field is
+null, in quotes or not, nothing at all is a row of nulls, a field of another type or another number of fields is a bad
+record (from_csv then nulls what it cannot read). Quotes are doubled inside quotes (RFC 4180) or, as in Spark, escaped
+by a backslash; a line end behind the record does not count.
+
+Values go to pyarrow joined by line feeds, and a row of nulls behind them. None that holds a line feed or carriage
+return goes there, so each is at most one row, and where an open quote swallows what follows the number of rows tells.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from broker.errors import ConfigError
+from spark_connector.formats.text_casts import cast_texts, parse_text
+from spark_connector.formats.value_decoder import BadValue, Decoded, by_halves, one_by_one, scattered, skipping_nulls
+
+__all__ = ["CsvDecoder"]
+
+# Empty, of several lines, with both quotes and backslashes, or with a byte order mark before it. pyarrow drops that of
+# the first value that it is given, from_csv that of a task's first; here it is text wherever the value stands.
+_ODD: Final = r'(?s)\A\z|[\r\n]|".*\\|\\.*"|\A\xef\xbb\xbf'
+
+
+class CsvDecoder:
+    """Reads `kind`, a struct of fields that are not nested."""
+
+    def __init__(self, kind: pa.DataType, separator: str = ",") -> None:
+        if not pa.types.is_struct(kind):
+            raise ConfigError(f"CSV values need a schema of fields like 'a INT, b STRING', not {kind}")
+        for one in kind:
+            if pa.types.is_nested(one.type) or pa.types.is_binary(one.type):
+                raise ConfigError(f"CSV values cannot hold field {one.name}: {one.type}")
+        self._kind = kind
+        self._separator = separator
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._kind
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """See ValueDecoder."""
+        return skipping_nulls(values, self._decode)
+
+    def _decode(self, values: pa.Array) -> Decoded:
+        odd = pc.match_substring_regex(values, _ODD).to_numpy(zero_copy_only=False)
+        if not odd.any():
+            return by_halves(values, self._kind, self._whole, self._one)
+        single = one_by_one(values.filter(pa.array(odd)), self._kind, self._one)
+        rest = by_halves(values.filter(pa.array(~odd)), self._kind, self._whole, self._one)
+        return scattered(len(values), [(np.flatnonzero(odd), single), (np.flatnonzero(~odd), rest)])
+
+    def _whole(self, values: pa.Array) -> pa.Array | None:
+        try:
+            table = self._read(values)
+            if table.num_rows != len(values) + 1:
+                return None
+            fields = [
+                cast_texts(pa.concat_arrays(column.chunks)[:-1], one.type)
+                for column, one in zip(table.columns, self._kind, strict=True)
+            ]
+        except (pa.ArrowException, UnicodeDecodeError):
+            return None
+        return pa.StructArray.from_arrays(fields, fields=list(self._kind))
+
+    def _read(self, values: pa.Array) -> pa.Table:
+        last = pa.array([self._separator.encode() * (self._kind.num_fields - 1)], values.type)
+        joined = pc.binary_join_element_wise(pa.concat_arrays([values, last]), b"\n", b"")
+        begin, *_, end = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1).tolist()
+        names = [str(position) for position in range(self._kind.num_fields)]
+        return pyarrow.csv.read_csv(
+            pa.BufferReader(joined.buffers()[2].slice(begin, end - begin)),
+            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=end - begin + 1, column_names=names),
+            parse_options=pyarrow.csv.ParseOptions(
+                delimiter=self._separator, newlines_in_values=True, ignore_empty_lines=False
+            ),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict.fromkeys(names, pa.string()),
+                null_values=[""],
+                strings_can_be_null=True,
+                quoted_strings_can_be_null=True,
+            ),
+        )
+
+    def _one(self, raw: bytes) -> Any:
+        try:
+            fields = _fields(raw.decode("utf-8"), self._separator)
+        except UnicodeDecodeError as error:
+            raise BadValue(f"no UTF-8: {error}") from None
+        if fields == [None]:
+            return {}
+        if len(fields) != self._kind.num_fields:
+            raise BadValue(f"{len(fields)} fields instead of {self._kind.num_fields}")
+        element = {}
+        for text, one in zip(fields, self._kind, strict=True):
+            try:
+                element[one.name] = None if text is None else parse_text(text, one.type)
+            except BadValue as error:
+                raise BadValue(f"field {one.name}: {error}") from None
+        return element
+
+
+def _fields(line: str, separator: str) -> list[str | None]:
+    """The fields of one record; None for one with nothing in it. Raises BadValue."""
+    line = line.removesuffix("\n").removesuffix("\r")
+    fields: list[str | None] = []
+    at = 0
+    while True:
+        text, at = _quoted(line, at + 1) if line.startswith('"', at) else ("", at)
+        end = line.find(separator, at)
+        tail = line[at : end if end >= 0 else len(line)]
+        if "\n" in tail or "\r" in tail:
+            raise BadValue("more than one line")
+        text += tail
+        fields.append(text or None)
+        if end < 0:
+            return fields
+        at = end + 1
+
+
+def _quoted(line: str, at: int) -> tuple[str, int]:
+    """What stands from `at` up to the closing quote, and where it goes on behind that."""
+    text: list[str] = []
+    while at < len(line):
+        pair = line[at : at + 2]
+        if pair in {'""', '\\"', "\\\\"}:
+            text.append(pair[1])
+            at += 2
+        elif pair[0] == '"':
+            return "".join(text), at + 1
+        else:
+            text.append(pair[0])
+            at += 1
+    raise BadValue("a quote is not closed")

@@ -1,0 +1,220 @@
+"""JSON objects to a struct column: pyarrow's reader for whole columns, Python's for what that does not take.
+
+Made by decoders.py for `json`. The semantics are those of Spark's from_json: missing fields are null, others are
+ignored, the last of two equal names counts, booleans, objects and numbers (as written, where from_json writes them
+anew) are taken for a STRING as their text, and nothing but blanks is a null row. A field of another type makes a bad
+record (from_json nulls that field only), and so does what is not one object and nothing behind it, in strict JSON
+(from_json takes quotes of one stroke, and ignores what follows).
+
+Values go to pyarrow joined by line feeds, and what comes back must belong to the value it came from, whatever that
+holds. That is so when each of them begins with `{`, ends with `}` and has after no `}` anything but `,` `]` `}`: then
+it is at most one object, and it cannot end inside of one, since neither a line feed in a string nor `{` after `}` is
+JSON. Values that are not like that are read one by one. (Arrow 26 crashes on a bare `null` between objects, too.)
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json
+
+from broker.errors import ConfigError
+from spark_connector.formats.text_casts import cast_texts, fit_decimal, fit_float, fit_integer, parse_text
+from spark_connector.formats.value_decoder import BadValue, Decoded, by_halves, one_by_one, scattered, skipping_nulls
+
+__all__ = ["JsonDecoder"]
+
+_BEGINS: Final = r"\A[ \t\r\n]*\{"
+_ENDS: Final = r"\}[ \t\r\n]*\z"
+_GOES_ON: Final = r"\}[ \t\r\n]*[^,\]} \t\r\n]"
+
+
+class JsonDecoder:
+    """Reads `kind`, a struct."""
+
+    def __init__(self, kind: pa.DataType) -> None:
+        if not pa.types.is_struct(kind):
+            raise ConfigError(f"JSON values need a schema of fields like 'a INT, b STRING', not {kind}")
+        self._kind = kind
+        self._wire = _wire_type(kind)
+
+    @property
+    def type(self) -> pa.DataType:
+        return self._kind
+
+    def decode(self, values: pa.Array) -> Decoded:
+        """See ValueDecoder."""
+        return skipping_nulls(values, self._decode)
+
+    def _decode(self, values: pa.Array) -> Decoded:
+        if self._wire is None:
+            return one_by_one(values, self._kind, self._one)
+        plain = _plain(values)
+        if plain is None:
+            return by_halves(values, self._kind, self._whole, self._one)
+        odd = one_by_one(values.filter(pa.array(~plain)), self._kind, self._one)
+        rest = by_halves(values.filter(pa.array(plain)), self._kind, self._whole, self._one)
+        return scattered(len(values), [(np.flatnonzero(~plain), odd), (np.flatnonzero(plain), rest)])
+
+    def _whole(self, values: pa.Array) -> pa.Array | None:
+        try:
+            column = _convert(self._read(values), self._kind)
+            column.validate(full=True)
+        except (pa.ArrowException, UnicodeDecodeError):
+            return None
+        return column if len(column) == len(values) else None
+
+    def _read(self, values: pa.Array) -> pa.Array:
+        values.cast(pa.string())  # Arrow does not look at the text of names, nor of fields it leaves out
+        joined = pc.binary_join_element_wise(values, b"\n", b"")
+        begin, *_, end = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1).tolist()
+        assert self._wire is not None
+        table = pyarrow.json.read_json(
+            pa.BufferReader(joined.buffers()[2].slice(begin, end - begin)),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=end - begin + 1),
+            parse_options=pyarrow.json.ParseOptions(
+                explicit_schema=pa.schema(list(self._wire)), unexpected_field_behavior="ignore"
+            ),
+        )
+        struct = table.to_struct_array()
+        return pa.concat_arrays(struct.chunks) if isinstance(struct, pa.ChunkedArray) else struct
+
+    def _one(self, raw: bytes) -> Any:
+        try:
+            return self._by_hand(raw)
+        except BadValue:
+            # Python gives up on what is nested deep or has thousands of digits, pyarrow does not where it is not asked
+            # for: what is good among good values must be good beside a bad one.
+            alone = pa.array([raw], pa.binary())
+            column = self._whole(alone) if self._wire is not None and _plain(alone) is None else None
+            if column is None:
+                raise
+            return column[0].as_py()
+
+    def _by_hand(self, raw: bytes) -> Any:
+        if not raw.strip(b" \t\r\n"):
+            return None
+        try:
+            document = json.loads(raw.decode("utf-8"), parse_float=_Number)
+        except RecursionError:
+            raise BadValue("nested too deep") from None
+        except ValueError as error:  # UnicodeDecodeError, JSONDecodeError, numbers of thousands of digits
+            raise BadValue(f"no JSON: {error}") from None
+        if document is None:
+            raise BadValue("the value is null")
+        return _element(document, self._kind, "")
+
+
+def _plain(values: pa.Array) -> np.ndarray[Any, Any] | None:
+    """Which values may be read together; None: all."""
+    begins, ends = pc.starts_with(values, "{"), pc.ends_with(values, "}")
+    if not pc.all(pc.and_(begins, ends)).as_py():
+        begins, ends = pc.match_substring_regex(values, _BEGINS), pc.match_substring_regex(values, _ENDS)
+    plain = pc.and_not(pc.and_(begins, ends), pc.match_substring_regex(values, _GOES_ON))
+    return None if pc.all(plain).as_py() else plain.to_numpy(zero_copy_only=False)
+
+
+def _wire_type(kind: pa.DataType) -> pa.DataType | None:
+    """What pyarrow's reader is asked for; None where it cannot give what `kind` is made of."""
+    if pa.types.is_struct(kind):
+        kinds = [_wire_type(one.type) for one in kind]
+        if any(one is None for one in kinds):
+            return None
+        return pa.struct([(one.name, wire) for one, wire in zip(kind, kinds, strict=True)])
+    if pa.types.is_list(kind):
+        item = _wire_type(kind.value_type)
+        return None if item is None else pa.list_(item)
+    if pa.types.is_map(kind) or pa.types.is_binary(kind):
+        return None
+    return pa.string() if pa.types.is_temporal(kind) else kind
+
+
+def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """`column` of the wire type of `kind` as `kind`. Raises ArrowInvalid."""
+    if column.type == kind:
+        return column
+    if pa.types.is_struct(kind):
+        children = [_convert(child, one.type) for child, one in zip(column.flatten(), kind, strict=True)]
+        return pa.StructArray.from_arrays(children, fields=list(kind), mask=column.is_null())
+    if pa.types.is_list(kind):
+        items = _convert(column.flatten(), kind.value_type)
+        lengths = pc.fill_null(pc.list_value_length(column), 0)
+        offsets = np.concatenate(([0], np.cumsum(lengths.to_numpy()))).astype(np.int32)
+        return pa.ListArray.from_arrays(pa.array(offsets), items, type=kind, mask=column.is_null())
+    return cast_texts(column, kind)
+
+
+class _Number(float):
+    """A JSON number with a fraction or exponent; keeps how it was written."""
+
+    text: str
+
+    def __new__(cls, text: str) -> _Number:
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
+
+
+def _element(value: Any, kind: pa.DataType, path: str) -> Any:
+    """`value` as pyarrow wants an element of `kind`. Raises BadValue naming the field."""
+    if value is None:
+        return None
+    if pa.types.is_struct(kind):
+        if isinstance(value, dict):
+            return {one.name: _element(value.get(one.name), one.type, f"{path}.{one.name}") for one in kind}
+    elif pa.types.is_list(kind):
+        if isinstance(value, list):
+            return [_element(item, kind.value_type, f"{path}[]") for item in value]
+    elif pa.types.is_map(kind):
+        if isinstance(value, dict) and pa.types.is_string(kind.key_type):
+            return [(key, _element(item, kind.item_type, f"{path}.{key}")) for key, item in value.items()]
+    elif pa.types.is_string(kind):
+        return _text(value)
+    else:
+        try:
+            return _atom(value, kind)
+        except BadValue as error:
+            raise BadValue(f"field {path[1:]}: {error}") from None
+    what = {dict: "an object", list: "an array", str: "a string", bool: "a boolean"}.get(type(value), "a number")
+    raise BadValue(f"{f'field {path[1:]}' if path else 'the value'} is {what}, not {kind}")
+
+
+def _atom(value: Any, kind: pa.DataType) -> Any:
+    if isinstance(value, str):
+        # Spark takes text for what JSON has no notation for, and numbers that are none.
+        if pa.types.is_floating(kind):
+            if value in {"NaN", "Infinity", "+Infinity", "+INF", "-Infinity", "-INF"}:
+                return parse_text(value, kind)
+        elif not pa.types.is_integer(kind) and not pa.types.is_boolean(kind):
+            return parse_text(value, kind)
+    elif isinstance(value, bool):
+        if pa.types.is_boolean(kind):
+            return value
+    elif isinstance(value, int):
+        if pa.types.is_integer(kind):
+            return fit_integer(value, kind)
+        if pa.types.is_floating(kind):
+            return fit_float(value)
+        if pa.types.is_decimal(kind):
+            return fit_decimal(str(value), kind)
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            return value * 1_000_000
+    elif isinstance(value, float):
+        if pa.types.is_floating(kind):
+            return value
+        if pa.types.is_decimal(kind):
+            return fit_decimal(_text(value), kind)
+    raise BadValue(f"{_text(value)[:60]!r} is no {kind}")
+
+
+def _text(value: Any) -> str:
+    """What a STRING holds of `value`: itself, or the JSON text of anything else."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, _Number):
+        return value.text
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str)

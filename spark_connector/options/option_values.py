@@ -1,0 +1,104 @@
+"""Text to typed values: the options of one read, looked up by name in any case.
+
+Used by read_options.py only. A value that cannot be used raises ConfigError naming the option, what was given
+and what may be given.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from broker.errors import ConfigError
+from spark_connector.options.option_table import KAFKA_PREFIX, default
+
+__all__ = ["OptionValues"]
+
+_MAX_LONG = 2**63 - 1
+_DURATION = re.compile(r"(\d+)\s*([a-z]*)")
+_SIZE = re.compile(r"(\d{1,19})\s*(?:([kmgtp])b?|b)?", re.ASCII)
+_UNIT_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class OptionValues:
+    """What the user gave, by lower-case name; blanks around a value do not count."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): str(value).strip() for name, value in options.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def text(self, name: str) -> str | None:
+        """The value, None when the option is not set."""
+        return self._values.get(name.lower())
+
+    def boolean(self, name: str) -> bool:
+        """`true` or `false` in any case; the table's default when unset."""
+        value = self._or_default(name)
+        if value.lower() not in {"true", "false"}:
+            raise ConfigError(f"Option '{name}' must be true or false, not '{value}'")
+        return value.lower() == "true"
+
+    def long(self, name: str, *, least: int) -> int:
+        """A whole number ≥ `least`; the table's default when unset."""
+        return self._parse_long(name, self._or_default(name), least)
+
+    def optional_long(self, name: str, *, least: int = 1) -> int | None:
+        """A whole number ≥ `least`, None when unset."""
+        value = self.text(name)
+        return None if value is None else self._parse_long(name, value, least)
+
+    def optional_bytes(self, name: str) -> int | None:
+        """Spark's sizes (`500k`, `64m`, `1g`, powers of 1024) > 0; a bare number is bytes. None when unset."""
+        value = self.text(name)
+        return None if value is None else self._parse_bytes(name, value, 1)
+
+    def bytes(self, name: str) -> int:
+        """The same ≥ 0; the table's default when unset."""
+        return self._parse_bytes(name, self._or_default(name), 0)
+
+    def duration_ms(self, name: str) -> int:
+        """Spark's time strings (`500ms`, `10s`, `15m`, `2h`); a bare number is milliseconds."""
+        value = self._or_default(name)
+        match = _DURATION.fullmatch(value.lower())
+        if match is None or match[2] not in _UNIT_MS:
+            raise ConfigError(f"Option '{name}' must be a time like 500ms, 10s, 15m or 2h, not '{value}'")
+        return int(int(match[1]) * _UNIT_MS[match[2]])
+
+    def one_of(self, name: str, choices: tuple[str, ...]) -> str:
+        """One of `choices` in any case, lower-case; the table's default when unset."""
+        value = self._or_default(name)
+        if value.lower() not in choices:
+            raise ConfigError(f"Option '{name}' must be {' or '.join(choices)}, not '{value}'")
+        return value.lower()
+
+    def kafka_properties(self) -> dict[str, str]:
+        """Client properties: options that begin with `kafka.`, without that prefix."""
+        prefix = KAFKA_PREFIX
+        return {name[len(prefix) :]: value for name, value in self._values.items() if name.startswith(prefix)}
+
+    def store_options(self) -> dict[str, str]:
+        """What `offset_store.base.open_store` builds a store from."""
+        return {n: v for n, v in self._values.items() if n.startswith((KAFKA_PREFIX, "offsetstore"))}
+
+    def _or_default(self, name: str) -> str:
+        value = self.text(name)
+        return default(name) if value is None else value
+
+    def _parse_bytes(self, name: str, value: str, least: int) -> int:
+        match = _SIZE.fullmatch(value.lower())
+        if match is None:
+            raise ConfigError(f"Option '{name}' must be a size in bytes, or like 500k, 64m or 1g, not '{value}'")
+        return self._parse_long(name, str(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b"))), least)
+
+    @staticmethod
+    def _parse_long(name: str, value: str, least: int) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,40}", value, re.ASCII):
+            raise ConfigError(f"Option '{name}' must be a whole number, not '{value}'")
+        number = int(value)
+        if least > 0 and number <= 0:
+            raise ConfigError(f"Option '{name}' must be positive, not {number}")
+        if not least <= number <= _MAX_LONG:
+            raise ConfigError(f"Option '{name}' must be at least {least} and fit in 64 bits, not {number}")
+        return number

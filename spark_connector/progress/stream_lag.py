@@ -1,0 +1,157 @@
+"""How far streams are behind their topics: Spark's progress report in, lag per query, source, topic, partition out.
+
+Pure. Called by listener.py with `StreamingQueryProgress.json`, parsed; the publishers of this package take what comes
+out. The figures and their names are those of Spark's own Kafka source (`minOffsetsBehindLatest` …), which the Python
+Data Source API lets no source report by itself. Offsets count what Kafka counts: transaction markers and gaps too.
+
+A source of another format in the same query is left out. Where the report has no latest offset (Spark repeats a batch
+after a crash without asking for one) lag is not known, which is not 0: such a source has no topics.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import ConnectorError
+from spark_connector.read.stream_offset import Offsets, StreamOffset, plan_start
+
+__all__ = ["QueryLag", "RecordBytes", "SourceLag", "TopicLag", "query_lag"]
+
+RecordBytes = Callable[[Offsets, Offsets], Mapping[TopicPartition, float]]
+"""What was read, and where partitions end, to the average bytes of an offset between, if known (record_sizes.py)."""
+
+
+@dataclass(frozen=True)
+class TopicLag:
+    """One topic: by partition, how many offsets lie between what was read and the end (never negative, never empty).
+
+    `bytes_behind` estimates what these take in the log, compressed; None when not known.
+    """
+
+    topic: str
+    offsets_behind: Mapping[int, int]
+    bytes_behind: int | None = None
+
+    @property
+    def total(self) -> int:
+        """Offsets behind over all partitions."""
+        return sum(self.offsets_behind.values())
+
+
+@dataclass(frozen=True)
+class SourceLag:
+    """One source of a query after a batch; `index` is its place in the report. Rows and rows/s are Spark's own.
+
+    `start` and `end`: the offsets between which the batch lies. `skipped`: by topic, offsets passed over since the
+    query first began (failOnDataLoss=false), where there are any.
+    """
+
+    index: int
+    topics: tuple[TopicLag, ...]
+    start: Offsets
+    end: Offsets
+    num_input_rows: int
+    input_rows_per_second: float
+    processed_rows_per_second: float
+    skipped: Mapping[str, int]
+
+    @property
+    def total(self) -> int | None:
+        """Offsets behind over all partitions; None when not known."""
+        return sum(topic.total for topic in self.topics) if self.topics else None
+
+    @property
+    def bytes_behind(self) -> int | None:
+        """Over all topics; None when one of them is not known, or none is."""
+        sizes = [topic.bytes_behind for topic in self.topics]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if sizes and len(known) == len(sizes) else None
+
+    def metrics(self) -> dict[str, float]:
+        """Under the names of Spark's own Kafka source (the bytes: Databricks'), without those that are not known."""
+        behind = [offsets for topic in self.topics for offsets in topic.offsets_behind.values()]
+        if not behind:
+            return {}
+        found: dict[str, float] = {
+            "minOffsetsBehindLatest": min(behind),
+            "maxOffsetsBehindLatest": max(behind),
+            "avgOffsetsBehindLatest": sum(behind) / len(behind),
+        }
+        if self.bytes_behind is not None:
+            found["estimatedTotalBytesBehindLatest"] = self.bytes_behind
+        return found
+
+
+@dataclass(frozen=True)
+class QueryLag:
+    """One query after a batch; `id` outlives restarts, `run_id` does not. `timestamp`: the batch's begin, ISO 8601."""
+
+    id: str
+    run_id: str
+    name: str | None
+    batch_id: int
+    timestamp: str
+    sources: tuple[SourceLag, ...] = field(default=())
+
+    @property
+    def label(self) -> str:
+        """The query as people know it: its name, else its id."""
+        return self.name or self.id
+
+
+def query_lag(progress: Mapping[str, Any], record_bytes: RecordBytes | None = None) -> QueryLag:
+    """The lag that `progress` (Spark's JSON) shows. Without `record_bytes` no bytes are estimated."""
+    sources = (_source_lag(index, source, record_bytes) for index, source in enumerate(progress.get("sources") or ()))
+    return QueryLag(
+        id=str(progress.get("id")),
+        run_id=str(progress.get("runId")),
+        name=progress.get("name"),
+        batch_id=int(progress.get("batchId") or 0),
+        timestamp=str(progress.get("timestamp") or ""),
+        sources=tuple(source for source in sources if source is not None),
+    )
+
+
+def _source_lag(index: int, source: Mapping[str, Any], record_bytes: RecordBytes | None) -> SourceLag | None:
+    end = _offset(source.get("endOffset"))
+    if end is None:
+        return None
+    start = _offset(source.get("startOffset")) or StreamOffset({})
+    latest = _offset(source.get("latestOffset"))
+    # Spark 4.0 and 4.1 call the end of the batch the latest offset: there ours says where partitions ended.
+    ends = {} if latest is None else latest.latest or latest.offsets
+    # A partition that no batch has read yet counts from 0, as in Spark. A log may end before what was read.
+    read = {tp: min(end.offsets.get(tp, 0), offset) for tp, offset in ends.items()}
+    sizes = record_bytes(read, ends) if record_bytes is not None and ends else None
+    behind: dict[str, dict[int, int]] = {}
+    for tp, offset in sorted(ends.items()):
+        behind.setdefault(tp.topic, {})[tp.partition] = offset - read[tp]
+    return SourceLag(
+        index=index,
+        topics=tuple(TopicLag(topic, offsets, _bytes(topic, offsets, sizes)) for topic, offsets in behind.items()),
+        start=plan_start(start, end),
+        end=end.offsets,
+        num_input_rows=int(source.get("numInputRows") or 0),
+        input_rows_per_second=float(source.get("inputRowsPerSecond") or 0),
+        processed_rows_per_second=float(source.get("processedRowsPerSecond") or 0),
+        skipped=end.skipped,
+    )
+
+
+def _offset(value: Any) -> StreamOffset | None:
+    """Our document, which Spark reports as JSON text or as the object itself; None for anything else."""
+    try:
+        return StreamOffset.from_json(json.loads(value) if isinstance(value, str) else value)
+    except (ConnectorError, ValueError, RecursionError):
+        return None
+
+
+def _bytes(topic: str, behind: Mapping[int, int], sizes: Mapping[TopicPartition, float] | None) -> int | None:
+    """None when a partition that is behind has no known size."""
+    found = [(offsets, (sizes or {}).get(TopicPartition(topic, p))) for p, offsets in behind.items() if offsets]
+    known = [offsets * size for offsets, size in found if size is not None]
+    return round(sum(known)) if sizes is not None and len(known) == len(found) else None

@@ -1,0 +1,216 @@
+"""Decoded columns to the Arrow record batches that Spark takes: its Kafka schema to the letter.
+
+Called by fetch.py. Spark checks the first batch of a task for equality of names, order, types and
+nullability, and copies every batch over a socket, so batches are handed over in slices of moderate size.
+Slicing copies nothing, and the constant columns of a partition are made once.
+
+A `BatchMaker` says what has to be decoded and makes batches of it. A `BatchDecoder` handed to it turns them into
+what Spark gets where that is not what Kafka holds (typed values).
+
+Rows that pass the filters on timestamp, key and header: masks over whole columns, on the executor.
+
+Used by arrow.py between the column decoder and Spark. What the driver already left out by offset or partition is not
+looked at again.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.columns import HEADERS_TYPE, TIMESTAMP_TYPE, Columns
+from spark_connector.options.filter_options import HeaderFilter, ReadFilters
+
+__all__ = ["MAX_BYTES", "MAX_ROWS", "BatchDecoder", "BatchMaker", "RowFilter", "arrow_schema"]
+
+MAX_ROWS = 10_000
+"""Most rows of one record batch."""
+
+MAX_BYTES = 4 << 20
+"""Most bytes of keys, values and headers in one record batch; a single larger row goes alone."""
+
+_TYPES = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": TIMESTAMP_TYPE,
+    "timestampType": pa.int32(),
+    "headers": HEADERS_TYPE,
+}
+_DECODED = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp", "headers": "headers"} | {
+    "timestampType": "timestamp_type"
+}
+"""Source columns that lie in the record batches, by the name the column decoder has for them."""
+
+Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+class BatchDecoder(Protocol):
+    """Turns batches of source columns into what Spark gets. Used by one task at a time."""
+
+    @property
+    def needs(self) -> Sequence[str]:
+        """The source columns it is given, in this order."""
+
+    def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch in the schema of the read, all batches in the same; rows may be left out."""
+
+
+@functools.cache
+def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
+    """The schema of `schema.spark_schema` as Arrow; every field nullable, as Spark's own source has it."""
+    return pa.schema([(name, _TYPES[name]) for name in columns])
+
+
+class BatchMaker:
+    """Makes batches of the rows that `rows` lets pass: the source columns `columns`, in that order, or what `decoder`
+    makes of those it needs."""
+
+    def __init__(
+        self, columns: Sequence[str], rows: RowFilter | None = None, decoder: BatchDecoder | None = None
+    ) -> None:
+        self._rows = rows or RowFilter(ReadFilters())
+        self._decoder = decoder
+        self._columns = tuple(columns if decoder is None else decoder.needs)
+        self.fields = self._rows.fields | {_DECODED[name] for name in self._columns if name in _DECODED}
+        """What the column decoder has to decode."""
+
+    def batches(self, columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
+        """`columns` of the partition `tp` in slices that Spark digests well, none of them empty."""
+        columns = self._rows.apply(columns)
+        whole = {name: _array(columns, name) for name in self._columns if name in _DECODED}
+        schema = arrow_schema(self._columns)
+        constants = _constants(tp)
+        for start, count in _slices(columns):
+            arrays = [
+                whole[name].slice(start, count) if name in whole else constants[name].slice(0, count)
+                for name in self._columns
+            ]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+            if self._decoder is not None:
+                batch = self._decoder.decode(batch)
+            if batch.num_rows:
+                yield batch
+
+
+def _array(columns: Columns, name: str) -> pa.Array:
+    if name == "timestamp":
+        return columns.timestamp_us()
+    array = getattr(columns, _DECODED[name])
+    assert array is not None, f"column {name} was not asked of the decoder"
+    return array
+
+
+@functools.lru_cache(maxsize=64)
+def _constants(tp: TopicPartition) -> dict[str, pa.Array]:
+    # From buffers: a scalar, or a list, would make pyarrow import pandas, a third of a second of every new worker.
+    name = tp.topic.encode()
+    ends = np.arange(MAX_ROWS + 1, dtype=np.int32) * len(name)
+    return {
+        "topic": pa.StringArray.from_buffers(MAX_ROWS, pa.py_buffer(ends), pa.py_buffer(name * MAX_ROWS)),
+        "partition": pa.Array.from_buffers(
+            pa.int32(), MAX_ROWS, [None, pa.py_buffer(np.full(MAX_ROWS, tp.partition, np.int32))]
+        ),
+    }
+
+
+def _slices(columns: Columns) -> Iterator[tuple[int, int]]:
+    """(first row, rows) of each batch, at least one row each."""
+    rows = columns.num_rows
+    ends = np.zeros(rows + 1, np.int64)
+    for array in (columns.key, columns.value):
+        if array is not None:
+            ends += _end_bytes(array)
+    if columns.headers is not None:
+        ends += _end_bytes_of_headers(columns.headers)
+    start = 0
+    while start < rows:
+        begin = ends[start]
+        fitting = int(np.searchsorted(ends, begin + MAX_BYTES, side="right")) - 1
+        stop = min(max(fitting, start + 1), start + MAX_ROWS, rows)
+        yield start, stop - start
+        start = stop
+
+
+def _end_bytes(array: pa.Array) -> Int64s:
+    """Where each value ends in the data buffer, behind where the first one begins: rows + 1 numbers."""
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array) + 1, np.int64)
+    return np.frombuffer(buffer, np.int32)[array.offset : array.offset + len(array) + 1].astype(np.int64)
+
+
+def _end_bytes_of_headers(headers: pa.Array) -> Int64s:
+    """The same of keys and values of all headers together."""
+    ends = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + len(headers) + 1]
+    return sum((_end_bytes(headers.values.field(name))[ends] for name in ("key", "value")), np.zeros(1, np.int64))
+
+
+Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
+
+
+class RowFilter:
+    """`fields`: what the column decoder must decode for it; empty when all rows pass."""
+
+    def __init__(self, filters: ReadFilters) -> None:
+        self._filters = filters
+        wanted = {
+            "timestamp": filters.timestamp_from is not None or filters.timestamp_until is not None,
+            "key": filters.key_prefix is not None,
+            "headers": filters.header is not None,
+        }
+        self.fields = frozenset(name for name, used in wanted.items() if used)
+
+    def apply(self, columns: Columns) -> Columns:
+        """The same columns, without the rows that do not pass; `columns` itself when all do."""
+        if not self.fields or not columns.num_rows:
+            return columns
+        mask = self._mask(columns)
+        passing = int(np.count_nonzero(mask))
+        if passing == columns.num_rows:
+            return columns
+        arrow_mask = pa.array(mask)
+        arrays = {
+            field.name: array.filter(arrow_mask)
+            for field in fields(columns)
+            if isinstance(array := getattr(columns, field.name), pa.Array)
+        }
+        return replace(columns, num_rows=passing, **arrays)
+
+    def _mask(self, columns: Columns) -> Mask:
+        filters = self._filters
+        mask: Mask = np.ones(columns.num_rows, np.bool_)
+        if filters.timestamp_from is not None:
+            mask &= columns.timestamp.to_numpy() >= filters.timestamp_from
+        if filters.timestamp_until is not None:
+            mask &= columns.timestamp.to_numpy() < filters.timestamp_until
+        if filters.key_prefix is not None:
+            mask &= _true(pc.starts_with(columns.key, pattern=filters.key_prefix))
+        if filters.header is not None:
+            mask &= _with_header(columns.headers, filters.header)
+        return mask
+
+
+def _with_header(headers: pa.Array, wanted: HeaderFilter) -> Mask:
+    every = pc.list_flatten(headers)
+    hit = _true(pc.equal(every.field("key"), wanted.name))
+    if wanted.prefix:
+        hit &= _true(pc.starts_with(every.field("value"), pattern=wanted.prefix))
+    mask: Mask = np.zeros(len(headers), np.bool_)
+    mask[pc.list_parent_indices(headers).to_numpy()[hit]] = True
+    return mask
+
+
+def _true(array: pa.Array) -> Mask:
+    """Null is not true."""
+    mask: Mask = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
+    return mask

@@ -1,0 +1,360 @@
+"""What the driver does at the end of a batch of an exactly-once write, without pyspark.
+
+Called by the writers. A streaming batch: take the query over, read what is decided, see that the prepared transactions
+still stand, record the decision, end them. A batch write has no decision, for nobody would come back to it: its
+transactions are ended once all tasks have succeeded.
+
+What cannot be made whole raises ConnectorError (`PYKAFKA_SINK_…`) that says what is visible, what is not, and what to
+do; an unreachable broker raises what the client raises, and the next driver goes on from the decision.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from broker.client.admin_transactions import TransactionAdmin
+from broker.client.cluster import Cluster
+from broker.client.transaction_errors import ProducerFenced
+from broker.client.transaction_runs import check_open, end_transactions
+from broker.client.transactions import TransactionHandle, end_transaction, init_transactional_id
+from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
+from spark_connector.errors import ConnectorError
+from spark_connector.worker_clients import worker_clients
+from spark_connector.write.attempt import TaskReport
+from spark_connector.write.decision import (
+    Decision,
+    Fail,
+    Finish,
+    Prepared,
+    Record,
+    Standing,
+    may_withdraw,
+    next_step,
+    overtaken,
+)
+from spark_connector.write.decision_log import DecisionLog, Recorded
+from spark_connector.write.write_plan import SinkNames, WritePlan, named_sink
+
+__all__ = ["abort_batch", "abort_batch_write", "commit_batch", "commit_batch_write"]
+
+logger = logging.getLogger("pykafka.spark")
+
+_GONE: Final = (
+    ErrorCode.producer_fenced,
+    ErrorCode.invalid_producer_epoch,
+    ErrorCode.invalid_txn_state,
+    ErrorCode.invalid_producer_id_mapping,
+    ErrorCode.unknown_producer_id,
+)
+"""The transaction is not open any more: it timed out, or another driver has aborted it."""
+
+_swept: set[SinkNames] = set()
+
+
+def commit_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -> None:
+    """All tasks of the batch have succeeded: decide it and end its transactions, or finish what was decided.
+
+    What is done follows from what the tasks report, whatever this process would have planned."""
+    once = [report for report in reports if report.exactly_once]
+    if not once:
+        return
+    batch = _StreamBatch(plan, once[0].sink, batch_id)
+    if any(report.handle or report.decided is not None for report in once) or batch.decided_before():
+        batch.commit(once)
+    batch.sweep()
+
+
+def abort_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -> None:
+    """The batch has failed: abort what its tasks left open, unless it is decided, which may be why we are called."""
+    _swept.clear()  # tasks that have not reported, or still run, leave transactions that the next attempt may not reuse
+    left_open = [report for report in reports if report.handle is not None]
+    if left_open:
+        _abort_undecided(plan, left_open[0].sink, batch_id, left_open)
+
+
+def _abort_undecided(
+    plan: WritePlan, sink: str, batch_id: int, left_open: Sequence[TaskReport], *, unreported: bool = False
+) -> None:
+    """Unless the batch is decided; `unreported`: also what tasks without a report have open and nobody has decided."""
+    names = SinkNames(plan.options.transactional_id_prefix, sink)
+    cluster = worker_clients().cluster(plan.options.client)
+    recorded = DecisionLog(cluster, names, plan.options.topic).read()
+    if recorded is not None and recorded.decision.settled_batch >= batch_id:
+        return
+    for report in left_open:
+        _abort(cluster, _handle_of(report))
+    if unreported:  # a driver that died may have left a version before this one decided and not ended
+        decided = recorded.decision.prepared if recorded is not None else ()
+        spared = {names.of_attempt(one.partition, one.number) for one in decided}
+        _fence_open(cluster, plan, names, "Ongoing", spared=spared)
+
+
+def commit_batch_write(plan: WritePlan, reports: Sequence[TaskReport]) -> None:
+    """All tasks of a batch write have succeeded: make it visible, nothing or all but what is named in the error. A
+    write that `txnAppId` names is decided like a batch of a stream."""
+    if (batch_id := _batch_of(reports)) is not None:
+        commit_batch(plan, batch_id, reports)
+        return
+    cluster = worker_clients().cluster(plan.options.client)
+    left_open = [report for report in reports if report.handle is not None]
+    _check_standing(cluster, plan, left_open, "of this write")
+    lost = _commit_all(cluster, [_handle_of(report) for report in left_open])
+    if lost:
+        raise ConnectorError(
+            "PYKAFKA_SINK_TRANSACTION_LOST",
+            f"{len(lost)} of {len(left_open)} transactions of this write ended before they were committed: "
+            f"{sum(left_open[index].rows for index in lost)} rows are missing, the others are visible.",
+        )
+    if left_open:  # what lost attempts have left open would hold up readers of what is visible now
+        _fence_open(cluster, plan, SinkNames(plan.options.transactional_id_prefix, left_open[0].sink), "Ongoing")
+
+
+def abort_batch_write(plan: WritePlan, write_id: str, reports: Sequence[TaskReport]) -> None:
+    """Abort what any task of the write has left open, and keep out those that still run: the ids are this write's.
+
+    Spark does not wait for the other tasks when one has failed. Those that have an id are fenced; those that get one
+    later find the driver's in use, and leave it. Where brokers do not list transactions (before Kafka 3.0) those that
+    were killed stay open until they time out.
+
+    A write that `txnAppId` names has a sink's ids: what is open is aborted; what a task opens later is by the next
+    commit, or times out. Inside foreachBatch only tasks tell the query: if none has reported, that goes for all of it.
+    """
+    if plan.options.txn_app_id is not None:
+        batch_id, sink = _batch_of(reports), next((report.sink for report in reports), None)
+        if batch_id is None and (batch_id := plan.options.txn_version) is not None:
+            sink = named_sink(plan.options.txn_app_id, None)
+        if batch_id is not None and sink is not None:
+            left_open = [report for report in reports if report.handle is not None]
+            _abort_undecided(plan, sink, batch_id, left_open, unreported=True)
+        return
+    cluster = worker_clients().cluster(plan.options.client)
+    names = SinkNames(plan.options.transactional_id_prefix, write_id)
+    init_transactional_id(cluster, names.of_driver, timeout_ms=plan.timeout_ms)
+    for report in reports:
+        if report.handle is not None:
+            _abort(cluster, report.handle)
+    _fence_open(cluster, plan, names, "Ongoing", "Empty")
+
+
+def _batch_of(reports: Sequence[TaskReport]) -> int | None:
+    """The batch, or `txnVersion`, that a named write belongs to; None for any other batch write."""
+    return next((report.batch_id for report in reports if report.batch_id is not None), None)
+
+
+class _StreamBatch:
+    """One micro-batch of a query, from the driver's side."""
+
+    def __init__(self, plan: WritePlan, sink: str, batch_id: int) -> None:
+        self._plan = plan
+        self._batch_id = batch_id
+        self._names = SinkNames(plan.options.transactional_id_prefix, sink)
+        self._cluster = worker_clients().cluster(plan.options.client)
+        self._log = DecisionLog(self._cluster, self._names, plan.options.topic)
+
+    def decided_before(self) -> bool:
+        """Whether there is something to finish though no task says so: they may all be without rows this time."""
+        recorded = self._log.read()
+        return recorded is not None and recorded.decision.settled_batch >= self._batch_id
+
+    def commit(self, reports: Sequence[TaskReport]) -> None:
+        """Raises ConnectorError where the batch cannot be committed whole, and what the client raises."""
+        driver = self._log.take_over()
+        recorded = self._log.read()
+        left_open = [report for report in reports if report.handle is not None]
+        decided = [report.decided for report in reports if report.decided is not None]
+        decision = recorded.decision if recorded else None
+        if decision is not None and self._plan.options.txn_version is not None:
+            # As with Delta's option of this name, a version that was overtaken is there already.
+            self._batch_id = max(self._batch_id, decision.settled_batch)
+        run = reports[0].run
+        step = next_step(decision, self._batch_id, [_prepared(report) for report in left_open], decided, run)
+        if isinstance(step, Fail):
+            raise ConnectorError(step.condition, f"Query {self._names.sink}: {step.message}")
+        if isinstance(step, Record):
+            self._record(driver, step.decision, left_open)
+            self._fence(overtaken(decision, [(one.partition, one.number, one.tries) for one in left_open]))
+        elif isinstance(step, Finish) and recorded is not None:
+            if left_open and (name := self._plan.options.txn_app_id) is not None:
+                step.decision.refuse_namesake(name, self._batch_id, run)
+            for stray in step.strays:
+                _abort(self._cluster, self._handle(stray))
+            self._finish(driver, recorded)
+
+    def _record(self, driver: TransactionHandle, decision: Decision, left_open: Sequence[TaskReport]) -> None:
+        _check_standing(self._cluster, self._plan, left_open, f"of batch {self._batch_id}")
+        topic = min(report.written_to.topic for report in left_open if report.written_to is not None)
+        try:
+            self._log.record(driver, decision, topic)
+        except ProducerFenced as error:
+            raise ConnectorError(
+                "PYKAFKA_SINK_SUPERSEDED",
+                f"Query {self._names.sink}: another driver took it over while batch {self._batch_id} was being "
+                "committed; this one has written nothing of it. A query runs once at a time from its checkpoint.",
+            ) from error
+        self._end_all(driver, Recorded(decision, topic), nothing_visible=True)
+
+    def _finish(self, driver: TransactionHandle, recorded: Recorded) -> None:
+        """End what an earlier driver has decided; where that is not possible any more, see what can be said of it."""
+        logger.info("query %s: batch %d was decided before; finishing it", self._names.sink, self._batch_id)
+        if self._log.is_done(recorded):
+            if self._plan.options.topic not in (None, recorded.topic):
+                raise self._written_elsewhere(recorded)
+            return
+        if may_withdraw(recorded.decision, self._standings(recorded.decision)):
+            self._withdraw(driver, recorded)
+        self._end_all(driver, recorded, nothing_visible=False)
+
+    def _end_all(self, driver: TransactionHandle, recorded: Recorded, *, nothing_visible: bool) -> None:
+        """Commit every transaction of the decision. `nothing_visible`: it is certain that none was, up to now."""
+        handles = [self._handle(one) for one in recorded.decision.prepared]
+        if nothing_visible and _commit_all(self._cluster, handles[:1]):
+            self._withdraw(driver, recorded)
+        lost = [recorded.decision.prepared[index] for index in _commit_all(self._cluster, handles)]
+        if lost:
+            raise self._incomplete(recorded.decision, lost)
+        self._log.mark_done(recorded)
+
+    def _withdraw(self, driver: TransactionHandle, recorded: Recorded) -> None:
+        """Take the decision back, so that the batch is written anew; raises to say so.
+
+        What is still open is aborted first: an earlier driver that is not dead cannot commit it any more then. Where
+        it has just done so there is nothing to take back, and this returns.
+        """
+        handles = [self._handle(one) for one in recorded.decision.prepared]
+        outcomes = end_transactions(self._cluster, handles, commit=False)
+        if any(error is not None and error.code is ErrorCode.invalid_txn_state for error in outcomes):
+            return
+        self._log.record(driver, Decision(self._batch_id, (), withdrawn=True), recorded.topic)
+        raise ConnectorError(
+            "PYKAFKA_SINK_BATCH_WITHDRAWN",
+            f"Query {self._names.sink}: the transactions of batch {self._batch_id} ended before they were committed "
+            f"(kafka.transaction.timeout.ms={self._plan.timeout_ms}). Nothing of it is visible, and its decision is "
+            "withdrawn; a restart of the query writes it anew.",
+        )
+
+    def _written_elsewhere(self, recorded: Recorded) -> ConnectorError:
+        """A driver that died is followed by one that writes to the same topic; this looks like a query of its own."""
+        return ConnectorError(
+            "PYKAFKA_SINK_SUPERSEDED",
+            f"Query {self._names.sink}: its batch {self._batch_id} was written to topic '{recorded.topic}' already, "
+            f"none of it to '{self._plan.options.topic}'. A query with a copy of another's checkpoint needs an "
+            "option 'transactionalIdPrefix' of its own; so does one whose topic was changed, to have this batch in "
+            "the new topic too.",
+        )
+
+    def _incomplete(self, decision: Decision, lost: Sequence[Prepared]) -> ConnectorError:
+        tasks = ", ".join(f"{one.partition} ({one.rows} rows)" for one in lost[:20])
+        more = f" and {len(lost) - 20} more" if len(lost) > 20 else ""
+        return ConnectorError(
+            "PYKAFKA_SINK_BATCH_INCOMPLETE",
+            f"Query {self._names.sink}: batch {self._batch_id} was decided, but {len(lost)} of its "
+            f"{len(decision.prepared)} transactions had ended before they were committed; up to "
+            f"{sum(one.rows for one in lost)} rows are missing, those of tasks {tasks}{more}. The others are visible. "
+            "To have the whole batch written again, with duplicates of these, delete the group "
+            f"'{self._names.group()}' and restart the query.",
+        )
+
+    def _standings(self, decision: Decision) -> list[Standing | None]:
+        """What the coordinators say of each; None where they do not (DescribeTransactions is of Kafka 3.0)."""
+        admin = TransactionAdmin(self._cluster)
+        standings: list[Standing | None] = []
+        for one in decision.prepared:
+            try:
+                found = admin.describe_transaction(self._names.of_attempt(one.partition, one.number))
+                same = found.producer_id == one.producer_id
+                standings.append(Standing(found.state, found.producer_epoch) if same else None)
+            except (BrokerError, UnsupportedVersion) as error:
+                if getattr(error, "retriable", False):
+                    raise
+                standings.append(None)
+        return standings
+
+    def _handle(self, one: Prepared) -> TransactionHandle:
+        return TransactionHandle(self._names.of_attempt(one.partition, one.number), one.producer_id, one.epoch)
+
+    def _fence(self, attempts: Sequence[tuple[int, int]]) -> None:
+        """Abort what these attempts have left open, and whatever they would still do: readers of committed data wait
+        for it. Best effort, else it times out."""
+        with contextlib.suppress(PykafkaError):
+            for partition, number in attempts:
+                name = self._names.of_attempt(partition, number)
+                logger.info("aborting what attempt %d at task %d may have left open", number, partition)
+                init_transactional_id(self._cluster, name, timeout_ms=self._plan.timeout_ms)
+
+    def sweep(self) -> None:
+        """Once per process and query, and after a batch that failed: abort what tasks have left open that nobody
+        repeats, those of a driver with more of them. Called when nothing of this driver's is open."""
+        if self._names not in _swept:
+            _swept.add(self._names)
+            _fence_open(self._cluster, self._plan, self._names, "Ongoing")
+
+
+def _fence_open(
+    cluster: Cluster, plan: WritePlan, names: SinkNames, *states: str, spared: Collection[str] = ()
+) -> None:
+    """Abort the transactions of the sink's tasks that are in one of `states`, and fence their producers. Best effort:
+    brokers before Kafka 3.0 cannot list them, others may refuse."""
+    with contextlib.suppress(PykafkaError):
+        for found in TransactionAdmin(cluster).list_transactions(states=states):
+            if found.transactional_id not in spared and names.task_of(found.transactional_id) is not None:
+                logger.info("aborting %s, which an earlier attempt has left open", found.transactional_id)
+                init_transactional_id(cluster, found.transactional_id, timeout_ms=plan.timeout_ms)
+
+
+def _prepared(report: TaskReport) -> Prepared:
+    handle = _handle_of(report)
+    return Prepared(report.partition, report.number, handle.producer_id, handle.epoch, report.rows)
+
+
+def _check_standing(cluster: Cluster, plan: WritePlan, left_open: Sequence[TaskReport], whose: str) -> None:
+    """Raise unless every transaction is still open; adding a partition that is in it changes nothing else."""
+    now_ms = time.time_ns() // 1_000_000
+    oldest_ms = now_ms - min((report.opened_ms for report in left_open), default=now_ms)
+    if oldest_ms > plan.timeout_ms // 2:
+        logger.warning(
+            "the transactions %s are open for %d s when they are committed; after %d s brokers abort them "
+            "(kafka.transaction.timeout.ms)",
+            whose,
+            oldest_ms // 1000,
+            plan.timeout_ms // 1000,
+        )
+    asked = [(_handle_of(report), report.written_to) for report in left_open if report.written_to is not None]
+    for report, error in zip(left_open, check_open(cluster, asked), strict=True):
+        if error is None:
+            continue
+        if error.code not in _GONE:
+            raise error
+        raise ConnectorError(
+            "PYKAFKA_SINK_TRANSACTION_LOST",
+            f"the transaction of task {report.partition} {whose} ({report.rows} rows, opened "
+            f"{(now_ms - report.opened_ms) // 1000} s ago, kafka.transaction.timeout.ms={plan.timeout_ms}) ended "
+            f"before it was decided: {error}. Nothing is visible; run it again.",
+        ) from error
+
+
+def _handle_of(report: TaskReport) -> TransactionHandle:
+    assert report.handle is not None
+    return report.handle
+
+
+def _commit_all(cluster: Cluster, handles: Sequence[TransactionHandle]) -> list[int]:
+    """Commit each; the indexes of those that are gone."""
+    lost = []
+    for index, error in enumerate(end_transactions(cluster, handles, commit=True)):
+        if error is not None:
+            if error.code not in _GONE:
+                raise error
+            lost.append(index)
+    return lost
+
+
+def _abort(cluster: Cluster, handle: TransactionHandle) -> None:
+    """Best effort: what is not aborted is fenced by the next attempt, or times out."""
+    try:
+        end_transaction(cluster, handle, commit=False)
+    except PykafkaError as error:
+        logger.info("could not abort %s: %s", handle.transactional_id, error)

@@ -1,0 +1,172 @@
+"""The columns a written DataFrame may have: checked on the driver, brought to one form in every task.
+
+`check_columns` is called by the writers before any task runs, with Spark's types as text; `to_rows` by rows_writer.py
+for every Arrow batch. The rules are those of Spark's `KafkaWriter`: `value` is required, `key topic partition headers`
+are optional, other columns are not written. Ours is `timestamp`, that of the record.
+
+Wrong columns are ConnectorError under Spark's condition names.
+
+Whether every row fits into a request, as Kafka's producer counts: key, value, headers and what surrounds them.
+
+Called by rows_writer.py for the rows it is about to send; the sizes of a whole column at a time, and those of the few
+rows that may be too large one by one.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.records.columns import HEADERS_TYPE
+from broker.records.plain_bytes import Int64s
+from broker.records.record import size_bound
+from spark_connector.errors import ConnectorError
+from spark_connector.options.write_options import WriteOptions
+
+__all__ = ["check_columns", "refuse_too_large", "to_rows", "types_by_name"]
+
+_BYTES: Final = ("string", "binary")
+_HEADERS: Final = "array<struct<key:string,value:binary>>"
+_TYPES: Final = {
+    "value": _BYTES,
+    "key": _BYTES,
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": (_HEADERS,),
+    "timestamp": ("timestamp",),
+}
+_WRONG: Final = "_LEGACY_ERROR_TEMP_3080"
+_MAX_INT64: Final = 2**63 - 1
+
+
+def types_by_name(columns: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Name → type of the columns. Raises ConnectorError when one that is written is there more than once, as after a
+    join; Spark's own sink takes the first. Names that differ in case are different columns, here as there."""
+    pairs = list(columns)
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1 and name in _TYPES:
+            raise ConnectorError(
+                _WRONG, f"There are {count} columns '{name}': select one of them, and drop or rename the others."
+            )
+    return dict(pairs)
+
+
+def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
+    """Raise ConnectorError unless columns of these types, as Spark's `simpleString` has them, can be written."""
+    if "value" not in types:
+        raise ConnectorError(_WRONG, f"Required attribute 'value' not found; there are: {', '.join(types) or 'none'}.")
+    if options.topic is None and "topic" not in types:
+        raise ConnectorError(
+            _WRONG,
+            "topic option required when no 'topic' attribute is present. Use the topic option for setting a topic.",
+        )
+    if options.include_headers and "headers" not in types:
+        raise ConnectorError(_WRONG, f"includeHeaders=true needs a column headers of type {_HEADERS}.")
+    for name, allowed in _TYPES.items():
+        found = types.get(name)
+        if found is None or found in allowed or (name == "topic" and found.startswith(("varchar(", "char("))):
+            continue
+        if name == "headers" and options.include_headers is False:
+            continue
+        raise ConnectorError(
+            _WRONG, f"{name} attribute unsupported type {found}. {name} must be a {' or '.join(allowed)}: cast it."
+        )
+
+
+def to_rows(batch: pa.RecordBatch, options: WriteOptions) -> pa.Table:
+    """The columns to write of `batch`: value, key, timestamp (ms, never null), and topic, partition, headers if any.
+
+    key and headers are left out where there are none. Raises ConnectorError for a topic that is null, ConfigError for
+    a time before 1970.
+    """
+    names = set(batch.schema.names)
+    columns = {"value": _binary(batch["value"])}
+    if "key" in names:
+        columns["key"] = _binary(batch["key"])
+    columns["timestamp"] = _milliseconds(batch["timestamp"] if "timestamp" in names else None, batch.num_rows)
+    if options.topic is None:
+        topic = batch["topic"]
+        if topic.null_count:
+            raise ConnectorError(
+                "KAFKA_NULL_TOPIC_IN_DATA",
+                "The Kafka topic is null in the data. Use the topic option for setting a topic, or drop such rows.",
+            )
+        columns["topic"] = topic.cast(pa.string())
+    if "partition" in names:
+        columns["partition"] = batch["partition"].cast(pa.int32())
+    if "headers" in names and options.include_headers is not False:
+        columns["headers"] = batch["headers"].cast(HEADERS_TYPE)
+    return pa.table(columns)
+
+
+def _binary(column: pa.Array) -> pa.Array:
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _milliseconds(column: pa.Array | None, rows: int) -> pa.Array:
+    now = pa.scalar(time.time_ns() // 1_000_000, pa.int64())
+    if column is None or column.null_count == rows:
+        return pa.repeat(now, rows)
+    micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
+    # Rounded down, as Spark shows and compares them; just before 1970, too, which Arrow's own division would not.
+    floored = pa.array(micros.fill_null(0).to_numpy() // 1000)
+    if (earliest := pc.min(floored).as_py()) < 0:  # as Kafka's ProducerRecord has it; -1 would mean that there is none
+        raise ConfigError(
+            f"Invalid timestamp: {earliest}. Timestamp should always be non-negative or null (column 'timestamp', a "
+            "time before 1970). Null takes the time of writing"
+        )
+    return pc.if_else(column.is_valid(), floored, now)
+
+
+_MOST_OVERHEAD: Final = 100
+"""Bytes that `size_bound` adds at most to a record without headers."""
+
+_MOST_PER_HEADER: Final = 10
+
+
+def refuse_too_large(rows: pa.Table, limit: int) -> None:
+    """Raise BrokerError (message_too_large) when a row of `rows` is larger than `limit`, `max.request.size`.
+
+    Columns as `to_rows` makes them, each in one chunk.
+    """
+    suspects = np.flatnonzero(_content_sizes(rows) > limit - _MOST_OVERHEAD)
+    if not len(suspects):
+        return
+    found = rows.select([name for name in ("key", "value", "headers") if name in rows.schema.names]).take(suspects)
+    largest = max(
+        size_bound(row.get("key"), row["value"], [(one["key"], one["value"]) for one in row.get("headers") or ()])
+        for row in found.to_pylist()
+    )
+    if largest > limit:
+        raise BrokerError(
+            ErrorCode.message_too_large,
+            f"a row of {largest} bytes when serialized, with key and headers, exceeds kafka.max.request.size={limit}: "
+            "raise it, and the topic's max.message.bytes",
+        )
+
+
+def _content_sizes(rows: pa.Table) -> Int64s:
+    """Bytes of key, value and headers of each row, with what surrounds headers at most."""
+    sizes = _lengths(rows["value"].chunk(0))
+    names = rows.schema.names
+    if "key" in names:
+        sizes = sizes + _lengths(rows["key"].chunk(0))
+    if "headers" in names:
+        headers = rows["headers"].chunk(0)
+        key, value = headers.flatten().flatten()
+        before = np.concatenate(([0], np.cumsum(_lengths(key) + _lengths(value) + _MOST_PER_HEADER)))
+        edges = np.concatenate(([0], np.cumsum(pc.list_value_length(headers).fill_null(0).to_numpy())))
+        sizes = sizes + before[edges[1:]] - before[edges[:-1]]
+    return sizes
+
+
+def _lengths(column: pa.Array) -> Int64s:
+    lengths: Int64s = pc.binary_length(column).fill_null(0).to_numpy().astype(np.int64)
+    return lengths

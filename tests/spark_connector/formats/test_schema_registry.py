@@ -1,0 +1,189 @@
+"""The client of schema registries, against one that Confluent's own client registers and serializes with."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import socket
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from confluent_kafka.schema_registry import Schema, SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+
+from broker.errors import ConfigError
+from spark_connector.errors import ConnectorError
+from spark_connector.formats import schema_registry as module
+from spark_connector.formats.avro_decoder import AvroDecoder
+from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchema, registry_of
+from spark_connector.formats.value_format import AvroSchema, RegistrySettings
+from tests.support.schema_registry import Registry, schema_registry
+
+V1 = json.dumps({"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]})
+V2 = json.dumps(
+    {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "id", "type": "long"}, {"name": "name", "type": "string", "default": "?"}],
+    }
+)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[Registry]:
+    monkeypatch.setattr(module, "_BACK_OFF_S", 0.001)
+    with schema_registry() as running:
+        yield running
+
+
+def client(registry: Registry, **more: str) -> SchemaRegistry:
+    return SchemaRegistry(RegistrySettings((registry.url,), **more))  # type: ignore[arg-type]
+
+
+def test_what_confluents_serializer_wrote_is_read_by_old_and_new_schema(registry: Registry) -> None:
+    theirs = SchemaRegistryClient({"url": registry.url})
+    context = SerializationContext("t", MessageField.VALUE)
+    old = AvroSerializer(theirs, V1)({"id": 1}, context)
+    new = AvroSerializer(theirs, V2)({"id": 2**40, "name": "x"}, context)
+    values = pa.array([old, new, None], pa.binary())
+    reader = AvroDecoder(client(registry).subject("t-value"), client(registry))
+    assert reader.decode(values).column.to_pylist() == [{"id": 1, "name": "?"}, {"id": 2**40, "name": "x"}, None]
+    older = AvroDecoder(client(registry).subject("t-value", "1"), client(registry)).decode(values)
+    assert older.column.to_pylist() == [{"id": 1}, None, None]  # a long is no int
+    assert list(older.bad) == [1]
+
+
+def test_every_id_is_asked_for_once(registry: Registry) -> None:
+    number = registry.register("s", V1)
+    ours = client(registry)
+    for _ in range(3):
+        assert ours.schema(number) == AvroSchema(V1)
+    assert registry.asked == [f"/schemas/ids/{number}"]
+
+
+def test_unknown_ids_are_asked_for_again_after_a_while(registry: Registry) -> None:
+    now = [0.0]
+    ours = SchemaRegistry(RegistrySettings((registry.url,)), clock=lambda: now[0])
+    for _ in range(3):
+        with pytest.raises(UnknownSchema, match="Schema 1 not found"):
+            ours.schema(1)
+    assert len(registry.asked) == 1
+    registry.register("s", V1)
+    now[0] = 31.0
+    assert ours.schema(1) == AvroSchema(V1)
+
+
+def test_ids_out_of_the_air_fill_no_memory(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_SCHEMAS", 10)
+    ours = client(registry)
+    for number in range(100, 130):
+        with pytest.raises(UnknownSchema):
+            ours.schema(number)
+    assert len(ours._schemas) <= 10
+
+
+def test_references_are_followed(registry: Registry) -> None:
+    inner = json.dumps({"type": "record", "name": "In", "fields": [{"name": "q", "type": "int"}]})
+    outer = json.dumps({"type": "record", "name": "Out", "fields": [{"name": "a", "type": "In"}]})
+    registry.register("in", inner)
+    theirs = SchemaRegistryClient({"url": registry.url})
+    reference = {"name": "In", "subject": "in", "version": 1}
+    number = registry.register("out", outer, references=[reference])
+    assert client(registry).schema(number) == AvroSchema(outer, (inner,))
+    assert AvroDecoder(client(registry).schema(number)).type == pa.struct([("a", pa.struct([("q", pa.int32())]))])
+    assert theirs.get_schema(number).schema_str == outer
+
+
+def test_other_kinds_of_schema_are_refused(registry: Registry) -> None:
+    theirs = SchemaRegistryClient({"url": registry.url})
+    number = theirs.register_schema("j", Schema('{"type":"object"}', "JSON"))
+    with pytest.raises(UnknownSchema, match="of type JSON, not AVRO"):
+        client(registry).schema(number)
+
+
+def test_user_and_password_or_a_token(registry: Registry) -> None:
+    registry.register("s", V1)
+    registry.user_info = "me:hush"
+    with pytest.raises(ConnectorError, match=r"\[SCHEMA_REGISTRY_UNAVAILABLE\].*HTTP 401 Unauthorized"):
+        client(registry).schema(1)
+    assert len(registry.asked) == 1, "a password that is wrong does not get right"
+    assert client(registry, user_info="me:hush").schema(1) == AvroSchema(V1)
+    registry.user_info, registry.token = None, "t0k3n"
+    assert client(registry, bearer_token="t0k3n").schema(1) == AvroSchema(V1)
+    settings = RegistrySettings((registry.url,), user_info="me:hush", bearer_token="t0k3n")
+    assert "hush" not in repr(settings)
+    assert "t0k3n" not in repr(settings)
+    assert pickle.loads(pickle.dumps(settings)) == settings
+
+
+def test_what_passes_is_waited_for(registry: Registry) -> None:
+    registry.register("s", V1)
+    registry.failures = [500, 429]
+    assert client(registry).schema(1) == AvroSchema(V1)
+    registry.failures = [503] * 3
+    with pytest.raises(ConnectorError, match="HTTP 503 Error in the backend data store"):
+        client(registry).schema(2)
+
+
+def test_a_registry_that_is_down_is_no_bad_record_and_another_address_helps(registry: Registry) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        down = SchemaRegistry(RegistrySettings((nowhere,)))
+        with pytest.raises(ConnectorError, match="SCHEMA_REGISTRY_UNAVAILABLE"):
+            AvroDecoder(AvroSchema(V1), down).decode(pa.array([b"\0\0\0\0\1\2"], pa.binary()))
+        registry.register("s", V1)
+        assert SchemaRegistry(RegistrySettings((nowhere, registry.url))).schema(1) == AvroSchema(V1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"\x15\x03\x03\x00\x02\x02\x46",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}",
+        b"HTTP/1.1 500 Oh\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}",
+    ],
+    ids=["an alert of TLS", "cut off", "a complaint cut off"],
+)
+def test_what_is_no_answer_of_http_is_none_at_all(answer: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_BACK_OFF_S", 0.001)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_answer, args=(server, answer, module._TRIES))
+        thread.start()
+        with pytest.raises(ConnectorError, match="SCHEMA_REGISTRY_UNAVAILABLE"):
+            SchemaRegistry(RegistrySettings((f"http://127.0.0.1:{server.getsockname()[1]}",))).schema(1)
+        thread.join(10)
+
+
+def _answer(server: socket.socket, answer: bytes, times: int) -> None:
+    for _ in range(times):
+        peer, _ = server.accept()
+        with peer:
+            peer.recv(4096)
+            peer.sendall(answer)
+
+
+@pytest.mark.parametrize("references", [3, ["x"], [{"subject": "s"}], [{"subject": "s", "version": "x"}]])
+def test_references_that_name_nothing_make_the_schema_unknown(references: object) -> None:
+    with pytest.raises(UnknownSchema, match="references that name no subject"):
+        SchemaRegistry(RegistrySettings(("http://h:1",)))._avro({"schema": '"int"', "references": references})
+
+
+def test_redirects_are_not_followed(registry: Registry) -> None:
+    registry.failures = [302]
+    with pytest.raises(ConnectorError, match="HTTP 302"):
+        client(registry, user_info="me:hush").schema(1)
+    assert len(registry.asked) == 1
+
+
+def test_a_process_has_one_view_of_a_registry() -> None:
+    settings = RegistrySettings(("http://127.0.0.1:1",))
+    assert registry_of(settings) is registry_of(RegistrySettings(("http://127.0.0.1:1",)))
+
+
+def test_certificates_that_are_not_there() -> None:
+    with pytest.raises(ConfigError, match=r"schema\.registry\.ssl\.ca\.location"):
+        SchemaRegistry(RegistrySettings(("https://127.0.0.1:1",), ca_location="/nope.pem"))

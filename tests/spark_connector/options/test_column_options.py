@@ -1,0 +1,171 @@
+"""Options of value formats, one by one and against each other."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from broker.errors import ConfigError
+from spark_connector.formats.record_decoder import decoded_schema, loaded
+from spark_connector.formats.value_format import (
+    AvroSchema,
+    ColumnFormat,
+    ParseMode,
+    ReadFormats,
+    SchemaFile,
+    SchemaSubject,
+)
+from spark_connector.options.column_options import subscribed_topics
+from spark_connector.options.read_options import Mode, parse_options
+
+URL = "schema.registry.url"
+USER = "schema.registry.basic.auth.user.info"
+JSON = {"valueFormat": "json", "valueSchema": "a INT"}
+AVRO = {"valueFormat": "avro", "valueSchema": '"long"'}
+
+
+def parse(options: dict[str, str], **subscription: str) -> ReadFormats:
+    servers = {"kafka.bootstrap.servers": "h:1", **(subscription or {"subscribe": "t"})}
+    return parse_options({**servers, **options}, Mode.ANY).formats
+
+
+def test_defaults() -> None:
+    assert parse({}) == ReadFormats()
+    assert parse({"valueFormat": "BINARY"}) == ReadFormats()
+    formats = parse(JSON)
+    assert formats.value == ColumnFormat("json", pa.struct([("a", pa.int32())]))
+    assert (formats.mode, formats.corrupt_columns) == (ParseMode.PERMISSIVE, {"value": "_corrupt_record"})
+
+
+def test_all_of_them_and_pickled() -> None:
+    formats = parse(
+        {
+            "keyFormat": "csv",
+            "keySchema": "a INT, b STRING",
+            "sep": "\\t",
+            "valueFormat": "avro",
+            "mode": "DropMalformed",
+            "badRecordsTopic": "bad",
+            URL: "HTTP://reg:8081/, https://me:h%75sh@other/base/",
+            "schema.registry.ssl.ca.location": "/ca.pem",
+        }
+    )
+    assert formats.key.separator == "\t"
+    assert formats.value.schema == SchemaSubject()
+    assert (formats.mode, formats.bad_records_topic) == (ParseMode.DROPMALFORMED, "bad")
+    assert formats.registry is not None
+    assert formats.registry.urls == ("http://reg:8081", "https://other/base")
+    assert formats.registry.user_info == "me:hush"
+    assert "hush" not in repr(formats)
+    assert formats.corrupt_columns == {}
+    assert pickle.loads(pickle.dumps(formats)) == formats
+
+
+def test_a_schema_in_a_registry_names_the_registry() -> None:
+    formats = parse({**AVRO, "valueSchema": "http://reg:8081/subjects/orders%2Fx/versions/3"})
+    assert formats.value.schema == SchemaSubject("orders/x", "3")
+    assert formats.registry is not None
+    assert (formats.registry.urls, formats.registry.user_info) == (("http://reg:8081",), None)
+    with_login = parse({**AVRO, "valueSchema": "http://reg:8081/subjects/s/versions/3", URL: "http://me:hush@reg:8081"})
+    assert with_login.registry is not None
+    assert (with_login.registry.urls, with_login.registry.user_info) == (("http://reg:8081",), "me:hush")
+    both = parse({**AVRO, "valueSchema": "http://reg/subjects/s/versions/latest", URL: "http://reg"})
+    assert both.registry is not None
+    assert both.registry.urls == ("http://reg",)
+
+
+def test_the_corrupt_columns_have_names_of_their_own() -> None:
+    formats = parse({**JSON, "keyFormat": "string", "columnNameOfCorruptRecord": "oops"})
+    assert formats.corrupt_columns == {"key": "oops_key", "value": "oops"}
+    schema = decoded_schema(formats, pa.schema([("value", pa.binary()), ("key", pa.binary())]))
+    assert schema.names == ["value", "key", "oops_key", "oops"]
+    assert schema.types == [pa.struct([("a", pa.int32())]), pa.string(), pa.binary(), pa.binary()]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"valueFormat": "xml"}, "must be binary or string or json or avro or csv, not 'xml'"),
+        ({"valueFormat": "json"}, "'valueFormat'=json needs option 'valueSchema': Spark's DDL"),
+        ({"valueFormat": "avro"}, r"needs option 'valueSchema': an Avro schema, a file, or a registry"),
+        ({"valueSchema": "a INT"}, "'valueSchema' has no effect on format binary"),
+        ({"keyFormat": "string", "keySchema": "a INT"}, "'keySchema' has no effect on format string"),
+        ({"mode": "FAILFAST"}, "'mode' has no effect: it needs 'valueFormat' or 'keyFormat'"),
+        ({"badRecordsTopic": "b"}, "'badRecordsTopic' has no effect"),
+        ({URL: "http://h"}, "has no effect"),
+        ({**JSON, URL: "http://h"}, "to be avro"),
+        ({**JSON, "sep": ";"}, "'sep' has no effect: it needs 'valueFormat' or 'keyFormat' to be csv"),
+        ({**JSON, "mode": "LENIENT"}, "'mode' must be permissive or dropmalformed or failfast, not 'LENIENT'"),
+        ({**JSON, "mode": "FAILFAST", "columnNameOfCorruptRecord": "c"}, "needs 'mode' to be PERMISSIVE"),
+        ({**JSON, "mode": "FAILFAST", "badRecordsTopic": "b"}, "the first bad record ends the read"),
+        ({**JSON, "badRecordsTopic": "t"}, "a topic that is not itself read, not 't'"),
+        ({**JSON, "columnNameOfCorruptRecord": "offset"}, "there is a column 'offset' already"),
+        ({**JSON, "columns": "key,offset"}, "option 'columns' leaves out value"),
+        ({**JSON, "valueSchema": "a INTEGR"}, "'valueSchema': Schema is not Spark's DDL.*'integr' is no type"),
+        ({**JSON, "valueSchema": "http://h/subjects/s/versions/1"}, "json cannot come from a registry"),
+        ({**JSON, "valueFormat": "csv", "valueSchema": "a ARRAY<INT>"}, "CSV values cannot hold field a"),
+        ({"valueFormat": "csv", "valueSchema": "a INT", "sep": "||"}, "'sep' must be one ASCII character"),
+        ({"valueFormat": "csv", "valueSchema": "a INT", "sep": '"'}, "'sep' must be one ASCII character"),
+        ({**AVRO, "valueSchema": "a INT"}, "'valueSchema': Not an Avro schema"),
+        ({**AVRO, "valueSchema": "http://me@h/schema.avsc"}, "must lie in a schema registry.*'http://h/schema"),
+        ({**AVRO, "valueSchema": "http://me:hush@h/subjects/s/versions/1"}, f"plans would show: .* set '{URL}'"),
+        ({**AVRO, "keyFormat": "avro", "keySchema": "ftp://me:hush@h/a.avsc"}, "'keySchema' has a user and a password"),
+        ({**AVRO, URL: "ftp://h"}, r"must be http\(s\)://host:port"),
+        ({**AVRO, URL: "http://h:port"}, r"must be http\(s\)://host:port"),
+        ({**AVRO, USER: "me:hush"}, f"it needs '{URL}'"),
+        ({**AVRO, URL: "http://a:b@h", USER: "me:hush"}, "Set one of"),
+        ({**AVRO, URL: "http://h", USER: "me:hush", "schema.registry.bearer.auth.token": "x"}, "Set one of"),
+        ({**AVRO, "valueSchema": "http://h/subjects/s/versions/1", URL: "http://i"}, "more than one registry"),
+    ],
+)
+def test_what_is_wrong_is_said(options: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why) as raised:
+        parse(options)
+    assert "hush" not in str(raised.value)
+
+
+def test_bad_records_never_go_where_they_are_read_from() -> None:
+    options = {**JSON, "badRecordsTopic": "orders-bad"}
+    for subscription in ({"subscribePattern": "orders.*"}, {"assign": '{"orders-bad":[3]}'}):
+        with pytest.raises(ConfigError, match="not itself read"):
+            parse(options, **subscription)
+    assert parse(options, subscribePattern="orders").bad_records_topic == "orders-bad"
+
+
+def test_schemas_in_files_are_loaded_on_the_driver(tmp_path: Path) -> None:
+    ddl, avsc = tmp_path / "s.ddl", tmp_path / "s.avsc"
+    ddl.write_text("a INT\n", encoding="utf-8")
+    avsc.write_text('{"type":"long"}', encoding="utf-8")
+    formats = parse(
+        {"valueFormat": "json", "valueSchema": str(ddl), "keyFormat": "avro", "keySchema": f"file://{avsc}"}
+    )
+    assert formats.value.schema == SchemaFile(str(ddl))
+    with_schemas = loaded(formats, ("t",))
+    assert with_schemas.value.schema == pa.struct([("a", pa.int32())])
+    assert with_schemas.key.schema == AvroSchema('{"type":"long"}')
+    ddl.unlink()
+    with pytest.raises(ConfigError, match="Cannot read the schema in"):
+        loaded(formats, ("t",))
+    ddl.write_bytes(b"\xff")
+    with pytest.raises(ConfigError, match="Cannot read the schema in"):
+        loaded(formats, ("t",))
+
+
+def test_the_subject_of_the_topic_needs_one_topic() -> None:
+    formats = parse({"valueFormat": "avro", URL: "http://127.0.0.1:1"})
+    for topics in (None, ("a", "b")):
+        with pytest.raises(ConfigError, match="'valueSchema' must be set where a read has not exactly one topic"):
+            loaded(formats, topics)
+
+
+def test_topics_of_a_read() -> None:
+    servers = {"kafka.bootstrap.servers": "h:1"}
+    for subscription, topics in (
+        ({"subscribe": "a,b"}, ("a", "b")),
+        ({"assign": '{"a":[0,1]}'}, ("a",)),
+        ({"subscribePattern": "a"}, None),
+    ):
+        assert subscribed_topics(parse_options({**servers, **subscription}, Mode.ANY).selection) == topics
