@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from broker.api.context import ApiContext
-from broker.coordinator.records import OffsetAndMetadata
+from broker.coordinator.group_records import OffsetAndMetadata
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition

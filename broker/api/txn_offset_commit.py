@@ -48,7 +48,7 @@ def _refusal(context: ApiContext, body: Any) -> ErrorCode:
 async def _store(
     context: ApiContext, body: Any, known: Mapping[TopicPartition, Any]
 ) -> Mapping[TopicPartition, ErrorCode]:
-    return await context.groups.commit_transactional_offsets(
+    return await context.groups.commit_offsets(
         CommitRequest(
             group_id=body.group_id,
             offsets={tp: committed_offset(asked) for tp, asked in known.items()},

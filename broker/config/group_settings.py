@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from broker.settings import at_least, setting
+from broker.settings import at_least, between, setting
 
 __all__ = ["GroupSettings"]
 
@@ -39,8 +39,9 @@ class GroupSettings:
     group_max_size: int = setting(
         "group.max.size", 2147483647, "Most members of one group.", group=GROUPS, check=at_least(1)
     )
+    # A stored string has at most 32767 bytes, and a character up to four.
     offset_metadata_max_bytes: int = setting(
-        "offset.metadata.max.bytes", 4096, "Longest text stored with an offset.", group=GROUPS, check=at_least(0)
+        "offset.metadata.max.bytes", 4096, "Longest text stored with an offset.", group=GROUPS, check=between(0, 8191)
     )
     offsets_retention_minutes: int = setting(
         "offsets.retention.minutes",

@@ -1,7 +1,7 @@
 """Many deadlines on one event-loop timer.
 
-Used by the group runtime. Sleeps until the earliest deadline: nothing is polled, and a deadline that
-is put off costs nothing until it would have come. Belongs to the running event loop.
+Used by the shards of both coordinators. It sleeps until the earliest deadline and never polls. Belongs to the running
+event loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["DeadlineTimer"]
 
 
 class DeadlineTimer:
-    """Calls back at monotonic times of the clock it is given."""
+    """Calls back at monotonic times of `clock`."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -29,23 +29,23 @@ class DeadlineTimer:
         self._closed = False
 
     def at(self, deadline: float, callback: Callable[[], None]) -> None:
-        """Call once when the clock shows `deadline` (s) or later; there is no taking back."""
+        """Call `callback` once at `deadline` (s) or a little later. It cannot be cancelled."""
         if self._closed:
             return
         heappush(self._heap, (deadline, next(self._order), callback))
         self._arm()
 
     def run_due(self) -> None:
-        """Call everybody whose time has come."""
+        """Call every callback whose deadline has passed."""
         now = self._clock.monotonic()
         try:
             while self._heap and self._heap[0][0] <= now:
                 heappop(self._heap)[2]()
         finally:
-            self._arm()  # one that fails must not keep the others waiting
+            self._arm()  # a callback that fails must not stop the others
 
     def close(self) -> None:
-        """Call nobody any more."""
+        """Drop all callbacks, and any that come later."""
         self._closed = True
         self._heap.clear()
         if self._handle is not None:

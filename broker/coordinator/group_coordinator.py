@@ -1,9 +1,9 @@
-"""The group coordinator: what the API handlers call, one coroutine per request.
+"""The group coordinator: what the API handlers call, one method per request.
 
-Routes a request to the shard of its group's `__consumer_offsets` partition, lets the pure rules
-decide, and waits where they park the caller. Nothing is raised for a bad request: errors are in the
-replies. A caller may be cancelled (its connection closed) at any point without harm to the group.
-Belongs to one event loop.
+It routes a request to the shard of its group's `__consumer_offsets` partition, applies the pure rules
+(`group_requests`), and waits if they let the request wait. Errors are in the replies; nothing is raised for a bad
+request. A caller may be cancelled (its connection closed) at any time without harm to the group. Belongs to one event
+loop. Of a transaction only the producer's epoch is checked here, by the log.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import TypeVar
 from uuid import uuid4
 
 from broker.clock import Clock
-from broker.coordinator import group_events, group_join
-from broker.coordinator.group_config import GroupConfig
-from broker.coordinator.group_effects import GroupState
+from broker.config.group_settings import GroupSettings
+from broker.coordinator import group_requests
 from broker.coordinator.group_messages import (
+    NO_OFFSET,
     CommitRequest,
     FetchReply,
     GroupDescription,
@@ -29,10 +29,10 @@ from broker.coordinator.group_messages import (
     SyncReply,
     SyncRequest,
 )
+from broker.coordinator.group_records import MalformedRecord, OffsetAndMetadata, encode_offset, encode_offset_key
 from broker.coordinator.group_shard import GroupShard
-from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.offset_commits import OffsetCommits, commit_error
-from broker.coordinator.record_store import RecordStore
+from broker.coordinator.group_state import ClassicGroup, GroupState
+from broker.coordinator.record_store import KeyValue, RecordStore
 from broker.coordinator.shard_map import ShardMap
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -41,11 +41,27 @@ __all__ = ["GroupCoordinator"]
 
 _Answer = TypeVar("_Answer", JoinReply, SyncReply)
 
+# A client's error when its offsets cannot be stored. Every other code is passed on.
+_COMMIT_ERRORS = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+    ErrorCode.message_too_large: ErrorCode.invalid_commit_offset_size,
+    ErrorCode.record_list_too_large: ErrorCode.invalid_commit_offset_size,
+}
+
+
+def _commit_error(code: ErrorCode) -> ErrorCode:
+    return _COMMIT_ERRORS.get(code, code)
+
 
 class GroupCoordinator:
     """All groups whose partitions this broker leads. `load` a partition before its groups are served."""
 
-    def __init__(self, store: RecordStore, clock: Clock, config: GroupConfig, partitions: int) -> None:
+    def __init__(self, store: RecordStore, clock: Clock, config: GroupSettings, partitions: int) -> None:
         self._config = config
         self._shards = ShardMap(
             lambda partition, timer: GroupShard(partition, store, clock, config, timer),
@@ -54,42 +70,41 @@ class GroupCoordinator:
             expiry_interval_ms=config.offsets_retention_check_interval_ms,
             invalid_id=ErrorCode.invalid_group_id,
         )
-        self._offsets = OffsetCommits(self._shards, config)
 
     # --- partitions ------------------------------------------------------------------------------
 
     def partition_for(self, group_id: str) -> int:
-        """The partition whose leader coordinates the group (FindCoordinator)."""
+        """The partition whose leader is the group's coordinator (FindCoordinator)."""
         return self._shards.partition_for(group_id)
 
     def coordinates(self, partition: int) -> bool:
-        """Whether this broker has begun to coordinate the partition: a new one is led a moment before."""
+        """Whether this broker coordinates the partition. It does so a moment after it became its leader."""
         return self._shards.get(partition) is not None
 
     async def load(self, partition: int) -> None:
-        """Become the coordinator of a partition's groups: replay what is stored of them.
+        """Become the coordinator of a partition's groups: replay the partition, then serve it.
 
-        Until it returns their requests get COORDINATOR_LOAD_IN_PROGRESS. Raises what the store's `read`
-        raises; the partition is not served then.
+        Until this returns, requests get COORDINATOR_LOAD_IN_PROGRESS. If the store's `read` raises, so does this, and
+        the partition is not served.
         """
         await self._shards.load(partition)
 
     async def unload(self, partition: int) -> None:
-        """Stop to coordinate a partition's groups; whoever waits gets NOT_COORDINATOR."""
+        """Stop serving a partition's groups. Requests that wait get NOT_COORDINATOR."""
         await self._shards.unload(partition)
 
     async def close(self) -> None:
-        """Stop: whoever waits gets COORDINATOR_NOT_AVAILABLE, what is being stored is waited for."""
+        """Stop. Requests that wait get COORDINATOR_NOT_AVAILABLE. Returns when all appends have ended."""
         await self._shards.close()
 
     def run_timers(self) -> None:
-        """Do now what is due by the clock; the event loop's own timer does the same by itself."""
+        """Handle the deadlines that have passed. The event loop's own timer does the same."""
         self._shards.run_timers()
 
     # --- membership ------------------------------------------------------------------------------
 
     async def join(self, request: JoinRequest) -> JoinReply:
-        """JoinGroup; returns when the generation is complete, or at once with an error."""
+        """JoinGroup. Returns when the generation is complete, or at once with an error."""
         shard = self._shards.locate(request.group_id)
         if isinstance(shard, ErrorCode):
             return JoinReply(shard, request.member_id)
@@ -103,48 +118,48 @@ class GroupCoordinator:
             group = shard.create(request.group_id)
         new_id = "" if request.member_id else f"{request.group_instance_id or request.client_id}-{uuid4()}"
         waiter: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
-        shard.perform(group, group_join.join(group, request, new_id, waiter, shard.now()))
-        knows_itself = bool(request.member_id) or request.group_instance_id is not None
-        return await self._answer(shard, group, waiter, can_return=knows_itself)
+        shard.perform(group, group_requests.join(group, request, new_id, waiter, shard.now()))
+        knows_its_id = bool(request.member_id) or request.group_instance_id is not None
+        return await self._wait(shard, group, waiter, can_return=knows_its_id)
 
     async def sync(self, request: SyncRequest) -> SyncReply:
-        """SyncGroup; returns when the leader's assignment is stored, or at once with an error."""
+        """SyncGroup. Returns when the leader's assignment is stored, or at once with an error."""
         shard = self._shards.locate(request.group_id)
         if isinstance(shard, ErrorCode):
-            # The rebalance was lost with the old coordinator: the member is to join again.
+            # The rebalance was lost with the old coordinator. The member must join again.
             loading = shard is ErrorCode.coordinator_load_in_progress
             return SyncReply(ErrorCode.rebalance_in_progress if loading else shard)
         group = shard.groups.get(request.group_id)
         if group is None:
             return SyncReply(ErrorCode.unknown_member_id)
         waiter: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
-        shard.perform(group, group_events.sync(group, request, waiter, shard.now()))
-        return await self._answer(shard, group, waiter, can_return=True)
+        shard.perform(group, group_requests.sync(group, request, waiter, shard.now()))
+        return await self._wait(shard, group, waiter, can_return=True)
 
-    async def _answer(
+    async def _wait(
         self, shard: GroupShard, group: ClassicGroup, waiter: asyncio.Future[_Answer], *, can_return: bool
     ) -> _Answer:
         try:
             return await waiter
         except asyncio.CancelledError:
-            shard.perform(group, group_events.abandon(group, waiter, can_return=can_return, now=shard.now()))
+            shard.perform(group, group_requests.abandon(group, waiter, can_return=can_return, now=shard.now()))
             raise
 
     async def heartbeat(
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None = None
     ) -> ErrorCode:
-        """Heartbeat; never waits."""
+        """Heartbeat. Never waits."""
         shard = self._shards.locate(group_id)
         if isinstance(shard, ErrorCode):
-            # While groups are loaded nobody's session can end.
+            # No session can end while the groups are loaded.
             return ErrorCode.none if shard is ErrorCode.coordinator_load_in_progress else shard
         group = shard.groups.get(group_id)
         if group is None:
             return ErrorCode.unknown_member_id
-        return group_events.heartbeat(group, member_id, group_instance_id, generation_id, shard.now())
+        return group_requests.heartbeat(group, member_id, group_instance_id, generation_id, shard.now())
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> LeaveReply:
-        """LeaveGroup of one or several members; never waits."""
+        """LeaveGroup of one or several members. Never waits."""
         shard = self._shards.locate(group_id)
         if isinstance(shard, ErrorCode):
             return LeaveReply(shard)
@@ -153,58 +168,137 @@ class GroupCoordinator:
             return LeaveReply(ErrorCode.none, tuple((member, ErrorCode.unknown_member_id) for member in members))
         if group.state is GroupState.DEAD:
             return LeaveReply(ErrorCode.coordinator_not_available)
-        effects, results = group_events.leave(group, members, shard.now())
+        effects, results = group_requests.leave(group, members, shard.now())
         shard.perform(group, effects)
         return LeaveReply(ErrorCode.none, results)
 
     # --- offsets ---------------------------------------------------------------------------------
 
     async def commit_offsets(self, request: CommitRequest) -> dict[TopicPartition, ErrorCode]:
-        """OffsetCommit; returns when the offsets are stored, with one result per partition."""
-        return await self._offsets.commit(request)
+        """OffsetCommit or, with `request.producer`, TxnOffsetCommit: a result per partition.
 
-    async def commit_transactional_offsets(self, request: CommitRequest) -> dict[TopicPartition, ErrorCode]:
-        """TxnOffsetCommit of `request.producer`; the offsets stay pending until `transaction_ended`."""
-        assert request.producer is not None
-        return await self._offsets.commit(request)
+        Returns once the offsets are stored. Those of a transaction are pending until `transaction_ended`.
+        """
+        transactional = request.producer is not None
+        shard = self._shards.locate(request.group_id, may_be_empty=not transactional)
+        if isinstance(shard, ErrorCode):
+            return dict.fromkeys(request.offsets, shard)
+        group = shard.groups.get(request.group_id)
+        if group is None:
+            if request.generation_id >= 0:
+                return dict.fromkeys(request.offsets, ErrorCode.illegal_generation)
+            group = shard.create(request.group_id)
+        now = shard.now()
+        error = group_requests.check_commit(
+            group,
+            request.member_id,
+            request.group_instance_id,
+            request.generation_id,
+            now,
+            transactional=transactional,
+        )
+        if error is not ErrorCode.none:
+            return dict.fromkeys(request.offsets, error)
+        return await self._store_offsets(shard, group, request, now.wall_ms)
+
+    async def _store_offsets(
+        self, shard: GroupShard, group: ClassicGroup, request: CommitRequest, now_ms: int
+    ) -> dict[TopicPartition, ErrorCode]:
+        results: dict[TopicPartition, ErrorCode] = {}
+        records: list[KeyValue] = []
+        committed: dict[TopicPartition, OffsetAndMetadata] = {}
+        expire_at = -1 if request.retention_time_ms < 0 else now_ms + request.retention_time_ms
+        for partition, wanted in request.offsets.items():
+            if len(wanted.metadata) > self._config.offset_metadata_max_bytes:
+                results[partition] = ErrorCode.offset_metadata_too_large
+                continue
+            value = OffsetAndMetadata(wanted.offset, wanted.leader_epoch, wanted.metadata, now_ms, expire_at)
+            try:
+                records.append((encode_offset_key(group.group_id, *partition), encode_offset(value)))
+            except MalformedRecord:
+                results[partition] = ErrorCode.invalid_commit_offset_size
+                continue
+            committed[partition] = value
+        if committed:
+            code = _commit_error(await shard.commit(group, records, committed, request.producer))
+            results.update(dict.fromkeys(committed, code))
+        return results
 
     def transaction_ended(
         self, partition: int, producer_id: int, commit: bool, waiting: Awaitable[object] | None = None
     ) -> None:
-        """A transaction's marker stands in this partition of `__consumer_offsets`: what the producer has committed
-        there holds from now on, or is dropped. With `waiting` it has its place there, and does so in the end."""
-        self._offsets.transaction_ended(partition, producer_id, commit, waiting)
+        """A transaction's marker is in a partition of `__consumer_offsets` or, with `waiting`, is being appended.
+
+        The producer's pending offsets there take effect, or are dropped.
+        """
+        shard = self._shards.get(partition)
+        if shard is not None:
+            shard.transaction_ended(producer_id, commit=commit, waiting=waiting)
 
     async def fetch_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> FetchReply:
         """OffsetFetch of some partitions, or (None) of all that have a committed offset."""
-        return await self._offsets.fetch(group_id, partitions, require_stable=require_stable)
+        shard = self._shards.locate(group_id, may_be_empty=True)
+        if isinstance(shard, ErrorCode):
+            return FetchReply(shard, {})
+        group = shard.groups.get(group_id)
+        if group is None:
+            group = ClassicGroup(group_id, self._config, 0)  # an empty group without offsets
+        offsets = group.offsets.all() if partitions is None else group.offsets.of(partitions)
+        if not require_stable:
+            return FetchReply(ErrorCode.none, offsets)
+        unstable = frozenset(filter(group.offsets.is_unstable, offsets))
+        if unstable:
+            offsets = {tp: NO_OFFSET if tp in unstable else offset for tp, offset in offsets.items()}
+        return FetchReply(ErrorCode.none, offsets, unstable)
 
     async def delete_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """OffsetDelete: an error for the whole group, or one result per partition."""
-        return await self._offsets.delete(group_id, partitions)
+        shard = self._shards.locate(group_id)
+        if isinstance(shard, ErrorCode):
+            return shard, {}
+        group = shard.groups.get(group_id)
+        if group is None or group.state is GroupState.DEAD:
+            return ErrorCode.group_id_not_found, {}
+        results = group_requests.deletable_offsets(group, partitions)
+        if results is None:
+            return ErrorCode.non_empty_group, {}
+        known = group.offsets.known(tp for tp, error in results.items() if error is ErrorCode.none)
+        if known:
+            code = await shard.delete_offsets(group, known)
+            results.update(dict.fromkeys(known, _commit_error(code)))
+        return ErrorCode.none, results
 
     async def forget_partitions(self, deleted: Collection[TopicPartition]) -> None:
-        """Topics were deleted: drop the offsets of their partitions in every group."""
-        await self._offsets.forget_partitions(deleted)
+        """Topics were deleted: drop the offsets of their partitions in every group, pending ones too."""
+        gone = set(deleted)
+        writes = []
+        for shard in tuple(self._shards.all()):
+            for group in shard.groups.values():
+                known = group.offsets.any_of(gone)
+                if known:
+                    writes.append(shard.delete_offsets(group, known))
+            await asyncio.sleep(0)  # let other requests run: there may be many groups
+        for write in writes:
+            await write
 
     # --- administration --------------------------------------------------------------------------
 
     async def describe(self, group_id: str) -> GroupDescription:
-        """DescribeGroups of one group; Dead when there is none."""
+        """DescribeGroups of one group. A group that does not exist is Dead."""
         shard = self._shards.locate(group_id, may_be_empty=True)
         if isinstance(shard, ErrorCode):
             return GroupDescription(shard, group_id)
         group = shard.groups.get(group_id)
         if group is None:
             return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value)
-        return group_events.describe(group)
+        return group_requests.describe(group)
 
     async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, tuple[ListedGroup, ...]]:
-        """ListGroups: the groups of the loaded partitions, in the given states (none = all; case does not matter)."""
+        """ListGroups: the groups of the loaded partitions in one of `states` (in any case), or all of them."""
         loading = any(not shard.loaded for shard in self._shards.all())
         wanted = {state.casefold() for state in states}
         listed = tuple(
@@ -216,7 +310,7 @@ class GroupCoordinator:
         return ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none, listed
 
     def all_groups(self) -> list[ClassicGroup]:
-        """Every group of the loaded partitions, for who only looks (metrics)."""
+        """Every group of the loaded partitions, for metrics. Do not change them."""
         return [group for shard in self._shards.all() for group in shard.groups.values()]
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
@@ -233,6 +327,5 @@ class GroupCoordinator:
         if group.state is not GroupState.EMPTY:
             return ErrorCode.non_empty_group
         if group.offsets.in_flight:
-            return ErrorCode.coordinator_not_available  # retriable: a commit is being stored
-        code = await shard.delete_group(group)
-        return commit_error(code)
+            return ErrorCode.coordinator_not_available  # retriable: offsets are being stored
+        return _commit_error(await shard.delete_group(group))

@@ -1,7 +1,7 @@
-"""What the API handlers hand to the group coordinator and get back: requests and replies.
+"""The requests that API handlers pass to the group coordinator, and its replies.
 
-Free of wire versions: a handler fills what its version has, the rest keeps its default. Errors are
-`ErrorCode` values in the replies; nothing here is raised. Times are in ms.
+They are the same for every wire version: a field that a version lacks keeps its default. Errors are `ErrorCode` values
+in the replies. Times are in ms.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from broker.coordinator.records import OffsetAndMetadata
+from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -31,16 +31,16 @@ __all__ = [
     "quoted",
 ]
 
+# In characters. Kafka's clients cut a reason at this length.
 MAX_REASON_LENGTH = 255
-"""In characters, as Kafka's clients cut it."""
 
-# What OffsetFetch tells about a partition without a committed offset.
+# OffsetFetch's answer for a partition without a committed offset.
 NO_OFFSET = OffsetAndMetadata(-1)
 
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """JoinGroup. `protocols` are (name, metadata), the member's favourite first."""
+    """JoinGroup. `protocols` are (name, metadata), in the member's order of preference."""
 
     group_id: str
     member_id: str
@@ -49,25 +49,24 @@ class JoinRequest:
     protocol_type: str
     protocols: tuple[tuple[str, bytes], ...]
     session_timeout_ms: int
-    # -1 (version 0 has none): the session time-out.
+    # -1 stands for the session time-out. Version 0 has no such field.
     rebalance_timeout_ms: int = -1
     group_instance_id: str | None = None
-    # KIP-394, true from version 4: a dynamic member must come back with the id it is given.
+    # KIP-394, true from version 4: a new dynamic member must join again with the id it is given.
     require_known_member_id: bool = False
-    # KIP-814, true from version 9: a returning static leader may be told to skip the assignment.
+    # KIP-814, true from version 9: the reply may ask a static leader that came back to skip the assignment.
     can_skip_assignment: bool = False
-    # KIP-800, from version 8: why the member joins, for the operator.
+    # KIP-800, from version 8: why the member joins, for the log.
     reason: str | None = None
 
     @property
-    def patience_ms(self) -> int:
-        """How long the member wants a rebalance to wait for it."""
+    def effective_rebalance_timeout_ms(self) -> int:
         return self.session_timeout_ms if self.rebalance_timeout_ms < 0 else self.rebalance_timeout_ms
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedMember:
-    """A member as the leader sees it; `metadata` is its subscription under the chosen protocol."""
+    """A member as the leader sees it. `metadata` is its subscription for the chosen protocol."""
 
     member_id: str
     group_instance_id: str | None
@@ -76,13 +75,13 @@ class JoinedMember:
 
 @dataclass(frozen=True, slots=True)
 class JoinReply:
-    """The generation a member has joined; `members` is empty for all but the leader."""
+    """The generation a member has joined. `members` is empty for all but the leader."""
 
     error: ErrorCode
     member_id: str = ""
     generation_id: int = -1
     protocol_type: str | None = None
-    # None where Kafka has null (from version 7); a handler of an older version sends "".
+    # Null from version 7. The handler sends "" in older versions.
     protocol_name: str | None = None
     leader: str = ""
     skip_assignment: bool = False
@@ -91,14 +90,14 @@ class JoinReply:
 
 @dataclass(frozen=True, slots=True)
 class SyncRequest:
-    """SyncGroup; only the leader's `assignments` (member id → bytes) count."""
+    """SyncGroup. Only the leader's `assignments` (member id → bytes) are read."""
 
     group_id: str
     generation_id: int
     member_id: str
     assignments: Mapping[str, bytes]
     group_instance_id: str | None = None
-    # From version 5; None = not given, not checked.
+    # From version 5. None is not checked.
     protocol_type: str | None = None
     protocol_name: str | None = None
 
@@ -113,18 +112,17 @@ class SyncReply:
 
 @dataclass(frozen=True, slots=True)
 class LeavingMember:
-    """One member to remove: by id, or by instance id alone (an operator removes a static member)."""
+    """A member to remove, by id. An operator may name a static member by its instance id alone."""
 
     member_id: str = ""
     group_instance_id: str | None = None
-    # KIP-800, from version 5: why it leaves, for the operator.
+    # KIP-800, from version 5: why it leaves, for the log.
     reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveReply:
-    """One result per leaving member, in the order asked. Before version 3 the handler
-    answers `error`, or if that is none the error of the only member."""
+    """One result per member, in the order of the request."""
 
     error: ErrorCode
     members: tuple[tuple[LeavingMember, ErrorCode], ...] = ()
@@ -132,26 +130,26 @@ class LeaveReply:
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
-    """OffsetCommit; of each offset only `offset`, `leader_epoch` and `metadata` are read."""
+    """OffsetCommit. Of each offset only `offset`, `leader_epoch` and `metadata` are read."""
 
     group_id: str
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
-    # Versions 2 to 4; -1: the broker's offsets.retention.minutes.
+    # Versions 2 to 4. -1 stands for the broker's offsets.retention.minutes.
     retention_time_ms: int = -1
-    # TxnOffsetCommit: whose transaction the offsets belong to.
+    # TxnOffsetCommit only.
     producer: ProducerIdAndEpoch | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FetchReply:
-    """OffsetFetch of one group; a partition without a commit has `NO_OFFSET` when it was asked for."""
+    """OffsetFetch of one group. A requested partition without a commit has `NO_OFFSET`."""
 
     error: ErrorCode
     offsets: Mapping[TopicPartition, OffsetAndMetadata]
-    # UNSTABLE_OFFSET_COMMIT: an open transaction may still move them (KIP-447).
+    # UNSTABLE_OFFSET_COMMIT: an open transaction may still change their offsets (KIP-447).
     unstable: Collection[TopicPartition] = frozenset()
 
 
@@ -168,8 +166,7 @@ class DescribedMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """DescribeGroups of one group; one that does not exist is described as Dead (version 6 on:
-    the handler answers GROUP_ID_NOT_FOUND)."""
+    """DescribeGroups of one group. A group that does not exist has the state Dead."""
 
     error: ErrorCode
     group_id: str
@@ -187,5 +184,5 @@ class ListedGroup:
 
 
 def quoted(reason: str | None) -> str:
-    """A client's reason (KIP-800) as the end of a log line: cut, and on that line whatever is in it."""
+    """A client's reason (KIP-800) for the end of a log line: cut, and without line breaks."""
     return f", because {reason[:MAX_REASON_LENGTH]!r}" if reason else ""

@@ -1,82 +1,155 @@
-"""The committed offsets of one group, those of open transactions, and which of them have expired. Pure.
+"""The committed offsets of one group, and those of transactions that are still open. Pure.
 
-Owned by the group machine; the runtime writes it through `apply`, `add_pending` and `end_transaction` only, live and on
-replay alike, in the order of the log.
+The runtime changes them only by `apply`, `add_pending` and `end_transaction`, in the order of the log, both live and on
+replay. `PendingCommits` decides which record of a key wins when a transaction ends. The live group keeps them by
+partition, replay by raw key.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Generic, TypeVar
 
 from broker.coordinator.group_messages import NO_OFFSET
-from broker.coordinator.pending_commits import PendingCommits
-from broker.coordinator.records import OffsetAndMetadata
+from broker.coordinator.group_records import OffsetAndMetadata
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["GroupOffsets"]
+__all__ = ["GroupOffsets", "PendingCommits"]
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class PendingCommits(Generic[K, V]):
+    """Key → producer id → the last value of that producer's open transaction.
+
+    When a transaction ends, its value counts only if no later record of the key counts already (Kafka's
+    `GroupMetadata.completePendingTxnOffsetCommit`). Compaction leaves the same record.
+    """
+
+    __slots__ = ("_by_key", "_by_producer")
+
+    def __init__(self) -> None:
+        # The producers of a key are in the order of their last records. None: a later record counts already.
+        self._by_key: dict[K, dict[int, V | None]] = {}
+        self._by_producer: dict[int, dict[K, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._by_key)
+
+    def __contains__(self, key: K) -> bool:
+        """Whether an open transaction has written the key."""
+        return key in self._by_key
+
+    @property
+    def keys(self) -> AbstractSet[K]:
+        return self._by_key.keys()
+
+    def items(self) -> Iterator[tuple[int, K, V]]:
+        """(producer id, key, value) of every record that may still count. Those of one key are in order."""
+        for key, values in self._by_key.items():
+            for producer_id, value in values.items():
+                if value is not None:
+                    yield producer_id, key, value
+
+    def add(self, producer_id: int, key: K, value: V) -> None:
+        """A record of an open transaction."""
+        values = self._by_key.setdefault(key, {})
+        values.pop(producer_id, None)
+        values[producer_id] = value
+        self._by_producer.setdefault(producer_id, {})[key] = None
+
+    def supersede(self, key: K) -> None:
+        """A record outside of transactions was written: none of the records before it can count any more."""
+        values = self._by_key.get(key)
+        if values is not None:
+            self._by_key[key] = dict.fromkeys(values)
+
+    def remove(self, key: K) -> None:
+        """A tombstone was written: all records before it are gone, committed or not."""
+        for producer_id in self._by_key.pop(key, ()):
+            del self._by_producer[producer_id][key]
+
+    def end(self, producer_id: int, *, commit: bool) -> dict[K, V]:
+        """End the producer's transaction. Returns the values that count from now on, none if it was aborted."""
+        committed: dict[K, V] = {}
+        for key in self._by_producer.pop(producer_id, ()):
+            values = self._by_key[key]
+            value = values[producer_id]
+            if commit and value is not None:
+                committed[key] = value
+                for earlier in values:
+                    if earlier == producer_id:
+                        break
+                    values[earlier] = None
+            del values[producer_id]
+            if not values:
+                del self._by_key[key]
+        return committed
 
 
 class GroupOffsets:
     """Partition → committed offset."""
 
-    __slots__ = ("_arriving", "_committed", "_pending", "in_flight")
+    __slots__ = ("_appending", "_committed", "_pending", "in_flight")
 
     def __init__(self) -> None:
-        # Commits whose append has not ended; the runtime counts them, a group with any is not removed.
+        # Appends of the runtime that have not ended. A group with any is not removed.
         self.in_flight = 0
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
         self._pending: PendingCommits[TopicPartition, OffsetAndMetadata] = PendingCommits()
-        # How many commits in transactions are on their way to the log, per partition.
-        self._arriving: Counter[TopicPartition] = Counter()
+        # Transactional commits that are being appended, per partition.
+        self._appending: Counter[TopicPartition] = Counter()
 
     def __len__(self) -> int:
         return len(self._committed)
 
     def apply(self, partition: TopicPartition, committed: OffsetAndMetadata | None) -> None:
-        """One stored record outside of transactions: a commit, or None for a tombstone."""
+        """Apply a stored record outside of transactions: a commit, or None for a tombstone."""
         if committed is None:
             self._committed.pop(partition, None)
             self._pending.remove(partition)
         else:
             self._committed[partition] = committed
             if self._pending:
-                self._pending.overtake(partition)
+                self._pending.supersede(partition)
 
     # --- transactions
 
     @property
     def has_pending(self) -> bool:
-        """Whether a transaction that is not over has committed something."""
+        """Whether an open transaction has committed offsets."""
         return bool(self._pending)
 
     @property
     def pending_partitions(self) -> list[TopicPartition]:
         return list(self._pending.keys)
 
-    def announce(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commits of a transaction are being stored: from now on the partitions are unstable."""
+    def begin_append(self, partitions: Iterable[TopicPartition]) -> None:
+        """Transactional commits are being appended: the partitions are unstable from now on."""
         for partition in partitions:
-            self._arriving[partition] += 1
+            self._appending[partition] += 1
 
-    def arrived(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are stored, or failed to be."""
+    def end_append(self, partitions: Iterable[TopicPartition]) -> None:
+        """The append has ended, with or without an error."""
         for partition in partitions:
-            self._arriving[partition] -= 1
-            if not self._arriving[partition]:
-                del self._arriving[partition]
+            self._appending[partition] -= 1
+            if not self._appending[partition]:
+                del self._appending[partition]
 
     def add_pending(self, producer_id: int, partition: TopicPartition, committed: OffsetAndMetadata) -> None:
-        """One stored record of an open transaction."""
+        """Apply a stored record of an open transaction."""
         self._pending.add(producer_id, partition, committed)
 
     def end_transaction(self, producer_id: int, *, commit: bool) -> None:
-        """The producer's marker stands in the log: what it committed holds from now on, or never."""
+        """The producer's marker is in the log: apply or drop its offsets."""
         self._committed.update(self._pending.end(producer_id, commit=commit))
 
     def is_unstable(self, partition: TopicPartition) -> bool:
-        """Whether a transaction may still move the offset (KIP-447)."""
-        return partition in self._pending or partition in self._arriving
+        """Whether an open transaction may still change the offset (KIP-447)."""
+        return partition in self._pending or partition in self._appending
 
     # --- reading
 
@@ -84,15 +157,15 @@ class GroupOffsets:
         return dict(self._committed)
 
     def of(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """One entry per partition asked for; `NO_OFFSET` where there is none."""
+        """One entry per partition, `NO_OFFSET` for those without a commit."""
         return {partition: self._committed.get(partition, NO_OFFSET) for partition in partitions}
 
     def known(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of `partitions` that have an offset, pending ones not counted."""
+        """Those of `partitions` that have a committed offset."""
         return [partition for partition in partitions if partition in self._committed]
 
     def any_of(self, partitions: set[TopicPartition]) -> list[TopicPartition]:
-        """Those of `partitions` that have an offset, or a pending one; costs no more than the fewer of the two."""
+        """Those of `partitions` that have an offset or a pending one. Cheap if either side is small."""
         found = self._committed.keys() & partitions
         if self._pending:
             found |= self._pending.keys & partitions
@@ -101,11 +174,10 @@ class GroupOffsets:
     def expired(
         self, now_ms: int, retention_ms: int, *, empty_since_ms: int | None, in_use: frozenset[str]
     ) -> list[TopicPartition]:
-        """What is older than the retention.
+        """The partitions whose offsets are older than the retention time.
 
-        Age counts from `empty_since_ms` (when the last member left) where that is given, else from each
-        commit; an offset with an expiry of its own keeps to that. Topics `in_use` never expire, nor do offsets
-        that an open transaction moves.
+        Their age counts from `empty_since_ms` (when the last member left), or from the commit if that is None. An
+        offset with an expiry time of its own uses that. Topics `in_use` and unstable offsets never expire.
         """
         expired = []
         for partition, committed in self._committed.items():

@@ -1,44 +1,47 @@
 """The groups of one `__consumer_offsets` partition: replay, effects, deadlines, expiry.
 
-Owned by the group coordinator, which routes requests here. Runs on the event loop; what takes long in a
-replay is done in a worker thread. What changes a group outside its own rules goes through the partition's
-writer, so memory follows the log and never runs ahead of it.
+Owned by the group coordinator, which routes requests here. Runs on the event loop; only decoding during a replay
+runs in a worker thread. Offsets and deletions take effect after they are in the log, so memory is never ahead of it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import cast
 
 from broker.clock import Clock
+from broker.config.group_settings import GroupSettings
 from broker.coordinator.deadline_timer import DeadlineTimer
-from broker.coordinator.group_config import GroupConfig
-from broker.coordinator.group_effects import Effects, GroupState, Now, Store
-from broker.coordinator.group_events import expired_offsets
 from broker.coordinator.group_messages import JoinReply, SyncReply
-from broker.coordinator.group_replay import GroupReplay
-from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.record_store import KeyValue, RecordStore
-from broker.coordinator.record_writer import RecordWriter
-from broker.coordinator.records import (
+from broker.coordinator.group_offsets import PendingCommits
+from broker.coordinator.group_records import (
     MalformedRecord,
     OffsetAndMetadata,
+    OffsetKey,
+    decode_group,
+    decode_key,
+    decode_offset,
     encode_group,
     encode_group_key,
     encode_offset_key,
 )
+from broker.coordinator.group_requests import expired_offsets
+from broker.coordinator.group_state import ClassicGroup, Effects, GroupState, Now, Store
+from broker.coordinator.record_store import KeyValue, RecordRun, RecordStore
+from broker.coordinator.record_writer import RecordWriter
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["GroupShard"]
+__all__ = ["GroupReplay", "GroupShard"]
 
 logger = logging.getLogger(__name__)
 
-# What a member is told when its generation cannot be stored; the rest is UNKNOWN_SERVER_ERROR.
+# A member's error when its generation cannot be stored. Every other code becomes UNKNOWN_SERVER_ERROR.
 _GENERATION_ERRORS = {
     ErrorCode.none: ErrorCode.none,
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
@@ -50,11 +53,72 @@ _GENERATION_ERRORS = {
 }
 
 
+class GroupReplay:
+    """Groups read back from the records of one partition: `add` every run of the log in order, then `build`.
+
+    Only the last record of a key counts, so all others are dropped before any record is decoded. Records of a
+    transaction count once its marker is read. `build` may take seconds and belongs in a worker thread.
+    """
+
+    def __init__(self, config: GroupSettings) -> None:
+        self._config = config
+        self._latest: dict[bytes, bytes | None] = {}
+        self._pending: PendingCommits[bytes, bytes] = PendingCommits()
+        self.groups: dict[str, ClassicGroup] = {}
+        self.open_transactions: dict[int, set[str]] = {}
+        """Producer id → the groups in whose offsets its open transaction takes part."""
+
+    def add(self, run: RecordRun) -> None:
+        """Add the next records of the log, or the next marker."""
+        if run.commit is not None:
+            self._latest.update(self._pending.end(run.producer_id, commit=run.commit))
+        elif run.producer_id < 0:
+            self._latest.update(run.records)
+            if self._pending:
+                for key, value in run.records:
+                    if value is None:
+                        self._pending.remove(key)
+                    else:
+                        self._pending.supersede(key)
+        else:
+            for key, value in run.records:
+                if value is not None:
+                    self._pending.add(run.producer_id, key, value)
+
+    def build(self, now: Now) -> None:
+        """Fill `groups` and `open_transactions`. A record that cannot be read is skipped with a warning."""
+        for key, value in self._latest.items():
+            if value is not None:
+                self._apply(key, value, now, -1)
+        for producer_id, key, value in self._pending.items():
+            self._apply(key, value, now, producer_id)
+
+    def _apply(self, raw_key: bytes, value: bytes, now: Now, producer_id: int) -> None:
+        try:
+            key = decode_key(raw_key)
+            if key is None:
+                return
+            group = self.groups.get(key.group_id)
+            if group is None:
+                group = self.groups[key.group_id] = ClassicGroup(key.group_id, self._config, now.wall_ms)
+            if not isinstance(key, OffsetKey):
+                group.install(decode_group(value), now)
+                return
+            partition = TopicPartition(sys.intern(key.topic), key.partition)
+            if producer_id < 0:
+                group.offsets.apply(partition, decode_offset(value))
+            else:
+                group.offsets.add_pending(producer_id, partition, decode_offset(value))
+                self.open_transactions.setdefault(producer_id, set()).add(key.group_id)
+        except MalformedRecord as error:
+            logger.warning("Skipped a record of the offsets topic that cannot be read: %s", error)
+
+
 class GroupShard:
-    """One partition's groups; `loaded` is false while they are replayed."""
+    """One partition's groups. `loaded` is False while they are replayed."""
 
     def __init__(
-        self, partition: int, store: RecordStore, clock: Clock, config: GroupConfig, timer: DeadlineTimer
+        self, partition: int, store: RecordStore, clock: Clock, config: GroupSettings, timer: DeadlineTimer
     ) -> None:
         self.partition = partition
         self.groups: dict[str, ClassicGroup] = {}
@@ -65,18 +129,18 @@ class GroupShard:
         self._config = config
         self._timer = timer
         self._writer = RecordWriter(store, partition)
-        # Group id → the moment its timer is set to.
+        # Group id → the time its timer is set to (monotonic s).
         self._armed: dict[str, float] = {}
-        # Producer id → the groups whose offsets its open transaction moves.
+        # Producer id → the groups in whose offsets its open transaction takes part.
         self._transactions: dict[int, set[str]] = {}
-        # Those that ended while the partition was being replayed, in order.
-        self._ended_meanwhile: list[tuple[int, bool]] = []
+        # Transactions that ended during the replay (producer id, committed), in order.
+        self._ended_while_loading: list[tuple[int, bool]] = []
 
     def now(self) -> Now:
         return Now(self._clock.monotonic(), self._clock.now_ms())
 
     def create(self, group_id: str) -> ClassicGroup:
-        """A new empty group; nothing of it is stored yet."""
+        """Make an empty group. Nothing of it is stored yet."""
         group = ClassicGroup(group_id, self._config, self._clock.now_ms())
         self.groups[group_id] = group
         return group
@@ -84,18 +148,18 @@ class GroupShard:
     # --- replay ----------------------------------------------------------------------------------
 
     async def load(self) -> None:
-        """Replay the partition; every replayed member has one session time-out to show up."""
+        """Replay the partition. Every member gets a new session."""
         began = self._clock.monotonic()
         replay = GroupReplay(self._config)
         async for run in self._store.read(self.partition):
             replay.add(run)
         await asyncio.to_thread(replay.build, self.now())
         if self._unloaded:
-            return  # taken away while it was being read
+            return  # unloaded during the replay
         now = self.now()
         self.groups = replay.groups
         self._transactions = replay.open_transactions
-        for producer_id, commit in self._ended_meanwhile:
+        for producer_id, commit in self._ended_while_loading:
             self._end_transaction(producer_id, commit)
         for group in self.groups.values():
             for member in group.roster.members.values():
@@ -109,7 +173,7 @@ class GroupShard:
             logger.info("Loaded %d groups of partition %d in %.2f s", len(self.groups), self.partition, spent)
 
     def unload(self, error: ErrorCode) -> None:
-        """Forget the groups; whoever waits is told `error`."""
+        """Forget the groups. Requests that wait get `error`."""
         self.loaded = False
         self._unloaded = True
         for group in self.groups.values():
@@ -124,7 +188,7 @@ class GroupShard:
     # --- effects ---------------------------------------------------------------------------------
 
     def perform(self, group: ClassicGroup, effects: Effects) -> None:
-        """Do what an event asked for: answer, store, and look again when the group wants it."""
+        """Carry out the effects of an event: answer, store, and set the group's timer."""
         for waiter, answer in effects.replies:
             future = cast("asyncio.Future[JoinReply | SyncReply]", waiter)
             if not future.done():
@@ -166,7 +230,7 @@ class GroupShard:
         committed: Mapping[TopicPartition, OffsetAndMetadata],
         producer: ProducerIdAndEpoch | None,
     ) -> asyncio.Future[ErrorCode]:
-        """Store offsets; they hold once they are stored, those of a transaction once it is committed."""
+        """Store offsets. They take effect once they are stored, those of a transaction once it is committed."""
         if producer is not None:
             return self._commit_pending(group, records, committed, producer)
 
@@ -184,12 +248,12 @@ class GroupShard:
         committed: Mapping[TopicPartition, OffsetAndMetadata],
         producer: ProducerIdAndEpoch,
     ) -> asyncio.Future[ErrorCode]:
-        """The partitions are unstable before the append: a member of the next generation must not miss what one of
-        this generation has been allowed to commit (KIP-447)."""
-        group.offsets.announce(committed)
+        """Store offsets of a transaction. Their partitions are unstable from before the append, so that a member of the
+        next generation waits for what this generation may still commit (KIP-447)."""
+        group.offsets.begin_append(committed)
 
         def applied(code: ErrorCode) -> None:
-            group.offsets.arrived(committed)
+            group.offsets.end_append(committed)
             if code is ErrorCode.none:
                 self._transactions.setdefault(producer.producer_id, set()).add(group.group_id)
                 for partition, value in committed.items():
@@ -198,18 +262,16 @@ class GroupShard:
         return self._append(group, records, applied, producer)
 
     def transaction_ended(self, producer_id: int, *, commit: bool, waiting: Awaitable[object] | None = None) -> None:
-        """The producer's marker stands in the partition or, with `waiting`, has its place in it."""
-        self._writer.transaction_ended(producer_id, partial(self._marker_stands, producer_id, commit), waiting)
+        """The producer's marker is in the partition or, with `waiting`, is being appended."""
+        self._writer.transaction_ended(producer_id, partial(self._marker_stored, producer_id, commit), waiting)
 
-    def _marker_stands(self, producer_id: int, commit: bool, code: ErrorCode) -> None:
-        """Unless `code` says why not; then it comes again. While the partition is loaded it may have been read, or
-        not."""
+    def _marker_stored(self, producer_id: int, commit: bool, code: ErrorCode) -> None:
         if code is not ErrorCode.none:
-            return
+            return  # the transaction coordinator sends the marker again
         if self.loaded:
             self._end_transaction(producer_id, commit)
         else:
-            self._ended_meanwhile.append((producer_id, commit))
+            self._ended_while_loading.append((producer_id, commit))
 
     def _end_transaction(self, producer_id: int, commit: bool) -> None:
         for group_id in self._transactions.pop(producer_id, ()):
@@ -224,7 +286,7 @@ class GroupShard:
         applied: Callable[[ErrorCode], None],
         producer: ProducerIdAndEpoch | None = None,
     ) -> asyncio.Future[ErrorCode]:
-        """Store records about a group's offsets, then call `applied`, then tell who still waits."""
+        """Store records of a group's offsets, then call `applied`, then complete the future."""
         future: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
         group.offsets.in_flight += 1
 
@@ -239,11 +301,11 @@ class GroupShard:
         if producer is None:
             self._writer.write(records, done)
         else:
-            self._writer.write_now(records, done, producer)  # no other write may join it
+            self._writer.write_now(records, done, producer)  # a transaction needs a batch of its own
         return future
 
     def delete_offsets(self, group: ClassicGroup, partitions: Sequence[TopicPartition]) -> asyncio.Future[ErrorCode]:
-        """Write tombstones for offsets and forget them once these are stored."""
+        """Write tombstones for offsets, and remove the offsets once these are stored."""
 
         def applied(code: ErrorCode) -> None:
             if code is ErrorCode.none:
@@ -256,8 +318,8 @@ class GroupShard:
         return self._append(group, tombstones, applied)
 
     def delete_group(self, group: ClassicGroup) -> asyncio.Future[ErrorCode]:
-        """Write tombstones for an empty group and all its offsets, and forget it once these are stored."""
-        group.state = GroupState.DEAD  # joins and commits must wait until it is decided
+        """Write tombstones for an empty group and all its offsets, and remove it once these are stored."""
+        group.state = GroupState.DEAD  # refuses joins and commits until the append has ended
 
         def applied(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
@@ -273,12 +335,12 @@ class GroupShard:
 
     @staticmethod
     def _is_unused(group: ClassicGroup) -> bool:
-        """Whether it has no member, none that is about to join, and no commit under way."""
-        waits = group.roster.pending or group.offsets.has_pending or group.offsets.in_flight
-        return group.state is GroupState.EMPTY and not waits
+        """Whether it has no member, no pending id and no commit that is being stored."""
+        in_use = group.roster.pending or group.offsets.has_pending or group.offsets.in_flight
+        return group.state is GroupState.EMPTY and not in_use
 
     def expire(self) -> None:
-        """Drop expired offsets, and groups of which nothing is left."""
+        """Delete expired offsets, and groups that have nothing left."""
         now = self.now()
         for group in list(self.groups.values()):
             if group.offsets.in_flight:
@@ -288,6 +350,6 @@ class GroupShard:
                 if expired or group.generation_id > 0:
                     self.delete_group(group)
                 else:
-                    del self.groups[group.group_id]  # nothing of it was ever stored
+                    del self.groups[group.group_id]  # it has no records in the log
             elif expired:
                 self.delete_offsets(group, expired)

@@ -1,48 +1,90 @@
 """One classic consumer group: its states, its rebalances and its deadlines. Pure.
 
-Called by `group_join` and `group_events` (the rules of each request) and by the runtime, which owns
-it. No clock, no sockets, no asyncio: events bring `Now`, results are `Effects`. After an event the
-runtime must call `tick` at `wake_at` at the latest.
+`group_requests` holds the rules of each request, the runtime (`group_shard`) owns the group. There is no clock, socket
+or asyncio here: an event brings `Now` and returns `Effects`. After each event the runtime must call `tick` no later
+than `wake_at`.
 
     Empty ──join──▶ PreparingRebalance ──all joined, or time is up──▶ CompletingRebalance
       ▲                 ▲    │ nobody left                                 │ leader's assignment stored
       └─────────────────┼────┘        ◀──────── join, leave, expiry ───────┤
                         └──────────────── join, leave, expiry ────────── Stable          any ──▶ Dead
 
-The rules are those of Kafka's `GroupCoordinator` / `ClassicGroup`. `install` applies a stored
-generation, live and on replay alike.
+The rules are those of Kafka's `GroupCoordinator` / `ClassicGroup`. `install` applies a stored generation, both live and
+on replay.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from enum import StrEnum
 from math import inf
+from typing import NamedTuple
 
-from broker.coordinator.group_config import GroupConfig
-from broker.coordinator.group_effects import Effects, GroupState, Now, Return, Store, Waiter
-from broker.coordinator.group_member import Member
+from broker.config.group_settings import GroupSettings
+from broker.coordinator.group_members import Member, Reply, Roster, Waiter, Waiters
 from broker.coordinator.group_messages import JoinReply, SyncReply
 from broker.coordinator.group_offsets import GroupOffsets
-from broker.coordinator.group_roster import Roster
-from broker.coordinator.group_waiters import Waiters
-from broker.coordinator.records import GroupMetadata
+from broker.coordinator.group_records import GroupMetadata
 from broker.errors import ErrorCode
 
-__all__ = ["ClassicGroup"]
+__all__ = ["ClassicGroup", "Effects", "GroupState", "Now", "StaticRejoin", "Store"]
 
 logger = logging.getLogger(__name__)
 
-# A member in its first JoinGroup has no id to send heartbeats with: this is how long it may wait (s).
+# A member in its first JoinGroup has no id to send heartbeats with. It may wait this long (s).
 NEW_MEMBER_JOIN_TIMEOUT = 300.0
-# A rebalance to which nobody came back looks again after this time at the earliest.
+# When nobody came back to a rebalance, the next check is this much later or more.
 LEAST_WAIT_MS = 1_000
 
 
-class ClassicGroup:
-    """The state machine of one group. What begins with `_` is its own; the rest is for the event modules."""
+class GroupState(StrEnum):
+    """Kafka's names, as DescribeGroups shows them (`ClassicGroupState`)."""
 
-    def __init__(self, group_id: str, config: GroupConfig, wall_ms: int) -> None:
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
+
+
+class Now(NamedTuple):
+    """The two times an event needs: monotonic seconds for waits, ms since the epoch for records."""
+
+    monotonic: float
+    wall_ms: int
+
+
+class StaticRejoin(NamedTuple):
+    """A static member that came back under a new id. It gets `answer` once the new id is stored.
+
+    If the append fails, `before` is restored.
+    """
+
+    waiter: Waiter
+    answer: JoinReply
+    before: Member
+
+
+class Store(NamedTuple):
+    """A generation to append."""
+
+    metadata: GroupMetadata
+    rejoin: StaticRejoin | None = None
+
+
+class Effects(NamedTuple):
+    """What the runtime does after an event, in this order. It passes each `Store` to `ClassicGroup.stored` when its
+    append has ended."""
+
+    replies: list[Reply]
+    stores: list[Store]
+
+
+class ClassicGroup:
+    """The state machine of one group."""
+
+    def __init__(self, group_id: str, config: GroupSettings, wall_ms: int) -> None:
         self.group_id = group_id
         self.config = config
         self.state = GroupState.EMPTY
@@ -54,37 +96,40 @@ class ClassicGroup:
         self.offsets = GroupOffsets()
         # Members that have not sent the SyncGroup of this generation yet.
         self.pending_sync: set[str] = set()
-        # The generation's assignment is on its way to the log: a second SyncGroup must not store another one.
+        # The assignment that is being appended. A second SyncGroup of the leader must not store another one.
         self.storing: GroupMetadata | None = None
-        # The earliest moment (monotonic s) at which `tick` may have something to do; never too late.
+        # No deadline comes before this time (monotonic s).
         self.wake_at = inf
         self._join_deadline = inf
         self._sync_deadline = inf
-        # ms the first rebalance of an empty group may still be put off; None in any other rebalance.
+        # How many ms more the first rebalance of an empty group may be delayed. None in any other rebalance.
         self._initial_remaining_ms: int | None = None
         self._joined_in_delay = False
         self._stores: list[Store] = []
 
     def drain(self) -> Effects:
-        """Hand over what the event caused; every event ends with it."""
+        """Return what the event caused. Every event ends with this."""
         stores, self._stores = self._stores, []
         return Effects(self.waiters.take_replies(), stores)
 
     # --- stored generations: live and replay -------------------------------------------------------
 
-    def store(self, metadata: GroupMetadata, returned: Return | None = None) -> None:
-        self._stores.append(Store(metadata, returned))
+    def store(self, metadata: GroupMetadata, rejoin: StaticRejoin | None = None) -> None:
+        self._stores.append(Store(metadata, rejoin))
 
     def snapshot(self, now: Now, assignments: Mapping[str, bytes] | None = None) -> GroupMetadata:
-        """This generation as it is stored; members without an entry in `assignments` get nothing to do."""
-        who = self.roster
-        members = who.records(self.protocol_name, assignments)
-        protocol_type = who.protocol_type or ""
-        return GroupMetadata(protocol_type, self.generation_id, self.protocol_name, who.leader, now.wall_ms, members)
+        """This generation as it is stored. Members without an entry in `assignments` get an empty assignment."""
+        return GroupMetadata(
+            self.roster.protocol_type or "",
+            self.generation_id,
+            self.protocol_name,
+            self.roster.leader,
+            now.wall_ms,
+            self.roster.records(self.protocol_name, assignments),
+        )
 
     def install(self, metadata: GroupMetadata, now: Now) -> None:
-        """Make a stored generation the current one. Live, its members are here already; on replay they
-        come back and have one session time-out to show up."""
+        """Make a stored generation the current one. On replay this adds its members, each with a new session."""
         self.generation_id = metadata.generation_id
         self.protocol_name = metadata.protocol_name
         for record in metadata.members:
@@ -101,9 +146,9 @@ class ClassicGroup:
         self.state_timestamp_ms = metadata.state_timestamp_ms
 
     def stored(self, store: Store, error: ErrorCode, now: Now) -> Effects:
-        """The append of `store` has ended; with an error nothing of it holds."""
-        if store.returned is not None:
-            self._returned(store.returned, error, now)
+        """The append of `store` has ended. After an error, nothing of it is stored."""
+        if store.rejoin is not None:
+            self._rejoin_stored(store.rejoin, error, now)
         if self.storing is store.metadata:
             self.storing = None
             if error is ErrorCode.none:
@@ -122,16 +167,16 @@ class ClassicGroup:
                 self.prepare_rebalance(now, f"the assignment cannot be stored: {error.name}")
         return self.drain()
 
-    def _returned(self, returned: Return, error: ErrorCode, now: Now) -> None:
-        """A static member's new id is stored, or not: then it has its old one again, which the log knows."""
-        waiter, answer, before = returned
+    def _rejoin_stored(self, rejoin: StaticRejoin, error: ErrorCode, now: Now) -> None:
+        """Answer a static member that came back. After an error it gets its old id again, as the log has it."""
+        waiter, answer, before = rejoin
         current = self.roster.static_ids.get(before.group_instance_id or "")
         if error is not ErrorCode.none:
             if current == answer.member_id:
                 self.replace_static(current, before, now)
             answer = JoinReply(error)
         elif current != answer.member_id:
-            # Meanwhile it was removed, or has come back once more.
+            # The member was removed, or came back once more, during the append.
             gone = ErrorCode.unknown_member_id if current is None else ErrorCode.fenced_instance_id
             answer = JoinReply(gone, answer.member_id)
         self.waiters.reply(waiter, answer)
@@ -142,25 +187,25 @@ class ClassicGroup:
     # --- membership ------------------------------------------------------------------------------
 
     def touch(self, member: Member, now: Now) -> None:
-        """Heard from a member: its session begins anew."""
-        self._expect(member, now.monotonic + member.session_timeout_ms / 1000)
+        """Restart the member's session time-out: the broker has heard from it."""
+        self._set_deadline(member, now.monotonic + member.session_timeout_ms / 1000)
 
     def add_member(self, member: Member, protocol_type: str, waiter: Waiter, now: Now) -> None:
-        """Take in a member that waits in JoinGroup."""
+        """Add a member whose JoinGroup waits."""
         if self._initial_remaining_ms is not None and self.generation_id == 0:
             self._joined_in_delay = True
         self.roster.add(member, protocol_type)
         self.waiters.park_join(member.member_id, waiter)
-        self._expect(member, now.monotonic + NEW_MEMBER_JOIN_TIMEOUT)
+        self._set_deadline(member, now.monotonic + NEW_MEMBER_JOIN_TIMEOUT)
 
     def add_pending(self, member_id: str, session_timeout_ms: int, now: Now) -> None:
-        """Remember an id that was given out; the rebalance waits for it until its session lapses."""
+        """Remember an id that was given out. A rebalance waits for it for one session time-out."""
         deadline = now.monotonic + session_timeout_ms / 1000
         self.roster.pending[member_id] = deadline
         self.wake_at = min(self.wake_at, deadline)
 
     def remove_member(self, member_id: str, now: Now, why: str) -> None:
-        """A member, or a pending id, has left or was expired; the others rebalance."""
+        """Remove a member or a pending id that has left or expired. The other members rebalance."""
         was_member = self._drop(member_id)
         if was_member:
             logger.info("Member %s of group %s is removed: %s", member_id, self.group_id, why)
@@ -170,25 +215,25 @@ class ClassicGroup:
             self.maybe_complete_join(now)
 
     def replace_static(self, old_member_id: str, member: Member, now: Now) -> None:
-        """A static member is back under a new id; whoever waits under the old one is fenced."""
-        self.waiters.dismiss(old_member_id, ErrorCode.fenced_instance_id, old_member_id)
+        """A static member came back under a new id. Requests that wait under the old id are fenced."""
+        self.waiters.fail(old_member_id, ErrorCode.fenced_instance_id, old_member_id)
         self.pending_sync = {member.member_id if m == old_member_id else m for m in self.pending_sync}
         self.roster.replace_static(old_member_id, member)
         self.touch(member, now)
 
     def _drop(self, member_id: str) -> bool:
-        self.waiters.dismiss(member_id, ErrorCode.unknown_member_id)
+        self.waiters.fail(member_id, ErrorCode.unknown_member_id)
         self.pending_sync.discard(member_id)
         return self.roster.remove(member_id) is not None
 
-    def _expect(self, member: Member, deadline: float) -> None:
+    def _set_deadline(self, member: Member, deadline: float) -> None:
         member.deadline = deadline
         self.wake_at = min(self.wake_at, deadline)
 
     # --- rebalance -------------------------------------------------------------------------------
 
     def prepare_rebalance(self, now: Now, why: str) -> None:
-        """Begin a rebalance unless one is being prepared already; `why` is for the operator (KIP-800)."""
+        """Begin a rebalance unless one is being prepared already. `why` goes to the log (KIP-800)."""
         if self.state in (GroupState.PREPARING_REBALANCE, GroupState.DEAD):
             return
         logger.info(
@@ -213,7 +258,7 @@ class ClassicGroup:
         self.maybe_complete_join(now)
 
     def maybe_complete_join(self, now: Now) -> None:
-        """Finish the join phase when everybody is here (the initial delay is always waited out)."""
+        """Finish the join phase when all members have joined. The initial delay is never cut short."""
         if self.state is not GroupState.PREPARING_REBALANCE:
             return
         if self._initial_remaining_ms is not None:
@@ -228,7 +273,7 @@ class ClassicGroup:
 
     def _join_deadline_reached(self, now: Now) -> None:
         if self._initial_remaining_ms and self._joined_in_delay:
-            # Members keep arriving: wait one more delay, within the rebalance time-out.
+            # New members joined during the delay: delay again, within the rebalance time-out.
             delay_ms = min(self.config.group_initial_rebalance_delay_ms, self._initial_remaining_ms)
             self._initial_remaining_ms -= delay_ms
             self._joined_in_delay = False
@@ -246,7 +291,7 @@ class ClassicGroup:
                 )
                 self._drop(member.member_id)
         if len(self.roster) and not joined:
-            # Only static members are left and none is back: their sessions decide, not this deadline.
+            # Only static members are left and none has joined: they stay until their sessions expire.
             self._wait_for_joins(max(self.roster.rebalance_timeout_ms(), LEAST_WAIT_MS), now)
             return
         self._join_deadline = inf
@@ -270,7 +315,7 @@ class ClassicGroup:
         self.wake_at = min(self.wake_at, self._sync_deadline)
 
     def generation_reply(self, member_id: str) -> JoinReply:
-        """The current generation for one member; the leader learns who is in it."""
+        """The current generation for one member. Only the leader gets the list of members."""
         leader = self.roster.leader or ""
         members = self.roster.members.values() if member_id == leader else ()
         return JoinReply(
@@ -284,7 +329,7 @@ class ClassicGroup:
         )
 
     def _cancel_syncs(self, error: ErrorCode, now: Now) -> None:
-        """The generation will get no assignment: everybody forgets its old one and joins again."""
+        """This generation gets no assignment: drop the old assignments and fail the SyncGroups that wait."""
         for member in self.roster.members.values():
             member.assignment = b""
             if self.waiters.answer_sync(member.member_id, SyncReply(error)):
@@ -297,11 +342,11 @@ class ClassicGroup:
     # --- deadlines -------------------------------------------------------------------------------
 
     def tick(self, now: Now) -> Effects:
-        """Do what is due, and set `wake_at` anew."""
+        """Handle every deadline that has passed, and set `wake_at` to the next one."""
         for member_id in [m for m, deadline in self.roster.pending.items() if deadline <= now.monotonic]:
             self.remove_member(member_id, now, "it did not join with the id it was given")
         for member in list(self.roster.members.values()):
-            # Looked at one by one: the removal of one may end the rebalance and renew the others.
+            # Check one by one: removing a member may complete the rebalance, which restarts the other sessions.
             if self._session_ends(member) <= now.monotonic and member.member_id in self.roster.members:
                 self.remove_member(member.member_id, now, f"nothing heard from it for {member.session_timeout_ms} ms")
         if self.state is GroupState.PREPARING_REBALANCE and self._join_deadline <= now.monotonic:
@@ -319,15 +364,15 @@ class ClassicGroup:
         return self.drain()
 
     def _session_ends(self, member: Member) -> float:
-        """Who waits for the group cannot send heartbeats; only a member's first wait is limited."""
+        """When the member's session ends. Never while its request waits here, except for its first JoinGroup."""
         if self.waiters.waits(member.member_id) and not member.is_new:
             return inf
         return member.deadline
 
     def kill(self, error: ErrorCode, now: Now) -> Effects:
-        """Deleted, or moved to another coordinator: whoever waits is told `error`."""
+        """The group was deleted or has moved to another coordinator. Every request that waits gets `error`."""
         for member_id in list(self.roster.members):
-            self.waiters.dismiss(member_id, error, member_id)
+            self.waiters.fail(member_id, error, member_id)
         self._enter(GroupState.DEAD, now)
         self.storing = None
         self.wake_at = self._join_deadline = self._sync_deadline = inf

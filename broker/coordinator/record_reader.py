@@ -1,8 +1,7 @@
-"""A cursor over the hand-packed bytes of an internal record, and the string of its fields that is not trivial to pack.
+"""A cursor over the bytes of an internal record.
 
-Called by the codecs of this package only. Every read is checked against what is left, so that no
-input, however hostile, makes it read past the end, allocate what is not there, or raise anything
-but `MalformedRecord`.
+Used by the record formats of this package. Every read is checked against the bytes that are left: invalid input raises
+`MalformedRecord`. It never reads past the end and never allocates more than the input has.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ _I64 = Struct(">q")
 
 
 class MalformedRecord(ProtocolError):
-    """Bytes that are no record of this format, or a value that does not fit one."""
+    """Bytes that are not a record of this format, or a value that does not fit into a record."""
 
 
 def encode_string(text: str) -> bytes:
-    """An i16 length and UTF-8. Raises MalformedRecord when it is too long."""
+    """An i16 length and UTF-8. Raises MalformedRecord if the text is too long."""
     encoded = text.encode()
     if len(encoded) > MAX_STRING_BYTES:
         raise MalformedRecord(f"a string of {len(encoded)} bytes does not fit a record: {text[:40]!r}…")
@@ -56,7 +55,7 @@ class RecordReader:
         return self._fixed(_I64)
 
     def version(self, highest: int) -> int:
-        """The i16 a value begins with; raises MalformedRecord when it is not one of 0 … `highest`."""
+        """The i16 at the start of a value. Raises MalformedRecord unless it is one of 0 … `highest`."""
         version = self.i16()
         if not 0 <= version <= highest:
             raise MalformedRecord(f"value version {version} is not one of 0 to {highest}")
@@ -73,7 +72,7 @@ class RecordReader:
         return None if length < 0 else self._text(length)
 
     def blob(self) -> bytes:
-        """Bytes with an i32 length; null reads as empty."""
+        """Bytes with an i32 length. Null reads as empty."""
         length = self.i32()
         return self.take(length) if length > 0 else b""
 
@@ -82,13 +81,13 @@ class RecordReader:
         return self._plausible(self.i32())
 
     def _plausible(self, length: int) -> int:
-        """Every element has at least one byte, so more than is left is a lie."""
+        """Refuse a count above the number of bytes left: every element has at least one byte."""
         if not 0 <= length <= len(self._data) - self._position:
             raise MalformedRecord(f"an array of {length} elements in {len(self._data)} bytes")
         return length
 
     def nullable_array_length(self) -> int:
-        """The count before an array; null (-1) reads as empty."""
+        """The count before an array. Null (-1) reads as empty."""
         length = self.i32()
         return self._plausible(0 if length == -1 else length)
 
@@ -100,7 +99,7 @@ class RecordReader:
         return value
 
     def compact_length(self) -> int:
-        """The count before an array of a flexible version; null reads as empty."""
+        """The count before an array of a flexible version. Null reads as empty."""
         return self._plausible(max(self.unsigned_varint() - 1, 0))
 
     def compact_string(self) -> str:
@@ -111,11 +110,11 @@ class RecordReader:
         return None if length < 0 else self._text(length)
 
     def compact_blob(self) -> bytes:
-        """Bytes of a flexible version; null reads as empty."""
+        """Bytes of a flexible version. Null reads as empty."""
         return self.take(max(self.unsigned_varint() - 1, 0))
 
     def skip_tags(self) -> None:
-        """Tagged fields of which none is wanted."""
+        """Skip all tagged fields."""
         for _ in range(self.unsigned_varint()):
             self.unsigned_varint()
             self.take(self.unsigned_varint())

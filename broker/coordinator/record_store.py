@@ -1,29 +1,44 @@
-"""Where the coordinators keep their records: the seam to the logs of their internal topics.
+"""Where the coordinators keep their records: the logs of their internal topics.
 
-`RecordStore` is what the runtimes need; log_record_store.py is it over the partition logs.
-`MemoryRecordStore` is its twin for tests: it keeps what the log would, append by append.
+`RecordStore` is what the coordinators need, `LogRecordStore` implements it over the partitions of one topic. Records
+are appended as one batch and read back in order for replay.
 """
 
 from __future__ import annotations
 
+import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from broker.clock import Clock
+from broker.cluster.topics import Topics
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.errors import CorruptBatch
+from broker.log.log import AppendResult
+from broker.log.segment_file import FileSlice
+from broker.protocol.topic_partition import TopicPartition
+from broker.records.batch import verify_batch, walk_batches
+from broker.records.builder import BatchBuilder
+from broker.records.control import ControlType, read_control_type
+from broker.records.record import decode_batch
 
-__all__ = ["KeyValue", "MemoryRecordStore", "RecordRun", "RecordStore"]
+__all__ = ["KeyValue", "LogRecordStore", "RecordRun", "RecordStore"]
 
-# Key and value of one record; a None value is a tombstone.
+READ_BYTES = 1 << 20
+_NO_LIMIT = 2**31 - 1
+
+# Key and value of one record. A None value is a tombstone.
 KeyValue: TypeAlias = tuple[bytes, bytes | None]
 
 
 class RecordRun(NamedTuple):
-    """Records that stand behind each other in the log, or the marker that ends a transaction."""
+    """Consecutive records of the log, or the marker that ends a transaction."""
 
     records: Sequence[KeyValue] = ()
-    # Of the transaction the records belong to, or that ends here; -1: outside of transactions.
+    # Whose transaction the records belong to, or which ends here. -1: outside of transactions.
     producer_id: int = -1
-    # Only of a marker: how the transaction ended.
+    # Markers only: how the transaction ended.
     commit: bool | None = None
 
 
@@ -33,49 +48,84 @@ class RecordStore(Protocol):
     def append(
         self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
     ) -> Awaitable[object] | None:
-        """Store `records` at the end of a partition, all or none, within the open transaction of `producer` if one
-        is given.
+        """Append all of `records` to a partition, or none, within the transaction of `producer` if one is given.
 
-        Gives None when they are safe already, else what to wait for until they are. Raises BrokerError with the reason
-        (`not_leader_or_follower`, `not_enough_replicas`, `kafka_storage_error`, of a producer `invalid_producer_epoch`
-        …) when they do not stand in the partition, now or to who waits; that they are too much at once
-        (`message_too_large`, `record_list_too_large`) is raised now. Their place is behind those of earlier calls and
-        before those of later ones.
+        Returns None if they are safe already, otherwise an awaitable that ends when they are. Appends keep the order of
+        the calls. Raises BrokerError if the records are not in the log (`not_leader_or_follower`,
+        `not_enough_replicas`, `kafka_storage_error`, `invalid_producer_epoch` …), either at once or when awaited.
+        `message_too_large` and `record_list_too_large` are raised at once.
         """
         ...
 
     def read(self, partition: int) -> AsyncIterator[RecordRun]:
-        """Every record of a partition from its start, oldest first; control records as markers."""
+        """Every record of a partition, oldest first, with control records as markers. Raises BrokerError."""
         ...
 
 
-class MemoryRecordStore:
-    """A `RecordStore` in memory; `fail_with`, when set, is what the next appends raise."""
+class LogRecordStore:
+    """A `RecordStore` over the partitions of `topic` that this broker leads."""
 
-    def __init__(self) -> None:
-        self.runs: dict[int, list[RecordRun]] = {}
-        self.appends = 0
-        self.fail_with: BaseException | None = None
-
-    @property
-    def records(self) -> dict[int, list[KeyValue]]:
-        """Partition → all its records, whatever transaction they belong to."""
-        return {partition: [record for run in runs for record in run.records] for partition, runs in self.runs.items()}
+    def __init__(self, topics: Topics, topic: str, clock: Clock) -> None:
+        self._topics = topics
+        self._topic = topic
+        self._clock = clock
 
     def append(
         self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
-    ) -> Awaitable[None] | None:
-        if self.fail_with is not None:
-            raise self.fail_with
-        producer_id = -1 if producer is None else producer.producer_id
-        self.runs.setdefault(partition, []).append(RecordRun(tuple(records), producer_id))
-        self.appends += 1
-        return None
-
-    def append_marker(self, partition: int, producer_id: int, *, commit: bool) -> None:
-        """End a transaction, as the transaction coordinator does behind our back."""
-        self.runs.setdefault(partition, []).append(RecordRun((), producer_id, commit))
+    ) -> Awaitable[object] | None:
+        if producer is None:
+            builder = BatchBuilder(max_bytes=_NO_LIMIT)
+        else:
+            producer_id, epoch = producer
+            builder = BatchBuilder(
+                max_bytes=_NO_LIMIT, producer_id=producer_id, producer_epoch=epoch, transactional=True
+            )
+        now = self._clock.now_ms()
+        for key, value in records:
+            builder.append(now, key, value)
+        held = self._topics.partition(TopicPartition(self._topic, partition))
+        appended = held.append(builder.build())
+        return held.flushed() if isinstance(appended, AppendResult) else appended
 
     async def read(self, partition: int) -> AsyncIterator[RecordRun]:
-        for run in tuple(self.runs.get(partition, ())):
-            yield run
+        """Reads what `RecordStore.read` promises, including appends that are still under way.
+
+        The event loop owns the log and looks up the positions. A worker thread reads and decodes 1 MiB at a time.
+        """
+        held = self._topics.partition(TopicPartition(self._topic, partition))
+        await held.settled()
+        offset = held.log.log_start_offset
+        while (found := held.read(offset, READ_BYTES)) is not None:
+            before = offset
+            runs, offset = await asyncio.to_thread(_decode, found, before)
+            if offset <= before:
+                raise CorruptBatch(f"{self._topic}-{partition} has no whole batch at offset {before}")
+            for run in runs:
+                yield run
+
+
+def _decode(found: FileSlice, low: int) -> tuple[list[RecordRun], int]:
+    """The records from offset `low` on, and the offset after the last one. Raises CorruptBatch."""
+    chunk = os.pread(found.file.fileno(), found.length, found.position)
+    runs: list[RecordRun] = []
+    plain: list[KeyValue] = []
+    next_offset = low
+    for position, header in walk_batches(chunk):
+        next_offset = header.next_offset
+        verify_batch(chunk, position, header)
+        if header.is_control:
+            ending = read_control_type(chunk, position, header)
+            if ending in (ControlType.ABORT, ControlType.COMMIT):
+                runs.append(RecordRun((), header.producer_id, ending == ControlType.COMMIT))
+                plain = []
+            continue
+        batch = decode_batch(chunk, position, header)
+        records = [(record.key or b"", record.value) for record in batch if record.offset >= low]
+        if header.is_transactional:
+            runs.append(RecordRun(records, header.producer_id))
+            plain = []
+        else:
+            if not plain:
+                runs.append(RecordRun(plain))
+            plain += records
+    return runs, next_offset

@@ -1,9 +1,8 @@
-"""The one writer of an internal partition: keeps appends in order and joins those that come together.
+"""The only writer of an internal partition: it keeps appends in order and batches them.
 
-Used by the shards of both coordinators. While one append is under way the writes that arrive are collected and go out
-as one, but for those of transactions, which need batches of their own. Promises that each write's `done` is called
-exactly once, in the order of the log, which the markers of transactions share, and that a caller who stops waiting
-disturbs nothing.
+Used by the shards of both coordinators. Writes that arrive during an append are collected and appended together, except
+for those of transactions, which need batches of their own. Each write's `done` is called exactly once, in the order of
+the log. Transaction markers have their place in that order too. A caller may stop waiting at any time.
 """
 
 from __future__ import annotations
@@ -23,13 +22,14 @@ __all__ = ["RecordWriter"]
 
 logger = logging.getLogger(__name__)
 
-# Called with none, or with the reason why the records are not stored.
+# Called with `none`, or with the reason why the records are not stored.
 Done = Callable[[ErrorCode], None]
 
-# How an append ended, or what to wait for.
+# How an append ended, or an awaitable of it.
 _Outcome: TypeAlias = ErrorCode | Awaitable[object]
 
-LATE_S = 0.05
+LAZY_WRITE_S = 0.05
+"""How long a lazy write waits for another write to join."""
 
 _TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
 
@@ -50,91 +50,89 @@ class RecordWriter:
         self._name = f"internal partition {partition}"
         self._queue: list[_Write] = []
         self._task: asyncio.Task[None] | None = None
-        # What the store was given, in the order of the log, with who is to be told how it ended. While there is any
-        # the store is given no more, and `_task` runs.
-        self._untold: deque[tuple[_Outcome, list[Done]]] = deque()
-        # What waits for the next write, and whether a timer is set to write it without one.
-        self._late: list[_Write] = []
-        self._is_late_due = False
+        # Appends whose callbacks have not been called yet, in the order of the log. While there are any, nothing more
+        # is appended and `_task` runs.
+        self._unreported: deque[tuple[_Outcome, list[Done]]] = deque()
+        # Lazy writes that wait for the next write, and whether the timer that ends their wait is set.
+        self._lazy: list[_Write] = []
+        self._is_lazy_timer_set = False
 
     def write(self, records: Sequence[KeyValue], done: Done, producer: ProducerIdAndEpoch | None = None) -> None:
-        """Store `records` after everything written before them, together with what else is written meanwhile."""
+        """Append `records` after all earlier writes, together with others that arrive before the append."""
         self._queue.append(_Write(records, done, producer))
         self._start()
 
     def write_now(self, records: Sequence[KeyValue], done: Done, producer: ProducerIdAndEpoch | None = None) -> None:
-        """As `write`, but without waiting for others to join when nothing is under way: `done` is then called
-        before this returns, if the store has the records safe by then."""
+        """As `write`, but without a delay if no append is under way. `done` may be called before this returns."""
         if self._task is not None:
             self.write(records, done, producer)
             return
         write = _Write(records, done, producer)
-        self._write_at_once([*self._take_late(), write] if self._late and producer is None else [write])
+        self._write_at_once([*self._take_lazy(), write] if self._lazy and producer is None else [write])
 
     def _write_at_once(self, writes: list[_Write]) -> None:
         outcome = self._append(writes)
         if outcome in _TOO_LARGE and len(writes) > 1:
-            self._queue[:0] = writes  # they go in smaller parts
+            self._queue[:0] = writes  # the task appends them in smaller parts
             self._start()
         elif isinstance(outcome, ErrorCode):
-            self._tell([write.done for write in writes], outcome)
+            self._notify([write.done for write in writes], outcome)
         else:
-            self._untold.append((outcome, [write.done for write in writes]))
+            self._unreported.append((outcome, [write.done for write in writes]))
             self._start()
 
     def _start(self) -> None:
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._drain())
 
-    def write_late(self, records: Sequence[KeyValue], done: Done) -> None:
-        """Store `records` together with whatever is written next, or by themselves after a moment (LATE_S)."""
-        self._late.append(_Write(records, done, None))
-        if not self._is_late_due:
-            self._is_late_due = True
-            asyncio.get_running_loop().call_later(LATE_S, self._write_late)
+    def write_lazily(self, records: Sequence[KeyValue], done: Done) -> None:
+        """Append `records` together with the next write, or alone after LAZY_WRITE_S."""
+        self._lazy.append(_Write(records, done, None))
+        if not self._is_lazy_timer_set:
+            self._is_lazy_timer_set = True
+            asyncio.get_running_loop().call_later(LAZY_WRITE_S, self._write_lazy)
 
-    def _write_late(self) -> None:
-        self._is_late_due = False
-        if self._late and self._task is None:
-            self._write_at_once(self._take_late())
+    def _write_lazy(self) -> None:
+        self._is_lazy_timer_set = False
+        if self._lazy and self._task is None:
+            self._write_at_once(self._take_lazy())
 
-    def _take_late(self) -> list[_Write]:
-        late, self._late = self._late, []
-        return late
+    def _take_lazy(self) -> list[_Write]:
+        lazy, self._lazy = self._lazy, []
+        return lazy
 
     def transaction_ended(self, producer_id: int, done: Done, waiting: Awaitable[object] | None = None) -> None:
-        """The producer's marker was appended past this writer or, with `waiting`, is on its way, behind all that the
-        store was given so far and before what it is given from now on.
+        """The producer's marker was appended past this writer or, with `waiting`, is being appended.
 
-        `done` is called in its place, too: after that of all before the marker, and before that of what comes later.
-        What the store was not given yet of the transaction comes too late and is refused: behind the marker it would
-        open one that nobody ends.
+        The marker's place is after all writes that were given to the store and before those that were not. `done` is
+        called in that order too. Writes of the transaction that were not given to the store are refused: after the
+        marker they would open a transaction that nobody ends.
         """
         self._queue = [
             write._replace(is_refused=True) if write.producer and write.producer.producer_id == producer_id else write
             for write in self._queue
         ]
-        if waiting is None and not self._untold:
+        if waiting is None and not self._unreported:
             done(ErrorCode.none)
             return
-        self._untold.append((ErrorCode.none if waiting is None else waiting, [done]))
+        self._unreported.append((ErrorCode.none if waiting is None else waiting, [done]))
         self._start()
 
     async def flush(self) -> None:
-        """Wait until everything written so far has ended."""
-        self._write_late()
+        """Wait until all writes so far have ended."""
+        self._write_lazy()
         while self._task is not None:
             await asyncio.wait([self._task])
 
     async def _drain(self) -> None:
         try:
-            while self._untold or self._queue or self._late:
-                if self._untold:
-                    outcome, dones = self._untold[0]
-                    self._tell(dones, await self._code_after(outcome))
-                    self._untold.popleft()
+            while self._unreported or self._queue or self._lazy:
+                if self._unreported:
+                    outcome, dones = self._unreported[0]
+                    self._notify(dones, await self._code_after(outcome))
+                    self._unreported.popleft()
                     continue
-                self._queue[:0] = self._take_late()
+                self._queue[:0] = self._take_lazy()
                 writes = list(next(groupby(self._queue, key=lambda write: (write.producer, write.is_refused)))[1])
                 del self._queue[: len(writes)]
                 self._write_together(writes)
@@ -144,12 +142,12 @@ class RecordWriter:
     def _write_together(self, writes: list[_Write]) -> None:
         outcome = self._append(writes)
         if outcome in _TOO_LARGE and len(writes) > 1:
-            # Together they were too much: the one that is too large alone must not fail the others.
+            # Append smaller parts: one write that is too large must not fail the others.
             half = len(writes) // 2
             self._write_together(writes[:half])
             self._write_together(writes[half:])
         else:
-            self._untold.append((outcome, [write.done for write in writes]))
+            self._unreported.append((outcome, [write.done for write in writes]))
 
     def _append(self, writes: list[_Write]) -> _Outcome:
         if writes[0].is_refused:
@@ -170,12 +168,12 @@ class RecordWriter:
             return self._code_of(error)
         return ErrorCode.none
 
-    def _tell(self, dones: Sequence[Done], code: ErrorCode) -> None:
+    def _notify(self, dones: Sequence[Done], code: ErrorCode) -> None:
         for done in dones:
             try:
                 done(code)
             except Exception:
-                logger.exception("What should follow an append to %s failed", self._name)
+                logger.exception("The callback after an append to %s failed", self._name)
 
     def _code_of(self, error: Exception) -> ErrorCode:
         if isinstance(error, BrokerError):

@@ -1,7 +1,7 @@
-"""Which partitions of an internal topic this broker coordinates, and where an id is found.
+"""The partitions of an internal topic that this broker coordinates, a shard for each.
 
-Owned by the group and by the transaction coordinator, each with shards of its own kind. Loads, unloads
-and closes shards, routes ids to them, and sets off the expiry of what is old in all of them.
+The group coordinator and the transaction coordinator own one `ShardMap` each. It loads, unloads and closes shards,
+finds the shard of an id, and starts the periodic expiry in all of them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,16 @@ from broker.errors import ErrorCode
 
 __all__ = ["Shard", "ShardMap", "partition_for"]
 
-# Ids are kept in records, whose strings end at 32767 bytes; a character has up to four.
+# A record's string has at most 32767 bytes, and a character has up to four.
 MAX_ID_LENGTH = 8191
 
-
-# Who is asked for often has an id of this length at most; what is kept of all of them stays below 2 MB.
-KEPT_ID_LENGTH = 128
+# The partitions of ids up to this length are cached. The cache stays below 2 MB.
+CACHED_ID_LENGTH = 128
 
 
 def partition_for(group_id: str, partitions: int) -> int:
     """The partition of an id: |Java's String.hashCode| mod `partitions`, as in Kafka."""
-    return (_kept if len(group_id) <= KEPT_ID_LENGTH else _hashed)(group_id, partitions)
+    return (_cached if len(group_id) <= CACHED_ID_LENGTH else _hashed)(group_id, partitions)
 
 
 def _hashed(group_id: str, partitions: int) -> int:
@@ -39,28 +38,28 @@ def _hashed(group_id: str, partitions: int) -> int:
     return (hashed if hashed < 0x80000000 else 0x100000000 - hashed) % partitions
 
 
-_kept = lru_cache(maxsize=4_096)(_hashed)
+_cached = lru_cache(maxsize=4_096)(_hashed)
 
 
 class Shard(Protocol):
-    """What is coordinated of one partition."""
+    """The groups or transactions of one partition."""
 
     loaded: bool
 
     async def load(self) -> None:
-        """Replay the partition; `loaded` is true after it."""
+        """Replay the partition and set `loaded`."""
         ...
 
     def unload(self, error: ErrorCode) -> None:
-        """Forget everything; whoever waits is told `error`."""
+        """Forget everything. Requests that wait get `error`."""
         ...
 
     async def flush(self) -> None:
-        """Wait until everything written so far has ended."""
+        """Wait until all writes so far have ended."""
         ...
 
     def expire(self) -> None:
-        """Drop what is too old."""
+        """Remove what has expired."""
         ...
 
 
@@ -68,7 +67,7 @@ AnyShard = TypeVar("AnyShard", bound=Shard)
 
 
 class ShardMap(Generic[AnyShard]):
-    """Partition → shard, from the first call of `load` on."""
+    """Partition → shard."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class ShardMap(Generic[AnyShard]):
         expiry_interval_ms: int,
         invalid_id: ErrorCode,
     ) -> None:
-        """`invalid_id` is what an id that no record can hold is answered with."""
+        """`invalid_id` is the error for an id that is empty or too long for a record."""
         self._make_shard = make_shard
         self._clock = clock
         self._partitions = partitions
@@ -101,7 +100,7 @@ class ShardMap(Generic[AnyShard]):
         return self._shards.get(partition)
 
     def locate(self, coordinated_id: str, *, may_be_empty: bool = False) -> AnyShard | ErrorCode:
-        """The shard of an id, or why it cannot be asked."""
+        """The shard of an id, or why there is none."""
         if self._closed:
             return ErrorCode.coordinator_not_available
         if len(coordinated_id) > MAX_ID_LENGTH or not (coordinated_id or may_be_empty):
@@ -112,7 +111,7 @@ class ShardMap(Generic[AnyShard]):
         return shard if shard.loaded else ErrorCode.coordinator_load_in_progress
 
     async def load(self, partition: int) -> None:
-        """Replay a partition and serve it from then on; nothing to do when it is served already."""
+        """Replay a partition, then serve it. Does nothing if it is served already."""
         if partition in self._shards:
             return
         shard = self._make_shard(partition, self._timer)
@@ -128,14 +127,14 @@ class ShardMap(Generic[AnyShard]):
             self._schedule_expiry()
 
     async def unload(self, partition: int) -> None:
-        """Serve a partition no longer."""
+        """Stop serving a partition."""
         shard = self._shards.pop(partition, None)
         if shard is not None:
             shard.unload(ErrorCode.not_coordinator)
             await shard.flush()
 
     async def close(self) -> None:
-        """Serve nothing any more."""
+        """Stop serving all partitions."""
         self._closed = True
         self._timer.close()
         shards, self._shards = list(self._shards.values()), {}
@@ -145,7 +144,7 @@ class ShardMap(Generic[AnyShard]):
             await shard.flush()
 
     def run_timers(self) -> None:
-        """Do now what is due by the clock."""
+        """Handle the deadlines that have passed. The event loop's own timer does the same."""
         self._timer.run_due()
 
     def _schedule_expiry(self) -> None:

@@ -230,7 +230,7 @@ class TransactionShard:
             done(ErrorCode.concurrent_transactions)
             return
         key = encode_transaction_key(transaction.transactional_id)
-        self._writer.write_late([(key, encode_transaction(complete))], done)
+        self._writer.write_lazily([(key, encode_transaction(complete))], done)
 
     def _finish_again(self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException]) -> None:
         """Whatever it was: what is decided must be carried out."""

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from broker.coordinator.group_records import GroupMetadata, OffsetKey, decode_group, decode_key, decode_offset
 from broker.coordinator.record_reader import MalformedRecord
-from broker.coordinator.records import GroupMetadata, OffsetKey, decode_group, decode_key, decode_offset
 from broker.coordinator.transaction_records import decode_transaction, decode_transaction_key
 from broker.errors import ProtocolError
 from broker.protocol.consumer_protocol import decode_assignment

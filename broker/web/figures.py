@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from broker.cluster.topics import Topics
 from broker.coordinator.group_coordinator import GroupCoordinator
-from broker.coordinator.group_effects import GroupState
+from broker.coordinator.group_state import GroupState
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_records import TransactionState
 from broker.errors import ErrorCode

@@ -29,12 +29,24 @@ def load(**properties: str) -> BrokerConfig:
         ({"log.dirs": ""}, "log.dirs: name at least one directory"),
         ({"auto.create.topics.enable": "yes"}, "expected a value of type boolean"),
         ({"group.min.session.timeout.ms": "9", "group.max.session.timeout.ms": "8"}, "is above"),
+        ({"group.min.session.timeout.ms": "0"}, "group.min.session.timeout.ms=0: must be at least 1"),
+        ({"group.initial.rebalance.delay.ms": "-1"}, "group.initial.rebalance.delay.ms=-1: must be at least 0"),
+        ({"group.max.size": "0"}, "group.max.size=0: must be at least 1"),
+        ({"offset.metadata.max.bytes": "9000"}, "offset.metadata.max.bytes=9000: must lie between 0 and 8191"),
+        ({"offsets.retention.minutes": "0"}, "offsets.retention.minutes=0: must be at least 1"),
     ],
 )
 def test_a_setting_that_cannot_be_used_is_refused_by_name(properties: dict[str, str], complaint: str) -> None:
     with pytest.raises(ConfigError) as caught:
         BrokerConfig.load(None, properties)
     assert complaint in str(caught.value)
+
+
+def test_the_defaults_of_groups_are_those_of_kafka() -> None:
+    config = BrokerConfig()
+    assert (config.group_min_session_timeout_ms, config.group_max_session_timeout_ms) == (6_000, 1_800_000)
+    assert config.group_initial_rebalance_delay_ms == 3_000
+    assert (config.offset_metadata_max_bytes, config.offsets_retention_minutes) == (4_096, 10_080)
 
 
 def test_the_finer_unit_wins() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.coordinator.group_messages import NO_OFFSET, CommitRequest, LeavingMember
-from broker.coordinator.records import GroupKey, OffsetAndMetadata, decode_key
+from broker.coordinator.group_records import GroupKey, OffsetAndMetadata, decode_key
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.coordinators import Groups, running_groups, settle

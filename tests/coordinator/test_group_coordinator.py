@@ -8,13 +8,13 @@ from collections.abc import AsyncIterator
 import pytest
 
 from broker.clock import SystemClock
-from broker.coordinator.group_config import GroupConfig
+from broker.config.group_settings import GroupSettings
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import JoinRequest, LeavingMember, SyncRequest
-from broker.coordinator.record_store import MemoryRecordStore, RecordRun
+from broker.coordinator.record_store import RecordRun
 from broker.errors import BrokerError, ErrorCode
 from tests.support.coordinators import PARTITIONS, Groups, running_groups, settle
-from tests.support.record_stores import GatedRecordStore
+from tests.support.record_stores import GatedRecordStore, MemoryRecordStore
 
 
 async def test_two_members_join_sync_and_beat() -> None:
@@ -74,7 +74,7 @@ async def test_silent_member_expires_when_its_session_ends() -> None:
 
 
 async def test_the_loops_own_timer_expires_members_and_ends_the_initial_delay() -> None:
-    config = GroupConfig(group_min_session_timeout_ms=1, group_initial_rebalance_delay_ms=20)
+    config = GroupSettings(group_min_session_timeout_ms=1, group_initial_rebalance_delay_ms=20)
     coordinator = GroupCoordinator(MemoryRecordStore(), SystemClock(), config, 1)
     await coordinator.load(0)
     request = JoinRequest("g", "", "client", "/host", "consumer", (("range", b""),), 50)
@@ -195,7 +195,7 @@ async def test_session_timeout_must_lie_within_the_limits(session_ms: int, allow
 async def test_first_version_of_join_waits_for_its_session_timeout() -> None:
     async with running_groups() as groups:
         request = JoinRequest("g", "", "client", "/host", "consumer", (("range", b""),), 10_000)
-        assert request.patience_ms == 10_000
+        assert request.effective_rebalance_timeout_ms == 10_000
         await groups.coordinator.join(request)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinator.group_effects import GroupState
+from broker.coordinator.group_state import GroupState
 from broker.errors import ErrorCode
 from tests.support.groups import RANGE, GroupDriver
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from struct import pack
 
-from broker.coordinator.group_effects import Now
-from broker.coordinator.group_events import expired_offsets
 from broker.coordinator.group_messages import NO_OFFSET
 from broker.coordinator.group_offsets import GroupOffsets
-from broker.coordinator.records import OffsetAndMetadata
+from broker.coordinator.group_records import OffsetAndMetadata
+from broker.coordinator.group_requests import expired_offsets
+from broker.coordinator.group_state import Now
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.groups import START_MS, GroupDriver
 
@@ -44,11 +44,11 @@ def test_tombstone_removes_what_was_committed() -> None:
 def test_offsets_of_a_transaction_count_from_its_end_on() -> None:
     offsets = GroupOffsets()
     offsets.apply(A0, committed(1))
-    offsets.announce([A0, B0])
+    offsets.begin_append([A0, B0])
     assert (offsets.is_unstable(A0), offsets.is_unstable(A1)) == (True, False)
     for partition in (A0, B0):
         offsets.add_pending(7, partition, committed(5))
-    offsets.arrived([A0, B0])
+    offsets.end_append([A0, B0])
     assert (offsets.is_unstable(A0), offsets.has_pending) == (True, True)
     assert offsets.all() == {A0: committed(1)}
     offsets.end_transaction(7, commit=True)
@@ -58,11 +58,11 @@ def test_offsets_of_a_transaction_count_from_its_end_on() -> None:
 
 def test_commit_that_could_not_be_stored_leaves_the_partition_stable() -> None:
     offsets = GroupOffsets()
-    offsets.announce([A0])
-    offsets.announce([A0])
-    offsets.arrived([A0])
+    offsets.begin_append([A0])
+    offsets.begin_append([A0])
+    offsets.end_append([A0])
     assert offsets.is_unstable(A0)
-    offsets.arrived([A0])
+    offsets.end_append([A0])
     assert not offsets.is_unstable(A0)
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinator.group_effects import GroupState
-from broker.coordinator.group_state import ClassicGroup
+from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.errors import ErrorCode
 from tests.support.groups import GroupDriver
 

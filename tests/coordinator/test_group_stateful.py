@@ -12,9 +12,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from broker.coordinator import group_events
-from broker.coordinator.group_effects import GroupState
+from broker.coordinator import group_requests
 from broker.coordinator.group_messages import JoinReply, SyncReply
+from broker.coordinator.group_state import GroupState
 from broker.errors import ErrorCode
 from tests.support.groups import Call, GroupDriver
 
@@ -150,7 +150,7 @@ class GroupHistory(RuleBasedStateMachine):
     def nobody_is_forgotten(self) -> None:
         group = self.driver.group
         parked = [*group.waiters.joining.values(), *group.waiters.syncing.values()]
-        parked += [store.returned.waiter for store in self.driver.held if store.returned is not None]
+        parked += [store.rejoin.waiter for store in self.driver.held if store.rejoin is not None]
         waiting = [call for call, _ in [*self.joins, *self.syncs] if call.waits and call not in self.abandoned]
         assert all(call in parked for call in waiting)
 
@@ -188,7 +188,7 @@ class GroupHistory(RuleBasedStateMachine):
         replayed.group.install(self.driver.stored[-1], replayed.now())
         assert replayed.group.generation_id == group.generation_id
         assert replayed.group.roster.leader == group.roster.leader
-        assert group_events.describe(replayed.group) == group_events.describe(group)
+        assert group_requests.describe(replayed.group) == group_requests.describe(group)
 
     def teardown(self) -> None:
         """Left alone, everybody gets an answer and the group ends empty."""

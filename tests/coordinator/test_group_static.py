@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.coordinator.group_effects import GroupState
+from broker.coordinator.group_state import GroupState
 from broker.errors import ErrorCode
 from tests.support.groups import GroupDriver
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordinator.pending_commits import PendingCommits
+from broker.coordinator.group_offsets import PendingCommits
 
 
 def test_a_commit_shows_what_was_written_last() -> None:
@@ -29,7 +29,7 @@ def test_an_abort_shows_nothing() -> None:
 def test_a_later_plain_write_wins_but_the_key_stays_pending() -> None:
     pending: PendingCommits[str, int] = PendingCommits()
     pending.add(7, "a", 1)
-    pending.overtake("a")
+    pending.supersede("a")
     assert "a" in pending
     assert pending.end(7, commit=True) == {}
 
@@ -79,7 +79,7 @@ def test_it_ends_like_a_log_whose_committed_records_are_compacted(history: list[
             holds += ended if what == "commit" else []
         elif what == "plain":
             shown[key] = position
-            pending.overtake(key)
+            pending.supersede(key)
             holds.append((position, key, position))
         else:
             shown.pop(key, None)

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Sequence
 
 import pytest
 
-from broker.coordinator.record_store import KeyValue, MemoryRecordStore, RecordRun
+from broker.coordinator.record_store import KeyValue, RecordRun
 from broker.coordinator.record_writer import RecordWriter
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
-from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
+from tests.support.record_stores import GatedRecordStore, MemoryRecordStore, SyncingRecordStore
 
 
 def record(number: int) -> KeyValue:
@@ -83,7 +83,7 @@ async def test_what_may_be_late_goes_in_parts_when_it_is_too_much_at_once() -> N
     writer = RecordWriter(store, 0)
     ended: list[ErrorCode] = []
     for number in range(9):
-        writer.write_late([(b"%d" % number, b"value")], ended.append)
+        writer.write_lazily([(b"%d" % number, b"value")], ended.append)
     writer.write_now([(b"now", b"value")], ended.append)
     await writer.flush()
     assert ended == [ErrorCode.none] * 10
@@ -133,7 +133,7 @@ async def test_what_may_be_late_goes_before_the_next_write_and_with_it(at_once: 
     store = MemoryRecordStore()
     writer = RecordWriter(store, 0)
     ended: list[int] = []
-    writer.write_late([record(1)], lambda _: ended.append(1))
+    writer.write_lazily([record(1)], lambda _: ended.append(1))
     assert not store.appends
     write = writer.write_now if at_once else writer.write
     write([record(2)], lambda _: ended.append(2))
@@ -146,7 +146,7 @@ async def test_what_may_be_late_is_written_after_a_moment_though_nothing_else_is
     store = MemoryRecordStore()
     writer = RecordWriter(store, 0)
     written = asyncio.Event()
-    writer.write_late([record(1)], lambda _: written.set())
+    writer.write_lazily([record(1)], lambda _: written.set())
     await asyncio.wait_for(written.wait(), 10)
     assert store.records[0] == [record(1)]
 

@@ -14,11 +14,11 @@ import pytest
 
 from broker.clock import ManualClock
 from broker.cluster.topics import Topics
-from broker.coordinator.group_config import GroupConfig
+from broker.config.group_settings import GroupSettings
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import CommitRequest
-from broker.coordinator.log_record_store import LogRecordStore
-from broker.coordinator.records import OffsetAndMetadata
+from broker.coordinator.group_records import OffsetAndMetadata
+from broker.coordinator.record_store import LogRecordStore
 from broker.coordinator.transaction_markers import EndMarker, LogMarkerWriter
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
@@ -48,16 +48,15 @@ class Broker:
         self.groups.transaction_ended(partition, producer, commit, waiting)
 
     def coordinator(self) -> GroupCoordinator:
-        return GroupCoordinator(self.store, self._clock, GroupConfig(), 1)
+        return GroupCoordinator(self.store, self._clock, GroupSettings(), 1)
 
     def commit(self, offset: int, producer: int = -1) -> asyncio.Task[ErrorCode]:
         """A plain commit or one in the transaction of `producer`."""
         named = None if producer < 0 else ProducerIdAndEpoch(producer, 0)
         request = CommitRequest("g", {T0: OffsetAndMetadata(offset)}, -1, "", producer=named)
-        send = self.groups.commit_offsets if producer < 0 else self.groups.commit_transactional_offsets
 
         async def code() -> ErrorCode:
-            return (await send(request))[T0]
+            return (await self.groups.commit_offsets(request))[T0]
 
         return asyncio.ensure_future(code())
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.coordinator.group_messages import CommitRequest
+from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.record_store import RecordRun
-from broker.coordinator.records import OffsetAndMetadata
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -36,7 +36,7 @@ class Transactions(Groups):
             member,
             producer=ProducerIdAndEpoch(producer, 0),
         )
-        return (await self.coordinator.commit_transactional_offsets(request))[partition]
+        return (await self.coordinator.commit_offsets(request))[partition]
 
     def end(self, producer: int, *, commit: bool, group: str = "g") -> None:
         partition = self.coordinator.partition_for(group)

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from broker.clock import ManualClock
-from broker.coordinator.group_config import GroupConfig
+from broker.config.group_settings import GroupSettings
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import CommitRequest, JoinReply, JoinRequest, SyncRequest
-from broker.coordinator.records import OffsetAndMetadata
+from broker.coordinator.group_records import OffsetAndMetadata
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.record_stores import GatedRecordStore
@@ -31,7 +31,7 @@ class Groups:
     ) -> None:
         self.store = store or GatedRecordStore()
         self.clock = clock or ManualClock()
-        self.config = GroupConfig(group_initial_rebalance_delay_ms=initial_delay_ms, group_max_size=max_size)
+        self.config = GroupSettings(group_initial_rebalance_delay_ms=initial_delay_ms, group_max_size=max_size)
         self.coordinator = GroupCoordinator(self.store, self.clock, self.config, PARTITIONS)
 
     async def load(self) -> None:

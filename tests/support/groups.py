@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.coordinator import group_events, group_join
-from broker.coordinator.group_config import GroupConfig
-from broker.coordinator.group_effects import Effects, Now, Store
+from broker.config.group_settings import GroupSettings
+from broker.coordinator import group_requests
 from broker.coordinator.group_messages import JoinReply, JoinRequest, LeavingMember, SyncReply, SyncRequest
-from broker.coordinator.group_state import ClassicGroup
-from broker.coordinator.records import GroupMetadata
+from broker.coordinator.group_records import GroupMetadata
+from broker.coordinator.group_state import ClassicGroup, Effects, Now, Store
 from broker.errors import ErrorCode
 
 START_MS = 1_700_000_000_000
@@ -51,7 +50,7 @@ class GroupDriver:
     """A group, its time and its log. Stores succeed at once unless `hold` is set."""
 
     def __init__(self, *, initial_delay_ms: int = 0, max_size: int = 1_000) -> None:
-        self.config = GroupConfig(group_initial_rebalance_delay_ms=initial_delay_ms, group_max_size=max_size)
+        self.config = GroupSettings(group_initial_rebalance_delay_ms=initial_delay_ms, group_max_size=max_size)
         self.group = ClassicGroup("g", self.config, START_MS)
         self.elapsed_ms = 0
         self.hold = False
@@ -121,7 +120,7 @@ class GroupDriver:
             reason,
         )
         call = Call()
-        self.perform(group_join.join(self.group, request, f"{instance or 'm'}-{self._ids}", call, self.now()))
+        self.perform(group_requests.join(self.group, request, f"{instance or 'm'}-{self._ids}", call, self.now()))
         return call
 
     def sync(
@@ -137,23 +136,23 @@ class GroupDriver:
         generation = self.group.generation_id if generation is None else generation
         request = SyncRequest("g", generation, member_id, assignments or {}, instance, protocol_type, protocol_name)
         call = Call()
-        self.perform(group_events.sync(self.group, request, call, self.now()))
+        self.perform(group_requests.sync(self.group, request, call, self.now()))
         return call
 
     def heartbeat(self, member_id: str, *, generation: int | None = None, instance: str | None = None) -> ErrorCode:
         generation = self.group.generation_id if generation is None else generation
-        return group_events.heartbeat(self.group, member_id, instance, generation, self.now())
+        return group_requests.heartbeat(self.group, member_id, instance, generation, self.now())
 
     def leave(self, member_id: str = "", *, instance: str | None = None, reason: str | None = None) -> ErrorCode:
-        effects, results = group_events.leave(self.group, [LeavingMember(member_id, instance, reason)], self.now())
+        effects, results = group_requests.leave(self.group, [LeavingMember(member_id, instance, reason)], self.now())
         self.perform(effects)
         return results[0][1]
 
     def check_commit(self, member_id: str = "", *, generation: int = -1, instance: str | None = None) -> ErrorCode:
-        return group_events.check_commit(self.group, member_id, instance, generation, self.now())
+        return group_requests.check_commit(self.group, member_id, instance, generation, self.now())
 
     def abandon(self, call: Call, *, can_return: bool = True) -> None:
-        self.perform(group_events.abandon(self.group, call, can_return=can_return, now=self.now()))
+        self.perform(group_requests.abandon(self.group, call, can_return=can_return, now=self.now()))
 
     def stable(self, size: int = 2, **options: object) -> list[str]:
         """Bring `size` members into a stable generation; the leader comes first."""

@@ -1,12 +1,44 @@
-"""Record stores whose appends a test lets through one by one."""
+"""Record stores in memory, and some whose appends a test lets through one by one."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 
-from broker.coordinator.record_store import KeyValue, MemoryRecordStore
+from broker.coordinator.record_store import KeyValue, RecordRun
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
+
+
+class MemoryRecordStore:
+    """A `RecordStore` in memory. The next appends raise `fail_with` if it is set."""
+
+    def __init__(self) -> None:
+        self.runs: dict[int, list[RecordRun]] = {}
+        self.appends = 0
+        self.fail_with: BaseException | None = None
+
+    @property
+    def records(self) -> dict[int, list[KeyValue]]:
+        """Partition → all its records, of every transaction."""
+        return {partition: [record for run in runs for record in run.records] for partition, runs in self.runs.items()}
+
+    def append(
+        self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None
+    ) -> Awaitable[None] | None:
+        if self.fail_with is not None:
+            raise self.fail_with
+        producer_id = -1 if producer is None else producer.producer_id
+        self.runs.setdefault(partition, []).append(RecordRun(tuple(records), producer_id))
+        self.appends += 1
+        return None
+
+    def append_marker(self, partition: int, producer_id: int, *, commit: bool) -> None:
+        """End a transaction, as the transaction coordinator does."""
+        self.runs.setdefault(partition, []).append(RecordRun((), producer_id, commit))
+
+    async def read(self, partition: int) -> AsyncIterator[RecordRun]:
+        for run in tuple(self.runs.get(partition, ())):
+            yield run
 
 
 class GatedRecordStore(MemoryRecordStore):

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 from broker.clock import ManualClock
 from broker.config.transaction_settings import TransactionSettings
-from broker.coordinator.record_store import MemoryRecordStore
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_markers import EndMarker
 from broker.coordinator.transaction_records import TransactionMetadata
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from tests.support.record_stores import MemoryRecordStore
 
 PARTITIONS = 3
 TIMEOUT = 60_000

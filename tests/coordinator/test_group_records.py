@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.coordinator.records import (
+from broker.coordinator.group_records import (
     GroupKey,
     GroupMetadata,
     MalformedRecord,
@@ -22,8 +22,8 @@ from broker.coordinator.records import (
     encode_group_key,
     encode_offset,
     encode_offset_key,
+    subscribed_topics,
 )
-from broker.coordinator.subscription import subscribed_topics
 
 text = st.text(max_size=40)
 i32 = st.integers(-(2**31), 2**31 - 1)

@@ -1,8 +1,7 @@
-"""Kafka's own record formats of the `__consumer_offsets` topic, as typed values.
+"""Kafka's record formats of the `__consumer_offsets` topic (`OffsetCommitKey/Value.json`,
+`GroupMetadataKey/Value.json`), as typed values.
 
-Called by the group runtime: the encoders when something is stored, the decoders when a partition is
-replayed. What is written here is read by Kafka's tools and the other way round
-(`OffsetCommitKey/Value.json`, `GroupMetadataKey/Value.json`).
+Kafka's tools can read these records, and this module can read Kafka's.
 
     key    version i16 = 0, 1   group string, topic string, partition i32           → an offset
            version i16 = 2      group string                                        → a group
@@ -13,11 +12,10 @@ replayed. What is written here is read by Kafka's tools and the other way round
            client host string, [rebalance timeout i32: v1+], session timeout i32,
            subscription bytes, assignment bytes]
 
-A string has an i16 length (-1 = null), bytes have an i32 length. A null record value is a tombstone.
-Offsets are written as v3, or as v1 when they carry an expiry of their own, groups as v3. Version 4 of both values is v3
-in flexible encoding (KIP-915: compact lengths, tagged fields at each end, which may hold what is not known here); it is
-read.
-Hostile bytes raise `MalformedRecord`, never anything else.
+A string has an i16 length (-1 = null), bytes have an i32 length. A null record value is a tombstone. Offsets are
+written as v3, or as v1 if they have an expiry time of their own; groups are written as v3. Version 4 of both values is
+read too: it is v3 in flexible encoding (KIP-915: compact lengths, and tagged fields that are skipped). Invalid bytes
+raise `MalformedRecord`, never anything else.
 """
 
 from __future__ import annotations
@@ -42,6 +40,7 @@ __all__ = [
     "encode_group_key",
     "encode_offset",
     "encode_offset_key",
+    "subscribed_topics",
 ]
 
 _I16 = Struct(">h")
@@ -67,7 +66,7 @@ class GroupKey(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """One committed offset. Timestamps are ms since the epoch; -1 means none."""
+    """One committed offset. Timestamps are in ms since the epoch, -1 means none."""
 
     offset: int
     leader_epoch: int = -1
@@ -78,7 +77,7 @@ class OffsetAndMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MemberMetadata:
-    """One member of a stored generation; time-outs in ms."""
+    """One member of a stored generation. Time-outs are in ms."""
 
     member_id: str
     group_instance_id: str | None
@@ -92,7 +91,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """One stored generation of a group; without members it says that the group is empty."""
+    """One stored generation of a group. An empty group has no members."""
 
     protocol_type: str
     generation_id: int
@@ -184,7 +183,7 @@ def encode_group(group: GroupMetadata) -> bytes:
 
 
 def decode_group(data: bytes) -> GroupMetadata:
-    """Read a group's value, versions 0 to 4; before v1 a member's rebalance time-out is its session time-out."""
+    """Read a group's value, versions 0 to 4. In v0 a member's rebalance time-out is its session time-out."""
     reader = RecordReader(data)
     version = reader.version(highest=4)
     flexible = version >= 4
@@ -229,6 +228,20 @@ def _decode_member(reader: RecordReader, version: int) -> MemberMetadata:
         subscription,
         assignment,
     )
+
+
+def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
+    """The topics of one member's subscription (`ConsumerProtocolSubscription.json`: version i16, topics [string], …).
+
+    None if the subscription cannot be read. The rest of it means nothing to the coordinator.
+    """
+    reader = RecordReader(metadata)
+    try:
+        if reader.i16() < 0:
+            return None
+        return frozenset(reader.string() for _ in range(reader.array_length()))
+    except MalformedRecord:
+        return None
 
 
 def _nullable_string(text: str | None) -> bytes:

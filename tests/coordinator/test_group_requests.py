@@ -6,8 +6,8 @@ from struct import pack
 
 import pytest
 
-from broker.coordinator import group_events
-from broker.coordinator.group_effects import GroupState
+from broker.coordinator import group_requests
+from broker.coordinator.group_state import GroupState
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.groups import GroupDriver
@@ -194,11 +194,11 @@ def test_commit_counts_as_a_heartbeat() -> None:
 def test_members_data_is_described_in_a_stable_group_only() -> None:
     driver = GroupDriver()
     (member,) = driver.stable(1)
-    described = group_events.describe(driver.group)
+    described = group_requests.describe(driver.group)
     assert (described.state, described.protocol_type, described.protocol_name) == ("Stable", "consumer", "range")
     assert (described.members[0].metadata, described.members[0].assignment) == (b"topics", member.encode())
     driver.join()
-    described = group_events.describe(driver.group)
+    described = group_requests.describe(driver.group)
     assert (described.state, described.protocol_name) == ("PreparingRebalance", "")
     assert {(m.metadata, m.assignment) for m in described.members} == {(b"", b"")}
 
@@ -207,18 +207,18 @@ def test_offsets_of_subscribed_topics_cannot_be_deleted() -> None:
     driver = GroupDriver()
     driver.stable(1, protocols=READS_A)
     refused, allowed = ErrorCode.group_subscribed_to_topic, ErrorCode.none
-    assert group_events.deletable_offsets(driver.group, [A0, B0]) == {A0: refused, B0: allowed}
+    assert group_requests.deletable_offsets(driver.group, [A0, B0]) == {A0: refused, B0: allowed}
 
 
 def test_offsets_of_unreadable_subscriptions_cannot_be_deleted() -> None:
     driver = GroupDriver()
     driver.stable(1, protocols=(("range", b"?"),))
-    assert group_events.deletable_offsets(driver.group, [A0]) == {A0: ErrorCode.group_subscribed_to_topic}
+    assert group_requests.deletable_offsets(driver.group, [A0]) == {A0: ErrorCode.group_subscribed_to_topic}
 
 
 def test_offsets_of_a_group_that_is_no_consumer_group_cannot_be_deleted() -> None:
     driver = GroupDriver()
     (member,) = driver.stable(1, protocol_type="connect")
-    assert group_events.deletable_offsets(driver.group, [A0]) is None
+    assert group_requests.deletable_offsets(driver.group, [A0]) is None
     driver.leave(member)
-    assert group_events.deletable_offsets(driver.group, [A0]) == {A0: ErrorCode.none}
+    assert group_requests.deletable_offsets(driver.group, [A0]) == {A0: ErrorCode.none}

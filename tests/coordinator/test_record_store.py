@@ -12,9 +12,8 @@ import pytest
 
 from broker.clock import ManualClock
 from broker.cluster.topics import Topics
-from broker.coordinator import log_record_store
-from broker.coordinator.log_record_store import LogRecordStore
-from broker.coordinator.record_store import KeyValue, RecordRun
+from broker.coordinator import record_store
+from broker.coordinator.record_store import KeyValue, LogRecordStore, RecordRun
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
@@ -54,7 +53,7 @@ async def records(store: LogRecordStore) -> list[KeyValue]:
 async def test_records_come_back_in_order_over_many_reads(
     store: LogRecordStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_record_store, "READ_BYTES", 200)
+    monkeypatch.setattr(record_store, "READ_BYTES", 200)
     for first in range(0, 60, 3):
         store.append(0, [record(number) for number in range(first, first + 3)])
     store.append(0, [(b"gone", None)])
@@ -99,7 +98,7 @@ async def test_producer_of_an_older_epoch_is_refused(store: LogRecordStore, part
 
 
 async def test_loop_goes_on_while_a_partition_is_read(store: LogRecordStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_record_store, "READ_BYTES", 2_000)
+    monkeypatch.setattr(record_store, "READ_BYTES", 2_000)
     for first in range(0, 5_000, 50):
         store.append(0, [record(number) for number in range(first, first + 50)])
     turns = 0
