@@ -38,12 +38,10 @@ from broker.replica.replica_manager import stored_log_config
 from broker.web.figures import Sources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
-from broker.zookeeper.calls import ZooKeeperCalls
 from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.client import ZooKeeper, ZooKeeperCalls
 from broker.zookeeper.controller_election import ControllerElection
-from broker.zookeeper.embedded_server import EmbeddedZooKeeper
-from broker.zookeeper.keeper import ZooKeeperKeeper
+from broker.zookeeper.embedded_server import EmbeddedZooKeeper, ZooKeeperSupervisor
 from broker.zookeeper.membership import Membership
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo, Endpoint, TopicRecord
@@ -206,11 +204,11 @@ class BrokerServer:
         return registry, changes
 
     def _start_own_zookeeper(self) -> str:
-        keeper = ZooKeeperKeeper(
+        supervisor = ZooKeeperSupervisor(
             EmbeddedZooKeeper(self._directories[0] / ZOOKEEPER_DIRECTORY, self.config.embedded_zookeeper_port)
         )
-        self._undo.append(keeper.stop)
-        self.embedded_zookeeper = keeper.start()
+        self._undo.append(supervisor.stop)
+        self.embedded_zookeeper = supervisor.start()
         return self.embedded_zookeeper
 
     def _take_id(self, registry: Registry) -> None:

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.zookeeper.keeper import ZooKeeperKeeper
+from broker.zookeeper.embedded_server import ZooKeeperSupervisor
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, batch, fetch_body
 from tests.support.waiting import eventually
@@ -229,24 +229,24 @@ def test_an_emptied_zookeeper_costs_no_records(tmp_path: Path, zookeeper: str, t
 def test_its_own_zookeeper_is_started_again_when_it_ends(tmp_path: Path, topic: str) -> None:
     with BrokerProcess(tmp_path) as broker, Requests(broker.bootstrap) as ask:
         ask.create(topic)
-        pid = int(broker.output.split(f"a ZooKeeper of our own at {broker.zookeeper}, process ")[1].split()[0])
+        pid = int(broker.output.split(f"the embedded ZooKeeper at {broker.zookeeper}, process ")[1].split()[0])
         subprocess.run(["kill", "-9", str(pid)], check=True)
         assert ask.put(topic, b"a") == 0
-        eventually(lambda: "our own ZooKeeper is back" in broker.output)
+        eventually(lambda: "the embedded ZooKeeper runs again" in broker.output)
         ask.create(f"{topic}-2")
         assert ask.put(f"{topic}-2", b"a") == 0
         assert "Traceback" not in broker.output
 
 
-def test_a_keeper_that_was_stopped_starts_nothing_more(tmp_path: Path) -> None:
+def test_a_supervisor_that_was_stopped_starts_nothing_more(tmp_path: Path) -> None:
     from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 
     server = EmbeddedZooKeeper(tmp_path)
-    keeper = ZooKeeperKeeper(server)
-    keeper.start()
-    keeper.stop()
-    keeper.stop()
-    eventually(lambda: not keeper._thread.is_alive())
+    supervisor = ZooKeeperSupervisor(server)
+    supervisor.start()
+    supervisor.stop()
+    supervisor.stop()
+    eventually(lambda: not supervisor._thread.is_alive())
     assert not server.running
 
 

@@ -2,10 +2,10 @@
 
 For the record, and for applications that share offsets with loads that keep theirs in ZooKeeper. Partitions and offsets
 are where `/consumers/G/{ids,owners,offsets}` say; records come by the ordinary protocol. This layer knows no
-ZooKeeper: a `GroupRegistry` is handed in, `broker.zookeeper.consumer_membership.ConsumerMembership` is one.
+ZooKeeper: a `GroupRegistry` is handed in, `broker.zookeeper.consumer_registry.ConsumerRegistry` is one.
 
     with ZooKeeper("localhost:2181") as zk:
-        with ZooKeeperConsumer("localhost:9092", ConsumerMembership(zk), {"group.id": "g"}) as consumer:
+        with ZooKeeperConsumer("localhost:9092", ConsumerRegistry(zk), {"group.id": "g"}) as consumer:
             consumer.subscribe(["flights"])
             records = consumer.poll(1.0)
 """

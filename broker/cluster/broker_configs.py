@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from broker.config.dynamic_config import DynamicConfig
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
-from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.client import ZooKeeperCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import ALL_BROKERS
 

@@ -26,7 +26,7 @@ from broker.protocol.topic_names import INTERNAL_TOPICS, check_collision, check_
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 from broker.replica.replica_manager import ReplicaManager
-from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.client import ZooKeeperCalls
 from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import TopicRecord, new_uuid

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
-from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.client import ZooKeeperCalls
 from broker.zookeeper.registry import Registry
 
 __all__ = ["Credentials", "Users", "decode_credentials", "encode_changes"]

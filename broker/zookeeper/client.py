@@ -1,22 +1,27 @@
-"""ZooKeeper as blocking calls: the one module of the broker that imports kazoo.
+"""A blocking ZooKeeper client over kazoo; the only module of the broker that imports kazoo.
 
-Used by registry.py, membership.py and consumer_registry.py from worker threads (never from the event loop). Promises:
-a call outlives a lost connection or session (it is sent again until it is answered or `operation_timeout_s` has
-passed), the client reconnects for ever, and watches and listeners survive session loss. All callbacks come on one
-thread of this client (`zookeeper-events`), in order, and may themselves make calls; hand over to an event loop
-with `call_soon_threadsafe`.
+Used from worker threads, never from the event loop (`ZooKeeperCalls` makes the calls from there).
 
-Sent again means: when the connection broke after a write had been applied, the second attempt can raise
-NodeExists, NoNode or BadVersion although the write was ours. Callers tell by content (an id, an owner, a version).
-After ConnectionFailed it is unknown whether a write was or will still be done.
+- A call is sent again after a lost connection or session, until it is answered or `operation_timeout_s` has passed.
+- The client reconnects for ever. Watches and listeners survive the loss of a session.
+- All callbacks run in order on one thread of this client, `zookeeper-events`, and may make calls themselves. Use
+  `call_soon_threadsafe` to reach an event loop.
+
+Sending a write again has a consequence: if the connection broke after the write was applied, the second attempt can
+raise NodeExists, NoNode or BadVersion although the write was ours. Callers tell by the node's content (an id, an owner,
+a version). After ConnectionFailed it is unknown whether a write was applied or will be.
 """
 
 from __future__ import annotations
 
+import asyncio
+import functools
 import logging
+import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from kazoo import exceptions as kz
@@ -24,9 +29,8 @@ from kazoo.client import KazooClient, KazooState
 from kazoo.handlers.threading import KazooTimeoutError
 from kazoo.protocol.states import ZnodeStat
 
-from broker.errors import ConnectionFailed
+from broker.errors import BrokerError, ConnectionFailed, ErrorCode
 from broker.zookeeper.connect_string import ConnectString
-from broker.zookeeper.event_thread import EventThread
 from broker.zookeeper.multi_read import GetChildrenOfMany, GetDataOfMany, MultiRead
 from broker.zookeeper.operations import (
     ANY_VERSION,
@@ -43,26 +47,27 @@ from broker.zookeeper.operations import (
     SetData,
     ZooKeeperError,
 )
-from broker.zookeeper.watches import Watch, Watches
 
-__all__ = ["Watch", "ZooKeeper"]
+__all__ = ["Watch", "ZooKeeper", "ZooKeeperCalls"]
 
 log = logging.getLogger(__name__)
 
-# kazoo tells of every attempt to reconnect; we log the changes of state ourselves.
+# kazoo logs every attempt to reconnect. We log the changes of state ourselves.
 _KAZOO_LOG = logging.getLogger("kazoo.client")
 _KAZOO_LOG.setLevel(logging.CRITICAL)
 
 _CONNECTION_RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_delay": 1.0}
-# A ZooKeeper that is just starting may accept a connection and never answer on it. kazoo waits for the session
-# time-out divided by the number of servers it has been given, so we give it each server several times.
+# A ZooKeeper that is starting may accept a connection and never answer on it. kazoo waits for the session timeout
+# divided by the number of its servers, so we name each server several times.
 _ATTEMPTS_PER_SESSION = 4
 _SHORTEST_ATTEMPT_MS = 1000
-_NODES_PER_READ = 500  # so that neither request nor answer grows large
+_NODES_PER_READ = 500  # keeps request and response small
 _CLOSE_TIMEOUT_S = 5.0
-_LOOK_S = 0.1  # how soon a start notices that it is not wanted any more
+_START_POLL_S = 0.1  # how often `start` looks whether `close` was called
+_WATCH_RETRY_S = 0.05
+_CALL_THREADS = 4
 
-_TRY_AGAIN = (
+_RETRIABLE = (
     kz.ConnectionLoss,
     kz.OperationTimeoutError,
     kz.RequestTimeoutError,
@@ -87,11 +92,26 @@ _STATES = {
 T = TypeVar("T")
 
 
-class ZooKeeper:
-    """A session with a ZooKeeper ensemble. Thread-safe; `start()` before the first call, `close()` at the end.
+class Watch:
+    """Watches one path until `cancel()`. ZooKeeper's own watches fire once and end with the connection."""
 
-    `connect` is Kafka's `zookeeper.connect`; paths given to the methods lie below its chroot, which is created
-    when missing. Times: milliseconds for the session (a server may bend it to its own limits), seconds elsewhere.
+    def __init__(self, path: str, read: Callable[[Watch], Callable[[], None]]) -> None:
+        """`read` arms ZooKeeper's watch, reads the node, and returns the call that notifies the owner."""
+        self.path = path
+        self.read = read
+        self.cancelled = False
+        self.fired: Callable[[Any], None]  # handed to kazoo; one function per watch, because kazoo drops doubles
+
+    def cancel(self) -> None:
+        """No callback begins after this; one may still be running if this is not the event thread."""
+        self.cancelled = True
+
+
+class ZooKeeper:
+    """A session with a ZooKeeper ensemble. Thread-safe. Call `start()` first and `close()` at the end.
+
+    `connect` is Kafka's `zookeeper.connect`. Paths given to the methods lie below its chroot, which `start` creates.
+    Times: milliseconds for the session (a server may change it to its own limits), seconds elsewhere.
     """
 
     def __init__(
@@ -101,7 +121,7 @@ class ZooKeeper:
         connection_timeout_ms: int | None = None,
         operation_timeout_s: float = 30.0,
     ) -> None:
-        """Raise ConfigError when `connect` is malformed; nothing is connected yet."""
+        """Raise ConfigError when `connect` is malformed. Does not connect yet."""
         self.connect = ConnectString.parse(connect)
         self.session_timeout_ms = session_timeout_ms
         self._connection_timeout = (connection_timeout_ms or session_timeout_ms) / 1000
@@ -114,9 +134,9 @@ class ZooKeeper:
             logger=_KAZOO_LOG,
         )
         self._client.add_listener(self._state_changed)
-        self._events = EventThread("zookeeper-events")
+        self._events = _EventThread("zookeeper-events")
         self._listeners: list[Callable[[SessionState], None]] = []
-        self._watches = Watches(self._events, lambda: self.connected, _TRY_AGAIN)
+        self._watches: set[Watch] = set()
         self._closing = threading.Event()
 
     def start(self) -> ZooKeeper:
@@ -124,7 +144,7 @@ class ZooKeeper:
         self._events.start()
         connected = self._client.start_async()
         deadline = time.monotonic() + self._connection_timeout
-        while not connected.wait(_LOOK_S) and time.monotonic() < deadline:
+        while not connected.wait(_START_POLL_S) and time.monotonic() < deadline:
             if self._closing.is_set():
                 raise ConnectionFailed(f"the ZooKeeper client of {self.connect} is closed")
         if not connected.is_set():
@@ -138,13 +158,15 @@ class ZooKeeper:
         return self
 
     def close(self) -> None:
-        """End the session (its ephemeral nodes vanish) and stop all callbacks; takes at most a few seconds even
-        when no server answers. Idempotent. Calls under way in other threads raise ConnectionFailed."""
+        """End the session, so that its ephemeral nodes are deleted, and stop all callbacks. Idempotent.
+
+        Takes at most a few seconds even when no server answers. Calls running in other threads raise ConnectionFailed.
+        """
         if self._closing.is_set():
             return
         self._closing.set()
         self._events.stop(timeout=0)
-        # kazoo waits as long as a hung server makes it wait; a daemon thread may do that without us.
+        # kazoo waits as long as a hung server makes it wait, so a daemon thread does it.
         stopper = threading.Thread(target=self._stop_client, name="zookeeper-close", daemon=True)
         stopper.start()
         stopper.join(_CLOSE_TIMEOUT_S)
@@ -160,17 +182,17 @@ class ZooKeeper:
 
     @property
     def connected(self) -> bool:
-        """Whether a server answers at this moment."""
+        """Whether a server answers now."""
         return bool(self._client.connected)
 
     @property
     def session_id(self) -> int:
-        """The id that ephemeral nodes of this client carry as their owner; 0 while not connected."""
+        """The owner of this client's ephemeral nodes; 0 while not connected."""
         client_id = self._client.client_id
         return int(client_id[0]) if client_id else 0
 
     def add_state_listener(self, callback: Callable[[SessionState], None]) -> None:
-        """Call back on the event thread at each change of state, until close(). Not for the state it is in now."""
+        """Call back on the event thread at each change of state until `close`; not for the present state."""
         self._listeners.append(callback)
 
     # -- nodes
@@ -178,7 +200,7 @@ class ZooKeeper:
     def create(
         self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, parents: bool = False
     ) -> str:
-        """Create a node and return its path (which differs for a sequence node). Raises NodeExists, NoNode."""
+        """Create a node and return its path (with a number appended for a sequence node). Raises NodeExists, NoNode."""
         try:
             created = self._call(
                 path,
@@ -192,16 +214,16 @@ class ZooKeeper:
         return str(created)[len(self.connect.chroot) :]
 
     def ensure_path(self, path: str) -> None:
-        """Create a persistent empty node and its parents, as far as they are missing."""
+        """Create a persistent empty node and its parents where they are missing."""
         self._call(path, lambda: self._client.ensure_path_async(self._full(path)))
 
     def get(self, path: str) -> tuple[bytes, NodeStat]:
-        """Data and facts of a node. Raises NoNode."""
+        """Data and stat of a node. Raises NoNode."""
         data, stat = self._call(path, lambda: self._client.get_async(self._full(path)))
         return data, _stat(stat)
 
     def get_many(self, paths: Sequence[str]) -> list[tuple[bytes, NodeStat] | None]:
-        """`get` of many nodes in a few requests; None for a node that is not there."""
+        """`get` of many nodes in a few requests; None for a missing node."""
         return self._read_many(GetDataOfMany, paths)
 
     def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> NodeStat:
@@ -213,7 +235,7 @@ class ZooKeeper:
         self._call(path, lambda: self._client.delete_async(self._full(path), version))
 
     def exists(self, path: str) -> NodeStat | None:
-        """Facts of a node, None when it is not there."""
+        """Stat of a node, None when it is missing."""
         stat = self._call(path, lambda: self._client.exists_async(self._full(path)))
         return _stat(stat) if stat is not None else None
 
@@ -222,20 +244,20 @@ class ZooKeeper:
         return sorted(self._call(path, lambda: self._client.get_children_async(self._full(path))))
 
     def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """`children` of many nodes in a few requests; None for a node that is not there."""
+        """`children` of many nodes in a few requests; None for a missing node."""
         found = self._read_many(GetChildrenOfMany, paths)
         return [None if names is None else sorted(names) for names in found]
 
     def transaction(self, operations: Iterable[Operation]) -> list[Any]:
-        """Do all of them or none (at most about 1 MB in all, ZooKeeper's `jute.maxbuffer`).
+        """Do all operations or none (together at most about 1 MB, ZooKeeper's `jute.maxbuffer`).
 
-        Returns per operation: the path of a Create, the NodeStat of a SetData, True. Raises the error of the
-        first operation that cannot be done, with its path.
+        Returns for each operation the path of a Create, the NodeStat of a SetData, or True. Raises the error of the
+        first operation that failed, with its path.
         """
         todo = tuple(operations)
         results = self._call(todo[0].path if todo else "/", lambda: self._submit_transaction(todo))
         for operation, result in zip(todo, results, strict=False):
-            # The others only say that they were rolled back with it.
+            # The operations that did not fail themselves only say that they were rolled back.
             if isinstance(result, Exception) and not isinstance(result, kz.RolledBackError | kz.RuntimeInconsistency):
                 raise _translated(result, operation.path) from result
         return [self._transaction_result(result) for result in results]
@@ -243,29 +265,60 @@ class ZooKeeper:
     # -- watches
 
     def watch_children(self, path: str, callback: Callable[[list[str]], None]) -> Watch:
-        """Call back on the event thread with the node's children: soon, after each change (several changes may
-        come as one) and after each reconnection. A missing node counts as one without children."""
+        """Call back on the event thread with the names of the node's children.
+
+        Called soon, after each change (several changes may come as one) and after each reconnection. A missing node
+        has no children.
+        """
 
         def read(watch: Watch) -> Callable[[], None]:
-            names = self._watched_read(self._client.get_children_async, watch)
+            names = self._read_and_arm(self._client.get_children_async, watch)
             return lambda: callback(sorted(names or ()))
 
-        return self._watches.add(Watch(path, read))
+        return self._add_watch(Watch(path, read))
 
     def watch_data(self, path: str, callback: Callable[[bytes | None, NodeStat | None], None]) -> Watch:
-        """Call back on the event thread with the node's data and facts, or (None, None) while it is not there:
-        soon, after each change (several changes may come as one) and after each reconnection."""
+        """Call back on the event thread with the node's data and stat, (None, None) for a missing node.
+
+        Called soon, after each change (several changes may come as one) and after each reconnection.
+        """
 
         def read(watch: Watch) -> Callable[[], None]:
-            found = self._watched_read(self._client.get_async, watch)
+            found = self._read_and_arm(self._client.get_async, watch)
             if found is None:
                 return lambda: callback(None, None)
             return lambda: callback(found[0], _stat(found[1]))
 
-        return self._watches.add(Watch(path, read))
+        return self._add_watch(Watch(path, read))
 
-    def _watched_read(self, read_async: Callable[..., Any], watch: Watch) -> Any:
-        """Read and arm the watch in one step, so that no change falls between; None when there is no node."""
+    def _add_watch(self, watch: Watch) -> Watch:
+        def fired(event: Any) -> None:
+            if event.type != "NONE":  # NONE only says that the connection broke
+                self._events.post(functools.partial(self._refresh_watch, watch))
+
+        watch.fired = fired
+        self._watches.add(watch)
+        self._events.post(functools.partial(self._refresh_watch, watch))
+        return watch
+
+    def _refresh_watch(self, watch: Watch) -> None:
+        """On the event thread. Without a connection do nothing: the reconnection refreshes all watches."""
+        if watch.cancelled:
+            self._watches.discard(watch)
+            return
+        if not self.connected:
+            return
+        try:
+            notify = watch.read(watch)
+        except _RETRIABLE:
+            time.sleep(_WATCH_RETRY_S)
+            self._events.post(functools.partial(self._refresh_watch, watch))
+            return
+        if not watch.cancelled:
+            notify()
+
+    def _read_and_arm(self, read_async: Callable[..., Any], watch: Watch) -> Any:
+        """Read and arm the watch in one request, so that no change is missed; None for a missing node."""
         full, timeout = self._full(watch.path), self._operation_timeout
         while True:
             try:
@@ -274,19 +327,19 @@ class ZooKeeper:
                 if self._client.exists_async(full, watch=watch.fired).get(timeout=timeout) is None:
                     return None
 
-    # -- plumbing
+    # -- requests
 
     def _full(self, path: str) -> str:
-        """kazoo warns about a missing chroot and cannot create one, so we prefix it ourselves."""
+        """kazoo warns about a missing chroot and cannot create one, so we add the prefix ourselves."""
         return (self.connect.chroot + path).rstrip("/") or "/"
 
     def _call(self, path: str, submit: Callable[[], Any]) -> Any:
-        """Submit until answered or out of time; kazoo's errors become ours."""
+        """Submit until answered or out of time, and translate kazoo's errors."""
         deadline = time.monotonic() + self._operation_timeout
         while not self._closing.is_set():
             try:
                 return submit().get(timeout=max(0.0, deadline - time.monotonic()))
-            except _TRY_AGAIN:
+            except _RETRIABLE:
                 if time.monotonic() >= deadline:
                     raise ConnectionFailed(
                         f"{path}: no answer from ZooKeeper at {self.connect} within {self._operation_timeout:g} s"
@@ -304,7 +357,7 @@ class ZooKeeper:
         return found
 
     def _submit(self, request: object) -> Any:
-        """Send a request of our own making, as kazoo's methods send theirs."""
+        """Send a request that kazoo does not have, in the way kazoo's methods send theirs."""
         result = self._client.handler.async_result()
         self._client._call(request, result)
         return result
@@ -329,8 +382,10 @@ class ZooKeeper:
             return _stat(result)
         return result[len(self.connect.chroot) :] if isinstance(result, str) else result
 
+    # -- changes of state
+
     def _state_changed(self, kazoo_state: str) -> None:
-        """On kazoo's network thread: must not block."""
+        """On kazoo's network thread, so this must not block."""
         if self._closing.is_set():
             return
         state = _STATES[kazoo_state]
@@ -345,14 +400,74 @@ class ZooKeeper:
             except Exception:
                 log.exception("a listener of the ZooKeeper session failed")
         if state is SessionState.CONNECTED:
-            self._watches.refresh_all()
+            for watch in tuple(self._watches):  # posted one by one, so that a failing callback stops no other
+                self._events.post(functools.partial(self._refresh_watch, watch))
 
     def _stop_client(self) -> None:
         try:
             self._client.stop()
             self._client.close()
-        except Exception as error:  # whatever is left of it must not keep the broker from ending
+        except Exception as error:  # it must not keep the broker from ending
             log.debug("closing the ZooKeeper client: %r", error)
+
+
+class _EventThread:
+    """One daemon thread that runs what is posted to it, in order.
+
+    kazoo calls state listeners on its network thread, where a blocking call would be a deadlock.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def post(self, event: Callable[[], None]) -> None:
+        """Run `event` after those posted before; dropped once the thread is stopped."""
+        self._queue.put(event)
+
+    def stop(self, timeout: float) -> None:
+        """Drop waiting events and wait up to `timeout` seconds for the running one. Idempotent."""
+        self._stopped.set()
+        self._queue.put(None)
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while (event := self._queue.get()) is not None and not self._stopped.is_set():
+            try:
+                event()
+            except Exception:
+                if not self._stopped.is_set():
+                    log.exception("a ZooKeeper callback failed")
+
+
+class ZooKeeperCalls:
+    """`await calls(function, …)` makes a blocking ZooKeeper call from the event loop, in a thread.
+
+    The threads are used for nothing else: while ZooKeeper is away, waiting calls must not block fsyncs.
+    """
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_CALL_THREADS, "zookeeper-calls")
+
+    async def __call__(self, call: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Raises BrokerError `request_timed_out` when ZooKeeper is away, `unknown_server_error` when it refused."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._threads, functools.partial(call, *arguments, **named)
+            )
+        except ConnectionFailed as error:
+            raise BrokerError(ErrorCode.request_timed_out, f"ZooKeeper is away: {error}") from error
+        except ZooKeeperError as error:
+            raise BrokerError(ErrorCode.unknown_server_error, str(error)) from error
+
+    def close(self) -> None:
+        """Take no more calls; do not wait for those that run."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def _stat(stat: ZnodeStat) -> NodeStat:

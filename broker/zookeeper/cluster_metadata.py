@@ -1,8 +1,7 @@
-"""What a broker knows of its cluster at one moment.
+"""Brokers, topics and partitions of the cluster at one moment, as `Registry.load_metadata` read them.
 
-Made by `Registry.load_metadata`; read by every handler. A `ClusterMetadata` is never edited: whoever learns something
-makes a new one (`with_topics`, `without_topics`, …) and puts it in the old one's place, so that a handler that holds
-one has a consistent picture.
+Immutable: a change makes a new `ClusterMetadata` (`with_topics`, `without_topics`, …), so that a request handler that
+holds one sees one state of the cluster to its end.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ NO_LEADER = -1
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """A partition's leader (NO_LEADER while it has none), its epoch, replicas in order of preference, and the ISR."""
+    """A partition's leader (NO_LEADER when it has none), leader epoch, replicas (preferred leader first) and ISR."""
 
     leader: int
     leader_epoch: int
@@ -33,7 +32,7 @@ class PartitionInfo:
 
     @classmethod
     def of(cls, replicas: tuple[int, ...], state: PartitionState | None) -> PartitionInfo:
-        """`state` is None when the partition was created and no leader written yet."""
+        """`state` is None while no leader has been written."""
         if state is None:
             return cls(NO_LEADER, 0, replicas, ())
         return cls(state.leader, state.leader_epoch, replicas, state.isr)
@@ -41,18 +40,18 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic with its partitions, in order of their numbers, and the settings that differ from the broker's."""
+    """A topic, its partitions in order, and the settings that override the broker's."""
 
     name: str
     topic_id: uuid.UUID
     partitions: Mapping[int, PartitionInfo]
     config: Mapping[str, str] = field(default_factory=dict)
     encoded: dict[Hashable, bytes] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What api/metadata.py has answered about it, kept for the next who asks: a topic never changes, it is replaced."""
+    """Cache of api/metadata.py: the encoded responses about this topic."""
 
     @property
     def is_internal(self) -> bool:
-        """Whether it belongs to the brokers: clients may read it, not write, delete or auto-create it."""
+        """Whether it belongs to the brokers: clients may read it, and not write, delete or auto-create it."""
         return self.name in INTERNAL_TOPICS
 
     @classmethod
@@ -66,7 +65,7 @@ class Topic:
 
 @dataclass(frozen=True)
 class ClusterMetadata:
-    """The cluster at one moment. `controller_id` is -1 while there is none."""
+    """`controller_id` is -1 while there is none."""
 
     cluster_id: str
     controller_id: int = -1
@@ -75,7 +74,7 @@ class ClusterMetadata:
 
     @functools.cached_property
     def topic_names(self) -> Mapping[uuid.UUID, str]:
-        """Names by id; made when first asked for, as topics may be created by the thousand."""
+        """Names by id. Computed on first use, because topics may be created by the thousand."""
         return {topic.topic_id: name for name, topic in self.topics.items()}
 
     def topic_by_id(self, topic_id: uuid.UUID) -> Topic | None:
@@ -87,13 +86,12 @@ class ClusterMetadata:
         return topic.partitions.get(tp.partition) if topic else None
 
     def endpoints(self, listener: str) -> Mapping[int, Endpoint]:
-        """Where the brokers are reached by those who came through the listener of that name; without the brokers that
-        have none."""
+        """Address of each broker that has the listener of that name."""
         found = ((broker_id, broker.endpoint(listener)) for broker_id, broker in self.brokers.items())
         return {broker_id: endpoint for broker_id, endpoint in found if endpoint is not None}
 
     def with_topics(self, topics: Iterable[Topic]) -> ClusterMetadata:
-        """This picture with topics added or replaced."""
+        """With topics added or replaced."""
         return dataclasses.replace(self, topics={**self.topics, **{topic.name: topic for topic in topics}})
 
     def without_topics(self, names: Iterable[str]) -> ClusterMetadata:

@@ -1,7 +1,4 @@
-"""`zookeeper.connect` as text and as parts: `host:port[,host:port…][/chroot]`. Pure, but for the diagnosis.
-
-Used by client.py, and by the console to check what a user typed before anything is started.
-"""
+"""`zookeeper.connect`: `host:port[,host:port…][/chroot]`. Free of kazoo: the console checks its arguments with it."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ _HOST_PORT = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]@,]+)(?::(?P<po
 
 @dataclass(frozen=True)
 class ConnectString:
-    """A parsed `zookeeper.connect`. `chroot` is "" or begins with a slash and does not end with one."""
+    """A parsed `zookeeper.connect`. `chroot` is "" or begins, and does not end, with a slash."""
 
     servers: tuple[tuple[str, int], ...]
     chroot: str = ""
 
     @classmethod
     def parse(cls, text: str) -> ConnectString:
-        """Raise ConfigError that says what is wrong with `text` and shows the right form."""
+        """Raises ConfigError that shows the right form."""
         servers_text, slash, chroot_text = text.strip().partition("/")
         if not servers_text:
             raise _malformed(text, "it names no server")
@@ -35,14 +32,14 @@ class ConnectString:
 
     @property
     def hosts(self) -> str:
-        """The servers without the chroot, `host:port,host:port`."""
+        """`host:port,host:port`, without the chroot."""
         return ",".join(f"{host}:{port}" for host, port in self.servers)
 
     def __str__(self) -> str:
         return self.hosts + self.chroot
 
     def diagnose(self, timeout: float = 1.0) -> str:
-        """Why each server cannot be reached, for an error message; tries to connect, up to `timeout` s each."""
+        """Why each server cannot be reached, for an error message. Connects to each, for up to `timeout` seconds."""
         return "; ".join(f"{host}:{port}: {_why_unreachable(host, port, timeout)}" for host, port in self.servers)
 
 

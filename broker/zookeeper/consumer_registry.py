@@ -1,54 +1,107 @@
 """Consumer groups of the early generation, which live in ZooKeeper: `/consumers/G/{ids,owners,offsets}`.
 
-Used by the console, to show and set what such consumers (and loads with the ZooKeeper offset store) have committed.
-Every method blocks; called from worker threads. Offsets are the next one to be read, as decimal text.
+Used by the console to show and set what such consumers (and loads with the ZooKeeper offset store) have committed, and
+by `broker.client.zookeeper_consumer.ZooKeeperConsumer`, to which the application hands it. Members and owners are
+ephemeral nodes of this session. An offset is that of the next record to read, as decimal text. Every method blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 
+from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
 from broker.zookeeper.client import ZooKeeper
-from broker.zookeeper.operations import Check, Create, NodeExists, NoNode, Operation, SetData
+from broker.zookeeper.operations import BadVersion, Check, Create, NodeExists, NoNode, Operation, SetData
 
-__all__ = ["ConsumerRegistry", "group_partition_path"]
+__all__ = ["ConsumerRegistry"]
 
 
 class ConsumerRegistry:
-    """Groups, their members, which member owns which partition, and how far the group has come."""
+    """Groups, their members, the owner of each partition, and the committed offsets."""
 
     def __init__(self, zk: ZooKeeper) -> None:
         self._zk = zk
+
+    # -- reading
 
     def groups(self) -> list[str]:
         """Names of all groups, sorted."""
         return self._children(znodes.CONSUMERS)
 
     def members(self, group: str) -> dict[str, bytes]:
-        """Live consumers of a group and what they subscribe to, Kafka's JSON as it stands."""
-        return self._read_all(f"{znodes.CONSUMERS}/{group}/ids")
+        """Live consumers of a group with their subscriptions, which are Kafka's JSON."""
+        root = f"{znodes.CONSUMERS}/{group}/ids"
+        names = self._children(root)
+        nodes = self._zk.get_many([f"{root}/{name}" for name in names])
+        return {name: node[0] for name, node in zip(names, nodes, strict=True) if node is not None}
 
     def owners(self, group: str) -> dict[TopicPartition, str]:
         """The consumer thread that reads each partition."""
         return {tp: data.decode() for tp, data in self._read_partitions(group, "owners").items()}
 
     def offsets(self, group: str) -> dict[TopicPartition, int]:
-        """What the group has committed. Raises MalformedNode."""
+        """The committed offsets. Raises MalformedNode."""
         return {tp: _parse_offset(group, tp, data) for tp, data in self._read_partitions(group, "offsets").items()}
 
+    def watch_members(self, group: str, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back soon, whenever members come or go, and after each reconnection. Call the result to end it."""
+        self._zk.ensure_path(f"{znodes.CONSUMERS}/{group}/ids")
+        return self._zk.watch_children(f"{znodes.CONSUMERS}/{group}/ids", lambda names: callback()).cancel
+
+    # -- being a member
+
+    def register(self, group: str, consumer_id: str, subscription: bytes) -> None:
+        """Join until `deregister` or the end of the session. Call it again to change the subscription."""
+        self._zk.ensure_path(f"{znodes.CONSUMERS}/{group}/owners")
+        self._zk.ensure_path(f"{znodes.CONSUMERS}/{group}/offsets")
+        path = f"{znodes.CONSUMERS}/{group}/ids/{consumer_id}"
+        if not self._create_own(path, subscription):
+            self._zk.set(path, subscription)
+
+    def deregister(self, group: str, consumer_id: str) -> None:
+        """Leave the group."""
+        self._delete(f"{znodes.CONSUMERS}/{group}/ids/{consumer_id}")
+
+    def claim(self, group: str, tp: TopicPartition, owner: str) -> bool:
+        """Own `tp` until `release` or the end of the session. False while another consumer owns it."""
+        path = _path(group, "owners", tp)
+        return self._create_own(path, owner.encode()) or self._owner_at(path) == owner
+
+    def release(self, group: str, tp: TopicPartition, owner: str) -> None:
+        """Let others own `tp`, if `owner` owns it."""
+        path = _path(group, "owners", tp)
+        if self._owner_at(path) == owner:
+            self._delete(path)
+
+    # -- committing
+
     def set_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Set them all in one transaction, creating what is missing; other partitions keep theirs."""
+        """Set these offsets in one transaction; other partitions keep theirs."""
         self._set_offsets(group, offsets, [])
 
+    def commit(self, group: str, offsets: Mapping[TopicPartition, int], owner: str) -> None:
+        """`set_offsets`. Raises BrokerError `unknown_member_id` unless `owner` owns all these partitions."""
+        paths = [_path(group, "owners", tp) for tp in offsets]
+        checks = []
+        for path, node in zip(paths, self._zk.get_many(paths), strict=True):
+            if node is None or node[0] != owner.encode():
+                raise _not_owner(path, owner)
+            checks.append(Check(path, node[1].version))
+        try:
+            self._set_offsets(group, offsets, checks)
+        except (NoNode, BadVersion) as error:
+            raise _not_owner(error.path, owner) from error
+
     def _set_offsets(self, group: str, offsets: Mapping[TopicPartition, int], checks: Sequence[Check]) -> None:
-        """The same, if `checks` hold; raises NoNode or BadVersion when they do not."""
+        """Raises NoNode or BadVersion when `checks` fail."""
         checked = {check.path for check in checks}
         while True:
             for topic in {tp.topic for tp in offsets}:
                 self._zk.ensure_path(f"{znodes.CONSUMERS}/{group}/offsets/{topic}")
-            paths = {group_partition_path(group, "offsets", tp): str(offset).encode() for tp, offset in offsets.items()}
+            paths = {_path(group, "offsets", tp): str(offset).encode() for tp, offset in offsets.items()}
             existing = self._zk.get_many(list(paths))
             operations: list[Operation] = [
                 Create(path, data) if node is None else SetData(path, data)
@@ -61,6 +114,8 @@ class ConsumerRegistry:
                 if error.path in checked:
                     raise
 
+    # -- nodes
+
     def _read_partitions(self, group: str, kind: str) -> dict[TopicPartition, bytes]:
         root = f"{znodes.CONSUMERS}/{group}/{kind}"
         topics = self._children(root)
@@ -70,13 +125,8 @@ class ConsumerRegistry:
             for topic, numbers in zip(topics, partitions, strict=True)
             for partition in sorted(numbers or (), key=int)
         ]
-        nodes = self._zk.get_many([group_partition_path(group, kind, tp) for tp in found])
+        nodes = self._zk.get_many([_path(group, kind, tp) for tp in found])
         return {tp: node[0] for tp, node in zip(found, nodes, strict=True) if node is not None}
-
-    def _read_all(self, root: str) -> dict[str, bytes]:
-        names = self._children(root)
-        nodes = self._zk.get_many([f"{root}/{name}" for name in names])
-        return {name: node[0] for name, node in zip(names, nodes, strict=True) if node is not None}
 
     def _children(self, path: str) -> list[str]:
         try:
@@ -84,9 +134,34 @@ class ConsumerRegistry:
         except NoNode:
             return []
 
+    def _create_own(self, path: str, data: bytes) -> bool:
+        """Create an ephemeral node of this session, in place of an equal one that an earlier session left."""
+        while True:
+            try:
+                self._zk.create(path, data, ephemeral=True, parents=True)
+                return True
+            except NodeExists:
+                try:
+                    found, stat = self._zk.get(path)
+                except NoNode:
+                    continue
+                if found != data or stat.ephemeral_owner == self._zk.session_id:
+                    return False
+                self._delete(path)
 
-def group_partition_path(group: str, kind: str, tp: TopicPartition) -> str:
-    """Where a group keeps the owner or the offset (`kind`: owners, offsets) of a partition."""
+    def _delete(self, path: str) -> None:
+        with contextlib.suppress(NoNode):
+            self._zk.delete(path)
+
+    def _owner_at(self, path: str) -> str | None:
+        try:
+            return self._zk.get(path)[0].decode()
+        except NoNode:
+            return None
+
+
+def _path(group: str, kind: str, tp: TopicPartition) -> str:
+    """The node of a partition's owner or offset; `kind` is owners or offsets."""
     return f"{znodes.CONSUMERS}/{group}/{kind}/{tp.topic}/{tp.partition}"
 
 
@@ -94,4 +169,8 @@ def _parse_offset(group: str, tp: TopicPartition, data: bytes) -> int:
     try:
         return int(data)
     except ValueError as error:
-        raise znodes.MalformedNode(group_partition_path(group, "offsets", tp), data, error) from error
+        raise znodes.MalformedNode(_path(group, "offsets", tp), data, error) from error
+
+
+def _not_owner(path: str, owner: str) -> BrokerError:
+    return BrokerError(ErrorCode.unknown_member_id, f"{path}: {owner} is not the owner any more")

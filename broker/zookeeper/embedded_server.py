@@ -1,10 +1,10 @@
-"""A real ZooKeeper server as a child process, from the jars that PySpark ships.
+"""A ZooKeeper server in a child process, from the jars that PySpark ships.
 
-Started by the broker when `zookeeper.connect` is empty, by `pykafka zookeeper start` and by the tests. Promises: it
-listens on loopback unless told otherwise, answers when `start()` returns, and ends with its parent, however that
-ends. For the last, a small shell beside it waits for the end of a pipe whose other end only the parent holds, and
-then kills it (a signal on the parent's death is Linux only, and fires already at the death of a thread). A kill is
-safe: ZooKeeper writes its transaction log through to the disk before it answers. Blocking; not thread-safe.
+Started by the broker when `zookeeper.connect` is empty, by `pykafka zookeeper start` and by the tests. It listens on
+loopback unless its properties say otherwise, answers when `start()` returns, and ends with its parent however that
+ends: a small shell beside it waits for the end of a pipe whose other end only the parent holds, and then kills it. (A
+signal on the parent's death is Linux only, and is sent already when a thread ends.) Killing it is safe, because
+ZooKeeper syncs its transaction log before it answers.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from broker.errors import ConfigError, ConnectionFailed
+from broker.errors import ConfigError, ConnectionFailed, PykafkaError
 from broker.zookeeper.java import find_java, zookeeper_classpath
 
-__all__ = ["DEFAULT_PROPERTIES", "EmbeddedZooKeeper"]
+__all__ = ["DEFAULT_PROPERTIES", "EmbeddedZooKeeper", "ZooKeeperSupervisor"]
 
 log = logging.getLogger(__name__)
 
 DEFAULT_PROPERTIES: Mapping[str, str] = {
     "clientPortAddress": "127.0.0.1",
-    "tickTime": "500",  # ms; sessions are expired on its beat, so session time-outs of 2–6 s are met closely
+    "tickTime": "500",  # ms; sessions expire on a tick, so this keeps session timeouts of 2–6 s precise
     "minSessionTimeout": "1000",
     "maxSessionTimeout": "60000",
-    "maxClientCnxns": "0",  # no limit: every client comes from one address
+    "maxClientCnxns": "0",  # no limit: all clients have one address
     "admin.enableServer": "false",
     "autopurge.snapRetainCount": "3",
     "autopurge.purgeInterval": "1",  # hours
@@ -42,22 +43,26 @@ DEFAULT_PROPERTIES: Mapping[str, str] = {
 _MAIN_CLASS = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 _JVM_FLAGS = ("-Xmx128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Djava.awt.headless=true")
 
-# $0 is not used; "$@" is the command. The shell becomes the command, so that its pid is the server's; the part in
-# the background outlives the parent just long enough to kill the server. Both are in one session of their own:
-# as long as the background part lives, no other process can be given the server's pid.
+# $0 is unused and "$@" is the command. The shell becomes the command, so its pid is the server's. The background part
+# outlives the parent until it has killed the server. Both are in one session of their own: while the background part
+# lives, no other process can get the server's pid.
 _DIES_WITH_PARENT = 'exec 3<&0 </dev/null; (read -r _ <&3; kill -9 $$) & exec 3<&-; exec "$@"'
 
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 5.0
 _LOCK_TIMEOUT_S = 5.0
 _PORT_ATTEMPTS = 5
+_SUPERVISE_EVERY_S = 0.5
 
 
 class EmbeddedZooKeeper:
-    """One server on `data_dir`, on the given port or (0) on a free one, which it keeps across restarts."""
+    """One server on `data_dir` and `port`; 0 takes a free port and keeps it across restarts.
+
+    Blocking and not thread-safe.
+    """
 
     def __init__(self, data_dir: Path | str, port: int = 0, properties: Mapping[str, str] | None = None) -> None:
-        """`properties` (ZooKeeper's names) override `DEFAULT_PROPERTIES`; dataDir and clientPort are ours."""
+        """`properties`, in ZooKeeper's names, override `DEFAULT_PROPERTIES`, but not dataDir and clientPort."""
         self.data_dir = Path(data_dir).absolute()
         self.port = port
         self.properties = {**DEFAULT_PROPERTIES, **(properties or {})}
@@ -66,7 +71,7 @@ class EmbeddedZooKeeper:
 
     @property
     def address(self) -> str:
-        """`127.0.0.1:PORT`, what `zookeeper.connect` takes."""
+        """`127.0.0.1:PORT`, for `zookeeper.connect`."""
         return f"{self._host}:{self.port}"
 
     @property
@@ -84,10 +89,10 @@ class EmbeddedZooKeeper:
         return self.data_dir / "zookeeper.log"
 
     def start(self) -> str:
-        """Start the server and return its address once it serves.
+        """Start the server and return its address once it answers.
 
-        Raises ConfigError when Java or PySpark is missing or too old, the port is taken or the data directory is
-        in use or cannot be used; ConnectionFailed, with the tail of its log, when the server does not come up.
+        Raises ConfigError when Java or PySpark is missing or too old, the port is taken, or the data directory is in
+        use or cannot be used. Raises ConnectionFailed with the end of its log when the server does not start.
         """
         if self.running:
             return self.address
@@ -95,7 +100,7 @@ class EmbeddedZooKeeper:
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"the ZooKeeper data directory {self.data_dir} cannot be made: {error}") from error
+            raise ConfigError(f"the ZooKeeper data directory {self.data_dir} cannot be created: {error}") from error
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             try:
                 self._claim_port()
@@ -111,11 +116,11 @@ class EmbeddedZooKeeper:
         raise AssertionError("unreachable")
 
     def stop(self) -> None:
-        """End the server, by force after some seconds. Idempotent; the data stay."""
+        """Stop the server, by force after some seconds. Keeps the data. Idempotent."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the server with SIGKILL, as a crash would."""
+        """Stop the server with SIGKILL, as a crash would."""
         self._end(signal.SIGKILL)
 
     def __enter__(self) -> EmbeddedZooKeeper:
@@ -155,16 +160,18 @@ class EmbeddedZooKeeper:
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,  # an interrupt typed in the terminal is for the broker, which stops us
-                    pass_fds=(lock,),  # held by the server itself: free when it is really gone
+                    start_new_session=True,  # Ctrl-C in the terminal reaches only the broker, which stops the server
+                    pass_fds=(lock,),  # the server holds the lock, so it is free when the server has ended
                     cwd=self.data_dir,
                 )
         finally:
             os.close(lock)
 
     def _lock(self) -> int:
-        """Two servers on one directory would ruin it, and ZooKeeper does not look. Waits a little for one that is
-        just ending with its parent."""
+        """Lock the data directory: two servers would destroy it, and ZooKeeper does not check.
+
+        Waits a little for a server that is ending with its parent.
+        """
         path = self.data_dir / ".lock"
         lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         deadline = time.monotonic() + _LOCK_TIMEOUT_S
@@ -190,7 +197,7 @@ class EmbeddedZooKeeper:
             time.sleep(0.01)
 
     def _serves(self) -> bool:
-        """Whether our server, not another one on that port, takes sessions."""
+        """Whether our server, and not another one on that port, accepts sessions."""
         try:
             with socket.create_connection((self._host, self.port), timeout=1.0) as connection:
                 connection.sendall(b"conf")
@@ -200,7 +207,7 @@ class EmbeddedZooKeeper:
         return f"dataDir={self.data_dir}".encode() in answer
 
     def _why_it_ended(self) -> str:
-        """Run it again with a logging backend, which costs a normal start memory and time, and read its error."""
+        """Run the server again with a logging backend, which a normal start goes without, and return its error."""
         command = [find_java(), *_JVM_FLAGS, "-cp", zookeeper_classpath(with_logging=True), _MAIN_CLASS]
         output = b""
         try:
@@ -209,7 +216,7 @@ class EmbeddedZooKeeper:
             output = again.stdout + again.stderr
             self.log_file.write_bytes(output)
         except subprocess.TimeoutExpired:
-            pass  # it would start now
+            pass  # this time it started
         except OSError as error:
             return str(error)
         tail = b"\n".join(output.splitlines()[-20:]).decode(errors="replace")
@@ -226,7 +233,51 @@ class EmbeddedZooKeeper:
             _signal_session(process, signal.SIGKILL)
             process.wait()
         if process.stdin:
-            process.stdin.close()  # ends what may be left of the watching shell
+            process.stdin.close()  # ends the shell that watches the parent
+
+
+class ZooKeeperSupervisor:
+    """Restarts an embedded server that ends by itself, on the same data and port.
+
+    The broker goes on meanwhile, as it does while an external ZooKeeper is away. `start` and `stop` block.
+    """
+
+    def __init__(self, server: EmbeddedZooKeeper) -> None:
+        self._server = server
+        self._lock = threading.Lock()  # so that `stop` and a restart do not overlap
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._supervise, name="zookeeper-supervisor", daemon=True)
+
+    def start(self) -> str:
+        """Start the server and return its address. Raises what `EmbeddedZooKeeper.start` raises."""
+        address = self._server.start()
+        log.info("started the embedded ZooKeeper at %s, process %s", address, self._server.pid)
+        self._thread.start()
+        return address
+
+    def stop(self) -> None:
+        """Stop the server for good. Idempotent."""
+        self._stopped.set()
+        with self._lock:
+            self._server.stop()
+
+    def _supervise(self) -> None:
+        while not self._stopped.wait(_SUPERVISE_EVERY_S):
+            with self._lock:
+                if not self._stopped.is_set() and not self._server.running:
+                    self._restart()
+
+    def _restart(self) -> None:
+        ended = self._server
+        log.error("the embedded ZooKeeper at %s has ended; starting it again", ended.address)
+        ended.stop()  # the shell beside it may still run
+        # With the port given: the broker knows only this one.
+        self._server = EmbeddedZooKeeper(ended.data_dir, ended.port, ended.properties)
+        try:
+            self._server.start()
+            log.warning("the embedded ZooKeeper runs again at %s, process %s", self._server.address, self._server.pid)
+        except (PykafkaError, OSError) as error:
+            log.error("the embedded ZooKeeper cannot be started, trying again: %s", error)
 
 
 def _signal_session(process: subprocess.Popen[bytes], signum: signal.Signals) -> None:

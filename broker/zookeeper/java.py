@@ -1,7 +1,6 @@
-"""Finding what the embedded ZooKeeper needs: a Java runtime, and the jars among PySpark's.
+"""Finds what the embedded ZooKeeper needs: a Java runtime, and the jars that PySpark ships.
 
-Used by embedded_server.py. PySpark is located, never imported; Java's version is read from its `release` file,
-since asking the program costs the start of a JVM.
+PySpark is located, not imported. Java's version is read from its `release` file, because `java -version` starts a JVM.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LOGGING_JARS = ("log4j-slf4j2-impl", "log4j-api", "log4j-core")
 
 
 def find_java() -> str:
-    """Path of a `java` of at least MINIMUM_JAVA: JAVA_HOME's, else the one on the PATH. Raises ConfigError."""
+    """Path of `java` in JAVA_HOME, or else on the PATH. Raises ConfigError when it is older than MINIMUM_JAVA."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
     if java is None:
@@ -53,7 +52,7 @@ def java_version(java: str) -> int:
         text = _ask_version(java)
     match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
     if match is None:
-        raise ConfigError(f"{java} does not tell its version; set JAVA_HOME to a Java {MINIMUM_JAVA} or newer")
+        raise ConfigError(f"cannot find out the version of {java}; set JAVA_HOME to a Java {MINIMUM_JAVA} or newer")
     return int(match[1])
 
 

@@ -1,8 +1,8 @@
 """Many reads in one ZooKeeper request: the multiRead operation (ZOOKEEPER-3402, ZooKeeper 3.6), which kazoo lacks.
 
-Used by client.py. 4,000 nodes take 30 ms, where as many pipelined requests take a second, nearly all of it in kazoo.
-`GetDataOfMany` and `GetChildrenOfMany` are what kazoo calls requests: they have a `type`, write themselves and read
-their answers, in ZooKeeper's own encoding (jute, big-endian):
+4,000 nodes take 30 ms. As many pipelined requests take a second, nearly all of it in kazoo. `GetDataOfMany` and
+`GetChildrenOfMany` are requests as kazoo knows them: each has a `type`, encodes itself and decodes the response, in
+ZooKeeper's encoding (jute, big-endian):
 
     request   [header, path, watch byte] per node, closing header
     answer    [header, then data and stat | names of the children | error code] per node, closing header
@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 
 class MultiRead(Generic[T]):
-    """The answer is a list with an entry per path: what was read, or None when there is no such node."""
+    """The response is a list with an entry per path; None for a missing node."""
 
     type = 22
-    operation: int  # ZooKeeper's number of the single read
+    operation: int  # ZooKeeper's number of the read of one node
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.paths = paths
@@ -49,7 +49,7 @@ class MultiRead(Generic[T]):
         return b"".join(parts) + _CLOSING_HEADER
 
     def deserialize(self, buffer: bytes, position: int) -> list[T | None]:
-        """Raises ZooKeeperError when a node could not be read for another reason than that it is missing."""
+        """Raises ZooKeeperError when a node exists and could not be read."""
         found: list[T | None] = []
         while True:
             operation, closing, _ = _HEADER.unpack_from(buffer, position)
@@ -71,7 +71,7 @@ class MultiRead(Generic[T]):
 
 
 class GetDataOfMany(MultiRead[tuple[bytes, NodeStat]]):
-    """Data and facts of each node."""
+    """Data and stat of each node."""
 
     operation = 4
 

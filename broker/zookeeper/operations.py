@@ -1,12 +1,10 @@
-"""The words of ZooKeeper that the rest of the cluster layer uses: node facts, operations, errors, session states.
+"""ZooKeeper's operations, node stat, session states and errors, without kazoo.
 
-Read by everything that holds a `ZooKeeper` (client.py); free of kazoo, so that pure modules may import it too.
-
-    ZooKeeperError        ZooKeeper refused an operation; `.path` says where
-    ├── NodeExists        create: the node is there already
-    ├── NoNode            get, set, delete, create below it: there is no such node
-    ├── BadVersion        set, delete, check: somebody else changed the node meanwhile
-    └── NotEmpty          delete: the node has children
+ZooKeeperError        ZooKeeper refused an operation; `.path` says where
+├── NodeExists        create: the node exists
+├── NoNode            get, set, delete, or create below it: there is no such node
+├── BadVersion        set, delete, check: another client changed the node
+└── NotEmpty          delete: the node has children
 """
 
 from __future__ import annotations
@@ -33,11 +31,11 @@ __all__ = [
 ]
 
 ANY_VERSION = -1
-"""Given as the expected version of a set, delete or check: whatever the node's version is."""
+"""As the expected version of a set, delete or check: any version will do."""
 
 
 class ZooKeeperError(PykafkaError):
-    """ZooKeeper answered with an error; nothing of the operation was done."""
+    """ZooKeeper refused an operation and did nothing."""
 
     def __init__(self, path: str, reason: str = "ZooKeeper refused the operation") -> None:
         self.path = path
@@ -45,29 +43,21 @@ class ZooKeeperError(PykafkaError):
 
 
 class NodeExists(ZooKeeperError):
-    """A node to be created is there already."""
-
     def __init__(self, path: str) -> None:
         super().__init__(path, "the ZooKeeper node exists already")
 
 
 class NoNode(ZooKeeperError):
-    """A node (or the parent of one to be created) is not there."""
-
     def __init__(self, path: str) -> None:
         super().__init__(path, "no such ZooKeeper node")
 
 
 class BadVersion(ZooKeeperError):
-    """The node's version is not the expected one: somebody else has written since it was read."""
-
     def __init__(self, path: str) -> None:
-        super().__init__(path, "the ZooKeeper node has been changed by somebody else")
+        super().__init__(path, "the ZooKeeper node was changed by another client")
 
 
 class NotEmpty(ZooKeeperError):
-    """A node to be deleted has children."""
-
     def __init__(self, path: str) -> None:
         super().__init__(path, "the ZooKeeper node has children")
 
@@ -75,9 +65,9 @@ class NotEmpty(ZooKeeperError):
 class SessionState(StrEnum):
     """What a client knows of its session.
 
-    SUSPENDED: no server answers; ephemeral nodes may or may not be gone. LOST: the session is known to have
-    expired, its ephemeral nodes are gone. Either is followed by CONNECTED once a server answers again; LOST is
-    only learnt from a server, so a long outage is SUSPENDED → LOST → CONNECTED in one go at its end.
+    SUSPENDED: no server answers, and the ephemeral nodes may be gone. LOST: the session has expired and they are gone.
+    Both end in CONNECTED when a server answers again. Only a server can say that a session is lost, so a long outage
+    is SUSPENDED until its end, then LOST and CONNECTED at once.
     """
 
     CONNECTED = "connected"
@@ -87,7 +77,7 @@ class SessionState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NodeStat:
-    """Facts about a node. `ephemeral_owner` is the session id that holds it, 0 for a persistent node."""
+    """`ephemeral_owner` is the id of the session that holds the node, 0 for a persistent node."""
 
     version: int
     created_zxid: int
@@ -98,7 +88,7 @@ class NodeStat:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Create a node; its parent must exist. A sequence node gets a ten-digit number appended to its path."""
+    """Create a node whose parent exists. ZooKeeper appends a ten-digit number to the path of a sequence node."""
 
     path: str
     data: bytes = b""
@@ -125,7 +115,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Let the transaction pass only if the node has the expected version."""
+    """Fail the transaction unless the node has the expected version."""
 
     path: str
     version: int

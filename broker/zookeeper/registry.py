@@ -1,64 +1,88 @@
-"""What brokers keep in ZooKeeper, by Kafka's paths and JSON (kafka.zk.KafkaZkClient), topics excepted.
+"""What brokers keep in ZooKeeper, in Kafka's paths and JSON (kafka.zk.KafkaZkClient).
 
-Used by the server, membership.py and the handlers that create and alter topics, all from worker threads: every
-method blocks for at least one round trip, and raises ConnectionFailed when ZooKeeper does not answer in time.
-Callbacks of `watch_*` come on the client's event thread: soon after the call, after each change (several may come
-as one) and after each reconnection; they may call back into the registry.
+Every method blocks for at least one round trip, so call it from a worker thread. It raises ConnectionFailed when
+ZooKeeper does not answer in time. Callbacks of `watch_*` run on the client's event thread: soon after the call, after
+each change (several may come as one) and after each reconnection. They may call the registry.
+
+A topic is created and deleted as a whole, in one ZooKeeper transaction. A topic too large to be deleted in one is
+marked first, so that `resume_deletions` finishes the deletion if the broker dies meanwhile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 from broker.clock import Clock, SystemClock
-from broker.protocol.topic_names import check_topic_name
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.topic_names import check_collision, check_topic_name
+from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
 from broker.zookeeper.client import Watch, ZooKeeper
 from broker.zookeeper.cluster_metadata import ClusterMetadata, Topic
-from broker.zookeeper.operations import BadVersion, Create, NodeExists, NodeStat, NoNode, SetData
-from broker.zookeeper.topic_registry import TopicRegistry
-from broker.zookeeper.znodes import BrokerInfo, Endpoint, PartitionState, TopicRecord
+from broker.zookeeper.operations import (
+    BadVersion,
+    Create,
+    Delete,
+    NodeExists,
+    NodeStat,
+    NoNode,
+    NotEmpty,
+    Operation,
+    SetData,
+)
+from broker.zookeeper.znodes import BrokerInfo, PartitionState, TopicRecord
 
-__all__ = [
-    "PRODUCER_ID_BLOCK_SIZE",
-    "BrokerInfo",
-    "Endpoint",
-    "PartitionState",
-    "Registry",
-    "TopicRecord",
-    "check_topic_name",
-]
+__all__ = ["PRODUCER_ID_BLOCK_SIZE", "Registry"]
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 DEFAULT_RESERVED_BROKER_MAX_ID = 1000
 
+_TRANSACTION_BYTES = 900_000  # ZooKeeper refuses requests above jute.maxbuffer, 1 MiB less a byte
+_OPERATION_OVERHEAD = 64  # header, ACL, lengths
+_STATES_AT_ONCE = 2000
 
-class Registry(TopicRegistry):
-    """The cluster's shared memory. Topics and partition states are in the base class."""
+
+class Registry:
+    """Brokers, topics, settings, users, the controller and producer ids in ZooKeeper."""
 
     def __init__(self, zk: ZooKeeper, clock: Clock | None = None) -> None:
-        super().__init__(zk)
+        self._zk = zk
         self._clock = clock or SystemClock()
 
+    # -- the cluster
+
     def ensure_paths(self) -> None:
-        """Create the persistent nodes that everything else lies below, as far as they are missing."""
+        """Create the missing ones of the persistent nodes below which all others lie."""
         found = self._zk.get_many(znodes.PERSISTENT_PATHS)
         for path, node in zip(znodes.PERSISTENT_PATHS, found, strict=True):
             if node is None:
                 self._zk.ensure_path(path)
 
     def cluster_id(self) -> str:
-        """The id of the cluster, made up by the first broker that asks."""
+        """The id of the cluster. The first broker that asks generates it."""
         try:
             data, _ = self._zk.get(znodes.CLUSTER_ID)
         except NoNode:
-            try:
-                made_up = znodes.encode_cluster_id(znodes.uuid_to_text(znodes.new_uuid()))
-                self._zk.create(znodes.CLUSTER_ID, made_up, parents=True)
-            except NodeExists:
-                pass
+            with contextlib.suppress(NodeExists):
+                generated = znodes.encode_cluster_id(znodes.uuid_to_text(znodes.new_uuid()))
+                self._zk.create(znodes.CLUSTER_ID, generated, parents=True)
             data, _ = self._zk.get(znodes.CLUSTER_ID)
         return znodes.decode_cluster_id(data)
+
+    def load_metadata(self, previous: ClusterMetadata | None = None) -> ClusterMetadata:
+        """Read the whole cluster. With `previous`, take the topics it has from there and read only new ones."""
+        names = self.topic_names()
+        known = previous.topics if previous else {}
+        topics = {**known, **self.load_topics([name for name in names if name not in known])}
+        return ClusterMetadata(
+            cluster_id=previous.cluster_id if previous else self.cluster_id(),
+            controller_id=self.controller_id(),
+            brokers=self.brokers(),
+            topics={name: topics[name] for name in names if name in topics},
+        )
 
     # -- brokers
 
@@ -68,9 +92,9 @@ class Registry(TopicRegistry):
         return reserved_max_id + self._zk.set(znodes.BROKER_SEQUENCE_ID, b"").version
 
     def register_broker(self, info: BrokerInfo) -> None:
-        """Create the ephemeral `/brokers/ids/N`, or renew the one that this session holds.
+        """Create the ephemeral `/brokers/ids/N`, or update it if this session owns it.
 
-        Raises NodeExists when another session holds it; membership.py knows what to do then.
+        Raises NodeExists when another session owns it (membership.py decides what to do then).
         """
         path = znodes.broker_path(info.broker_id)
         try:
@@ -84,14 +108,12 @@ class Registry(TopicRegistry):
             self._zk.set(path, info.encode(), stat.version)
 
     def unregister_broker(self, broker_id: int) -> None:
-        """Delete the node of a broker if it is there, whoever holds it."""
-        try:
+        """Delete a broker's node if it exists, whoever owns it."""
+        with contextlib.suppress(NoNode):
             self._zk.delete(znodes.broker_path(broker_id))
-        except NoNode:
-            pass
 
     def broker_node(self, broker_id: int) -> tuple[BrokerInfo, NodeStat] | None:
-        """A registered broker and the facts of its node, among them the session that holds it."""
+        """A registered broker and the stat of its node, which names the session that owns it."""
         try:
             data, stat = self._zk.get(znodes.broker_path(broker_id))
         except NoNode:
@@ -99,7 +121,7 @@ class Registry(TopicRegistry):
         return BrokerInfo.decode(broker_id, data), stat
 
     def brokers(self) -> dict[int, BrokerInfo]:
-        """All registered brokers by id, in order."""
+        """All registered brokers, ordered by id."""
         return self._read_brokers(self._children(znodes.BROKER_IDS))
 
     def watch_brokers(self, callback: Callable[[dict[int, BrokerInfo]], None]) -> Watch:
@@ -112,40 +134,13 @@ class Registry(TopicRegistry):
         found = zip(ids, nodes, strict=True)
         return {broker_id: BrokerInfo.decode(broker_id, node[0]) for broker_id, node in found if node is not None}
 
-    def broker_configs(self, broker_id: int) -> tuple[dict[str, str], dict[str, str]]:
-        """Settings altered for all brokers, and for one; empty when there are none."""
-        paths = [znodes.broker_config_path(entity) for entity in (znodes.ALL_BROKERS, broker_id)]
-        nodes = zip(paths, self._zk.get_many(paths), strict=True)
-        shared, own = (znodes.decode_config(path, node[0] if node else b"") for path, node in nodes)
-        return shared, own
-
-    def alter_broker_config(self, entity: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Set some settings of a broker (its id) or of all (ALL_BROKERS), take away those whose new value is None."""
-        return self._alter_config(znodes.broker_config_path(entity), changes)
-
-    # -- users
-
-    def user_configs(self) -> dict[str, dict[str, str]]:
-        """What is kept of each user, SCRAM credentials and quotas alike, by his own name."""
-        nodes = self._children(znodes.USER_CONFIGS)
-        paths = [znodes.user_config_path(node) for node in nodes]
-        found = zip(nodes, paths, self._zk.get_many(paths), strict=True)
-        return {
-            znodes.desanitized(node): _secret_config(path, read[0])
-            for node, path, read in found
-            if read is not None and node != znodes.ALL_BROKERS
-        }
-
-    def alter_user_config(self, user: str, changes: Mapping[str, str | None]) -> dict[str, str]:
-        """Set some of what is kept of a user, take away what is None; what he has then."""
-        return self._alter_config(znodes.user_config_path(znodes.sanitized(user)), changes)
-
     # -- the controller
 
     def elect_controller(self, broker_id: int) -> int | None:
-        """Try to become the controller: the new controller epoch, or None when another broker is it already.
+        """Try to become the controller: the new controller epoch, or None when another broker is the controller.
 
-        Node and epoch change in one transaction. When this session is the controller, its epoch comes back.
+        Creates the node and raises the epoch in one transaction. If this session is the controller already, returns
+        its epoch.
         """
         while True:
             epoch, version = self._read_controller_epoch()
@@ -166,15 +161,13 @@ class Registry(TopicRegistry):
                     return self.controller_epoch() if stat.ephemeral_owner == self._zk.session_id else None
 
     def resign_controller(self) -> None:
-        """Stop being the controller, if this session is it. While ZooKeeper is away nothing is done, at once."""
+        """Delete the controller node if this session owns it. Returns at once while ZooKeeper is away."""
         if not self._zk.connected:
             return
         stat = self._zk.exists(znodes.CONTROLLER)
         if stat is not None and stat.ephemeral_owner == self._zk.session_id:
-            try:
+            with contextlib.suppress(NoNode):
                 self._zk.delete(znodes.CONTROLLER)
-            except NoNode:
-                pass
 
     def controller_id(self) -> int:
         """Id of the controller, -1 when there is none."""
@@ -184,7 +177,7 @@ class Registry(TopicRegistry):
             return -1
 
     def controller_epoch(self) -> int:
-        """How many controllers there have been; 0 when none yet."""
+        """The number of controllers so far."""
         return self._read_controller_epoch()[0]
 
     def watch_controller(self, callback: Callable[[int], None]) -> Watch:
@@ -197,17 +190,15 @@ class Registry(TopicRegistry):
         try:
             data, stat = self._zk.get(znodes.CONTROLLER_EPOCH)
         except NoNode:
-            try:
+            with contextlib.suppress(NodeExists):
                 self._zk.create(znodes.CONTROLLER_EPOCH, b"0")
-            except NodeExists:
-                pass
             data, stat = self._zk.get(znodes.CONTROLLER_EPOCH)
         return int(data), stat.version
 
     # -- producer ids
 
     def allocate_producer_ids(self, broker_id: int) -> range:
-        """The next block of PRODUCER_ID_BLOCK_SIZE producer ids, given to this broker alone, ever
+        """A block of PRODUCER_ID_BLOCK_SIZE producer ids that no other broker gets
         (kafka.coordinator.transaction.ZkProducerIdManager)."""
         while True:
             try:
@@ -224,35 +215,352 @@ class Registry(TopicRegistry):
             except BadVersion:
                 continue  # another broker was faster
 
-    # -- all of it
+    # -- reading topics
 
-    def load_metadata(
-        self, previous: ClusterMetadata | None = None, *, reload: Collection[str] = ()
-    ) -> ClusterMetadata:
-        """The cluster as ZooKeeper has it now.
+    def topic_names(self) -> list[str]:
+        """Names of all topics, sorted."""
+        return self._children(znodes.TOPICS)
 
-        With `previous`, topics it knows are taken from there unless named in `reload`, so that a change costs what
-        changed; topics that are gone or new are noticed by name.
-        """
-        names = self.topic_names()
-        kept = {
-            name: topic
-            for name in names
-            if previous is not None and name not in reload and (topic := previous.topics.get(name)) is not None
+    def topics(self) -> dict[str, TopicRecord]:
+        """All topics, ordered by name."""
+        return self._read_topics(self.topic_names())
+
+    def topic(self, name: str) -> TopicRecord | None:
+        return self._read_topics([name]).get(name)
+
+    def load_topics(self, names: Sequence[str]) -> dict[str, Topic]:
+        """Topics with the states of their partitions; without those that do not exist."""
+        records = self._read_topics(names)
+        states = self.partition_states([tp for record in records.values() for tp in record.partitions()])
+        return {name: Topic.of(record, states) for name, record in records.items()}
+
+    def watch_topics(self, callback: Callable[[frozenset[str]], None]) -> Watch:
+        """Call back with the names of all topics whenever one comes or goes."""
+        return self._zk.watch_children(znodes.TOPICS, lambda names: callback(frozenset(names)))
+
+    def _read_topics(self, names: Sequence[str]) -> dict[str, TopicRecord]:
+        nodes = self._zk.get_many([znodes.topic_path(name) for name in names])
+        paths = [znodes.topic_config_path(name) for name in names]
+        configs = self._zk.get_many(paths)
+        return {
+            name: TopicRecord.decode(name, node[0], znodes.decode_config(path, config[0] if config else b""))
+            for name, node, path, config in zip(names, nodes, paths, configs, strict=True)
+            if node is not None
         }
-        loaded = self.load_topics([name for name in names if name not in kept])
-        topics: dict[str, Topic] = {**kept, **loaded}
-        return ClusterMetadata(
-            cluster_id=previous.cluster_id if previous else self.cluster_id(),
-            controller_id=self.controller_id(),
-            brokers=self.brokers(),
-            topics={name: topics[name] for name in names if name in topics},
+
+    # -- creating topics
+
+    def create_topic(
+        self,
+        name: str,
+        assignment: Mapping[int, Sequence[int]],
+        config: Mapping[str, str] | None = None,
+        topic_id: uuid.UUID | None = None,
+        *,
+        live_brokers: Collection[int] | None = None,
+        controller_epoch: int = 0,
+        existing: Collection[str] | None = None,
+    ) -> TopicRecord:
+        """Create a topic with its config and partition states, or nothing.
+
+        `assignment`: partition → broker ids, the preferred leader first. The leader of a partition is its first replica
+        among `live_brokers` (None: all are alive); while none is alive the partition gets no state. The name must not
+        collide with `existing` topics (None: read them).
+        Raises BrokerError `invalid_topic_exception` (a bad or colliding name), `topic_already_exists`,
+        `invalid_partitions` (too many for one transaction).
+        """
+        check_topic_name(name)
+        check_collision(name, self.topic_names() if existing is None else existing)
+        replicas = {partition: tuple(ids) for partition, ids in sorted(assignment.items())}
+        record = TopicRecord(name, topic_id or znodes.new_uuid(), replicas, dict(config or {}))
+        new_config: Operation = Create(znodes.topic_config_path(name), znodes.encode_config(record.config))
+        operations = [
+            Create(znodes.topic_path(name), record.encode()),
+            Create(znodes.partitions_path(name)),
+            *_new_partitions(name, replicas, live_brokers, controller_epoch),
+        ]
+        _check_size(name, operations)
+        try:
+            self._zk.transaction([new_config, *operations])
+        except NodeExists as error:
+            found = self.topic(name)
+            if found is not None and found.topic_id == record.topic_id:
+                return record  # the response to our first attempt was lost
+            if error.path != new_config.path or found is not None:
+                raise BrokerError(ErrorCode.topic_already_exists, f"topic {name!r} already exists") from error
+            # Somebody deleted a topic and left its config: replace that.
+            self._zk.transaction([SetData(new_config.path, znodes.encode_config(record.config)), *operations])
+        return record
+
+    def add_partitions(
+        self,
+        name: str,
+        assignment: Mapping[int, Sequence[int]],
+        *,
+        live_brokers: Collection[int] | None = None,
+        controller_epoch: int = 0,
+    ) -> TopicRecord:
+        """Add the partitions in `assignment` (only the new ones), or nothing.
+
+        Raises BrokerError `unknown_topic_or_partition`, `invalid_partitions` (not the next numbers, or too many).
+        """
+        added = {partition: tuple(replicas) for partition, replicas in sorted(assignment.items())}
+        first_attempt = True
+        while True:
+            record, version = self._read_versioned(name)
+            if not first_attempt and added.items() <= record.assignment.items():
+                return record  # the response to an earlier attempt was lost
+            first = len(record.assignment)
+            if list(added) != list(range(first, first + len(added))):
+                raise BrokerError(
+                    ErrorCode.invalid_partitions,
+                    f"topic {name!r} has {first} partitions: {sorted(added)} are not the next ones",
+                )
+            grown = dataclasses.replace(record, assignment={**record.assignment, **added})
+            operations: list[Operation] = [SetData(znodes.topic_path(name), grown.encode(), version)]
+            if not self._zk.exists(znodes.partitions_path(name)):
+                operations.append(Create(znodes.partitions_path(name)))
+            operations += _new_partitions(name, added, live_brokers, controller_epoch)
+            _check_size(name, operations)
+            try:
+                self._zk.transaction(operations)
+                return grown
+            except (BadVersion, NodeExists):
+                first_attempt = False
+
+    def _read_versioned(self, name: str) -> tuple[TopicRecord, int]:
+        try:
+            data, stat = self._zk.get(znodes.topic_path(name))
+        except NoNode:
+            raise _unknown(name) from None
+        return TopicRecord.decode(name, data, self.topic_config(name)), stat.version
+
+    # -- partition states
+
+    def partition_states(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, PartitionState]:
+        """Leader, ISR and epochs; without partitions that have no state yet."""
+        nodes = self._zk.get_many([znodes.state_path(tp) for tp in partitions])
+        found = zip(partitions, nodes, strict=True)
+        return {tp: PartitionState.decode(tp, node[0], node[1].version) for tp, node in found if node is not None}
+
+    def set_partition_states(
+        self, states: Mapping[TopicPartition, PartitionState]
+    ) -> dict[TopicPartition, PartitionState]:
+        """Write states over the versions they were read with, and return them with their new versions.
+
+        Uses as few transactions as possible. Raises BadVersion when another broker has changed one, NoNode when one
+        does not exist; then nothing of that transaction is written.
+        """
+        operations = [SetData(znodes.state_path(tp), state.encode(), state.version) for tp, state in states.items()]
+        stats = [stat for chunk in _chunks(operations) for stat in self._zk.transaction(chunk)]
+        return {
+            tp: dataclasses.replace(state, version=stat.version)
+            for (tp, state), stat in zip(states.items(), stats, strict=True)
+        }
+
+    def raise_leader_epochs(self, broker_id: int, topics: Iterable[TopicRecord]) -> list[TopicPartition]:
+        """Begin a new leader epoch in every partition of `topics` that the broker leads; returns those (KIP-320).
+
+        To be called when a leader starts. Clients that read its log before then ask where the old epoch ends, and so
+        notice when the log has lost its end. Needs few round trips for any number of partitions.
+        """
+        left = [tp for record in topics for tp in record.partitions() if broker_id in record.assignment[tp.partition]]
+        raised: list[TopicPartition] = []
+        while left:
+            led = {tp: state for tp, state in self.partition_states(left).items() if state.leader == broker_id}
+            left = []
+            for start in range(0, len(led), _STATES_AT_ONCE):
+                chunk = list(led)[start : start + _STATES_AT_ONCE]
+                try:
+                    self.set_partition_states({tp: led[tp].next_epoch() for tp in chunk})
+                    raised += chunk
+                except (BadVersion, NoNode):
+                    left += chunk  # another broker changed or deleted one: read them again
+        return raised
+
+    # -- settings of topics and brokers, users
+
+    def topic_config(self, name: str) -> dict[str, str]:
+        """The settings that override the broker's; empty when there are none, or no such topic."""
+        return self._read_config(znodes.topic_config_path(name))[0]
+
+    def alter_topic_config(self, name: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Set settings, or remove those whose new value is None; returns all settings of the topic.
+
+        Concurrent calls keep each other's changes. Raises BrokerError `unknown_topic_or_partition`.
+        """
+        if not self._zk.exists(znodes.topic_path(name)):
+            raise _unknown(name)
+        return self._alter_config(znodes.topic_config_path(name), changes)
+
+    def broker_configs(self, broker_id: int) -> tuple[dict[str, str], dict[str, str]]:
+        """The settings altered for all brokers, and those for this one."""
+        paths = [znodes.broker_config_path(entity) for entity in (znodes.ALL_BROKERS, broker_id)]
+        nodes = zip(paths, self._zk.get_many(paths), strict=True)
+        shared, own = (znodes.decode_config(path, node[0] if node else b"") for path, node in nodes)
+        return shared, own
+
+    def alter_broker_config(self, entity: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Set settings of a broker (its id) or of all (ALL_BROKERS), or remove those whose new value is None."""
+        return self._alter_config(znodes.broker_config_path(entity), changes)
+
+    def user_configs(self) -> dict[str, dict[str, str]]:
+        """The config of each user: SCRAM credentials, quotas."""
+        nodes = self._children(znodes.USER_CONFIGS)
+        paths = [znodes.user_config_path(node) for node in nodes]
+        found = zip(nodes, paths, self._zk.get_many(paths), strict=True)
+        return {
+            znodes.desanitized(node): _secret_config(path, read[0])
+            for node, path, read in found
+            if read is not None and node != znodes.ALL_BROKERS
+        }
+
+    def alter_user_config(self, user: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        """Set entries of a user's config, or remove those whose new value is None; returns the whole config."""
+        return self._alter_config(znodes.user_config_path(znodes.sanitized(user)), changes)
+
+    def _alter_config(self, path: str, changes: Mapping[str, str | None]) -> dict[str, str]:
+        while True:
+            config, version = self._read_config(path)
+            merged: dict[str, str | None] = {**config, **changes}
+            altered = {key: value for key, value in merged.items() if value is not None}
+            data = znodes.encode_config(altered)
+            try:
+                if version is None:
+                    self._zk.create(path, data, parents=True)
+                else:
+                    self._zk.set(path, data, version)
+                return altered
+            except (BadVersion, NodeExists, NoNode):
+                continue  # another broker was faster
+
+    def _read_config(self, path: str) -> tuple[dict[str, str], int | None]:
+        """The config and its version, None when there is no node."""
+        try:
+            data, stat = self._zk.get(path)
+        except NoNode:
+            return {}, None
+        return znodes.decode_config(path, data), stat.version
+
+    # -- deleting topics
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, its config and its states. Raises BrokerError `unknown_topic_or_partition`."""
+        if not self._zk.exists(znodes.topic_path(name)):
+            raise _unknown(name)
+        while self._zk.exists(znodes.topic_path(name)):
+            try:
+                chunks = list(_chunks(self._deletions(name)))
+                if len(chunks) > 1:
+                    self.request_deletion(name)
+                    chunks = list(_chunks(self._deletions(name)))
+                for chunk in chunks:
+                    self._zk.transaction(chunk)
+            except (NoNode, NotEmpty):
+                continue  # another broker deletes the topic too, or adds partitions: read it again
+
+    def request_deletion(self, name: str) -> None:
+        """Mark a topic for deletion, as Kafka's tools do."""
+        with contextlib.suppress(NodeExists):
+            self._zk.create(znodes.delete_topic_path(name), parents=True)
+
+    def pending_deletions(self) -> list[str]:
+        """Topics marked for deletion."""
+        return self._children(znodes.DELETE_TOPICS)
+
+    def resume_deletions(self) -> list[str]:
+        """Delete the marked topics, and marks without a topic; returns the names."""
+        names = self.pending_deletions()
+        for name in names:
+            try:
+                self.delete_topic(name)
+            except BrokerError:
+                with contextlib.suppress(NoNode):
+                    self._zk.delete(znodes.delete_topic_path(name))
+        return names
+
+    def watch_deletions(self, callback: Callable[[list[str]], None]) -> Watch:
+        """Call back with the topics marked for deletion whenever they change."""
+        return self._zk.watch_children(znodes.DELETE_TOPICS, callback)
+
+    def _deletions(self, name: str) -> list[Operation]:
+        """Deletes all nodes of a topic, children before parents, the topic itself last."""
+        partitions_root = znodes.partitions_path(name)
+        partitions = [f"{partitions_root}/{partition}" for partition in self._children(partitions_root)]
+        below = self._zk.children_many(partitions)
+        paths = [
+            f"{path}/{child}" for path, children in zip(partitions, below, strict=True) for child in children or ()
+        ]
+        paths += partitions
+        last = (
+            partitions_root,
+            znodes.topic_config_path(name),
+            znodes.delete_topic_path(name),
+            znodes.topic_path(name),
+        )
+        paths += [path for path, node in zip(last, self._zk.get_many(last), strict=True) if node is not None]
+        return [Delete(path) for path in paths]
+
+    def _children(self, path: str) -> list[str]:
+        try:
+            return self._zk.children(path)
+        except NoNode:
+            return []
+
+
+def _new_partitions(
+    name: str,
+    assignment: Mapping[int, tuple[int, ...]],
+    live_brokers: Collection[int] | None,
+    controller_epoch: int,
+) -> list[Operation]:
+    operations: list[Operation] = []
+    for partition, replicas in assignment.items():
+        tp = TopicPartition(name, partition)
+        operations.append(Create(znodes.partition_path(tp)))
+        alive = replicas if live_brokers is None else tuple(r for r in replicas if r in live_brokers)
+        if alive:
+            state = PartitionState(alive[0], 0, alive, controller_epoch)
+            operations.append(Create(znodes.state_path(tp), state.encode()))
+    return operations
+
+
+def _size(operation: Operation) -> int:
+    data = operation.data if isinstance(operation, Create | SetData) else b""
+    return len(operation.path) + len(data) + _OPERATION_OVERHEAD
+
+
+def _check_size(name: str, operations: Iterable[Operation]) -> None:
+    size = sum(map(_size, operations))
+    if size > _TRANSACTION_BYTES:
+        raise BrokerError(
+            ErrorCode.invalid_partitions,
+            f"topic {name!r} has too many new partitions for one ZooKeeper transaction "
+            f"({size:,} of {_TRANSACTION_BYTES:,} bytes): begin with fewer and add the others in steps",
         )
 
 
+def _chunks(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
+    """Cut a list of operations into transactions of the size that ZooKeeper accepts."""
+    chunk: list[Operation] = []
+    size = 0
+    for operation in operations:
+        size += _size(operation)
+        if chunk and size > _TRANSACTION_BYTES:
+            yield chunk
+            chunk, size = [], _size(operation)
+        chunk.append(operation)
+    if chunk:
+        yield chunk
+
+
 def _secret_config(path: str, data: bytes) -> dict[str, str]:
-    """The config of a user, which no error may show."""
+    """A user's config, whose data no error may show."""
     try:
         return znodes.decode_config(path, data)
     except znodes.MalformedNode:
         raise znodes.MalformedNode(path, b"(hidden)", "it is not Kafka's JSON for a config") from None
+
+
+def _unknown(name: str) -> BrokerError:
+    return BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no topic {name!r}")

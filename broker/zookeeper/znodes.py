@@ -42,7 +42,7 @@ DELETE_TOPICS = "/admin/delete_topics"
 TOPIC_CONFIGS = "/config/topics"
 BROKER_CONFIGS = "/config/brokers"
 ALL_BROKERS = "<default>"
-"""In place of a broker's id: settings for every broker."""
+"""In place of a broker's id, for the settings of every broker."""
 USER_CONFIGS = "/config/users"
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
@@ -53,14 +53,14 @@ PERSISTENT_PATHS = (
     *("/cluster", BROKER_IDS, TOPICS, BROKER_SEQUENCE_ID, CONSUMERS, DELETE_TOPICS, ISR_CHANGES, PRODUCER_ID_BLOCK),
     *(TOPIC_CONFIGS, BROKER_CONFIGS, "/config/clients", USER_CONFIGS, CONFIG_CHANGES),
 )
-"""What a broker creates when it first sees a ZooKeeper (KafkaZkClient.createTopLevelPaths)."""
+"""What the first broker creates (KafkaZkClient.createTopLevelPaths)."""
 
 
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)  # what json and int() make of garbage
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError)  # what json and int() raise on garbage
 
 
 class MalformedNode(PykafkaError):
-    """A node holds something that is not Kafka's format for it."""
+    """A node whose data is not in Kafka's format."""
 
     def __init__(self, path: str, data: bytes, reason: object) -> None:
         super().__init__(f"{path} in ZooKeeper holds {data[:200]!r}, which cannot be read: {reason}")
@@ -116,7 +116,7 @@ def delete_topic_path(topic: str) -> str:
     return f"{DELETE_TOPICS}/{topic}"
 
 
-# -- what the nodes say
+# -- brokers, topics, partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ class BrokerInfo:
         return self._default_endpoint.port
 
     def endpoint(self, listener: str) -> Endpoint | None:
-        """The address to tell to clients that came in by the listener of that name."""
+        """The address of the listener of that name, for clients that connected through it."""
         return next((endpoint for endpoint in self.endpoints if endpoint.listener == listener), None)
 
     @property
@@ -202,7 +202,7 @@ class BrokerInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicRecord:
-    """A topic: `/brokers/topics/T` (version 3) and `/config/topics/T`. Replicas in order of preference."""
+    """A topic: `/brokers/topics/T` (version 3) and `/config/topics/T`. The first replica is the preferred leader."""
 
     name: str
     topic_id: uuid.UUID
@@ -215,7 +215,7 @@ class TopicRecord:
         return [TopicPartition(self.name, partition) for partition in sorted(self.assignment)]
 
     def encode(self) -> bytes:
-        """The topic's own node; its config is another."""
+        """The topic's node, without its config, which has a node of its own."""
         return _encode(
             {
                 "removing_replicas": _replicas_to_json(self.removing_replicas),
@@ -239,7 +239,7 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Who leads a partition, `…/partitions/P/state`; leader -1: nobody. `version` is that of the node read."""
+    """Leader (-1: none), leader epoch and ISR: `…/partitions/P/state`. `version` is that of the node that was read."""
 
     leader: int
     leader_epoch: int
@@ -248,7 +248,7 @@ class PartitionState:
     version: int = field(default=0, compare=False)
 
     def next_epoch(self) -> PartitionState:
-        """The same leader, started anew; over the version that was read."""
+        """The same leader in the next leader epoch, over the version that was read."""
         return PartitionState(self.leader, self.leader_epoch + 1, self.isr, self.controller_epoch, self.version)
 
     def encode(self) -> bytes:
@@ -272,7 +272,7 @@ class PartitionState:
             raise MalformedNode(state_path(tp), data, error) from error
 
 
-# -- the small nodes
+# -- other nodes
 
 
 def encode_config(config: Mapping[str, str]) -> bytes:
@@ -280,7 +280,7 @@ def encode_config(config: Mapping[str, str]) -> bytes:
 
 
 def decode_config(path: str, data: bytes) -> dict[str, str]:
-    """An empty node is an empty config, as Kafka has it."""
+    """An empty node is an empty config, as in Kafka."""
     try:
         return {str(key): str(value) for key, value in json.loads(data)["config"].items()} if data else {}
     except _UNREADABLE as error:
@@ -308,7 +308,7 @@ def encode_producer_id_block(broker_id: int, first: int, last: int) -> bytes:
 
 
 def decode_producer_id_block_end(data: bytes) -> int:
-    """Last producer id that has been given out."""
+    """The last producer id that was allocated."""
     return _field(PRODUCER_ID_BLOCK, data, "block_end", int)
 
 
@@ -332,7 +332,7 @@ def decode_isr_change(path: str, data: bytes) -> list[TopicPartition]:
         raise MalformedNode(path, data, error) from error
 
 
-# -- Kafka's spelling of a UUID
+# -- Kafka's text form of a UUID
 
 _NO_UUID = uuid.UUID(int=0)
 
@@ -348,7 +348,7 @@ def uuid_from_text(text: str) -> uuid.UUID:
 
 
 def new_uuid() -> uuid.UUID:
-    """A random one whose text does not begin with a dash, so that it can be an argument on a command line."""
+    """A random UUID whose text does not begin with a dash, so that it can be a command-line argument."""
     while uuid_to_text(value := uuid.uuid4()).startswith("-"):
         pass
     return value

@@ -13,7 +13,7 @@ from broker.client.zookeeper_consumer import ZooKeeperConsumer
 from broker.errors import BrokerError, ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.client import ZooKeeper
-from broker.zookeeper.consumer_membership import ConsumerMembership
+from broker.zookeeper.consumer_registry import ConsumerRegistry
 from tests.client.conftest import TopicMaker
 from tests.client.test_consumer_group import produce
 from tests.support.kafka import Kafka
@@ -32,15 +32,15 @@ def connect(zookeeper: str, tmp_path: Path) -> Iterator[Callable[[], ZooKeeper]]
 
 
 @pytest.fixture
-def registry(connect: Callable[[], ZooKeeper]) -> ConsumerMembership:
-    return ConsumerMembership(connect())
+def registry(connect: Callable[[], ZooKeeper]) -> ConsumerRegistry:
+    return ConsumerRegistry(connect())
 
 
 @pytest.fixture
-def open_consumer(broker: Kafka, group: str, registry: ConsumerMembership) -> Iterator[Open]:
+def open_consumer(broker: Kafka, group: str, registry: ConsumerRegistry) -> Iterator[Open]:
     with ExitStack() as stack:
 
-        def opened(registry: ConsumerMembership = registry, **properties: object) -> ZooKeeperConsumer:
+        def opened(registry: ConsumerRegistry = registry, **properties: object) -> ZooKeeperConsumer:
             named = {name.replace("_", "."): value for name, value in properties.items()}
             settings = {**PROPERTIES, "group.id": group, **named}
             return stack.enter_context(ZooKeeperConsumer(broker.bootstrap, registry, settings))
@@ -59,13 +59,13 @@ def test_members_share_partitions_and_take_over_from_one_that_leaves(
     broker: Kafka,
     make_topic: TopicMaker,
     group: str,
-    registry: ConsumerMembership,
+    registry: ConsumerRegistry,
     open_consumer: Open,
     connect: Callable[[], ZooKeeper],
 ) -> None:
     topic, read = make_topic(4), list[ConsumerRecord]()
     produce(broker.bootstrap, topic, 100)
-    first, second = open_consumer(), open_consumer(ConsumerMembership(connect()))
+    first, second = open_consumer(), open_consumer(ConsumerRegistry(connect()))
     first.subscribe([topic])
     all_poll(first, into=read)
     assert [tp.partition for tp in first.assignment()] == [0, 1, 2, 3]
@@ -98,7 +98,7 @@ def test_members_share_partitions_and_take_over_from_one_that_leaves(
 
 
 def test_offsets_are_those_that_other_tools_set(
-    broker: Kafka, make_topic: TopicMaker, group: str, registry: ConsumerMembership, open_consumer: Open
+    broker: Kafka, make_topic: TopicMaker, group: str, registry: ConsumerRegistry, open_consumer: Open
 ) -> None:
     topic = make_topic(1)
     tp = TopicPartition(topic, 0)
@@ -122,7 +122,7 @@ def test_a_member_whose_session_was_lost_cannot_commit_and_joins_again(
     broker: Kafka,
     make_topic: TopicMaker,
     group: str,
-    registry: ConsumerMembership,
+    registry: ConsumerRegistry,
     open_consumer: Open,
     connect: Callable[[], ZooKeeper],
 ) -> None:
@@ -134,7 +134,7 @@ def test_a_member_whose_session_was_lost_cannot_commit_and_joins_again(
     # As if the session had expired, and another member had been faster.
     registry.deregister(group, consumer.consumer_id)
     registry.release(group, tp, f"{consumer.consumer_id}-0")
-    other = ConsumerMembership(connect())
+    other = ConsumerRegistry(connect())
     assert other.claim(group, tp, "other-0")
     with pytest.raises(BrokerError, match="is not the owner any more"):
         consumer.commit()
@@ -144,7 +144,7 @@ def test_a_member_whose_session_was_lost_cannot_commit_and_joins_again(
     eventually(lambda: not consumer.poll(0.01) and consumer.assignment() == [tp])
 
 
-def test_calls_that_cannot_be_meant_are_refused(broker: Kafka, registry: ConsumerMembership) -> None:
+def test_calls_that_cannot_be_meant_are_refused(broker: Kafka, registry: ConsumerRegistry) -> None:
     with pytest.raises(ConfigError, match=r"group\.id is missing"):
         ZooKeeperConsumer(broker.bootstrap, registry)
     with ZooKeeperConsumer(broker.bootstrap, registry, {"group.id": "g"}) as consumer:

@@ -17,9 +17,8 @@ from broker.cluster.topics import Topics
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.log.manager import LogManager
-from broker.zookeeper.calls import ZooKeeperCalls
 from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.client import ZooKeeper, ZooKeeperCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo
 from tests.zookeeper.conftest import Connect

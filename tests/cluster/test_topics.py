@@ -15,7 +15,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.calls import ZooKeeperCalls
+from broker.zookeeper.client import ZooKeeperCalls
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo
 

@@ -11,9 +11,8 @@ import pytest
 from broker.cluster.users import Users
 from broker.security.scram import ScramCredential, ScramMechanism
 from broker.zookeeper import znodes
-from broker.zookeeper.calls import ZooKeeperCalls
 from broker.zookeeper.change_notifications import ChangeNotifications
-from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.client import ZooKeeper, ZooKeeperCalls
 from broker.zookeeper.registry import Registry
 
 SHA_256, SHA_512 = ScramMechanism

@@ -11,7 +11,7 @@ from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.producer import Producer
 from broker.zookeeper.client import ZooKeeper
-from broker.zookeeper.consumer_membership import ConsumerMembership
+from broker.zookeeper.consumer_registry import ConsumerRegistry
 from tests.support.console import answer_of, error_of, output_of
 from tests.support.kafka import Kafka
 
@@ -83,7 +83,7 @@ def test_groups_in_zookeeper_are_read_and_set(
 def test_offsets_of_a_zookeeper_group_with_members_are_left_alone(zookeeper: str, filled: str, group: str) -> None:
     there = ("--zookeeper", f"{zookeeper}/session")
     with ZooKeeper(there[1], 10_000) as zk:
-        ConsumerMembership(zk).register(group, "someone", b"{}")
+        ConsumerRegistry(zk).register(group, "someone", b"{}")
         error = error_of(
             "offsets", "set", "--group", group, "-o", f"{filled}:0=1", "--zookeeper", f"{zookeeper}/session"
         )

@@ -164,7 +164,7 @@ def test_a_server_that_does_not_come_up_tells_why(embedded: EmbeddedZooKeeper) -
 
 def test_a_data_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"the ZooKeeper data directory .* cannot be made"):
+    with pytest.raises(ConfigError, match=r"the ZooKeeper data directory .* cannot be created"):
         EmbeddedZooKeeper(tmp_path / "file" / "data").start()
 
 

@@ -14,7 +14,8 @@ from broker.errors import ConfigError
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.membership import Membership
 from broker.zookeeper.operations import Create, Delete
-from broker.zookeeper.registry import BrokerInfo, Registry
+from broker.zookeeper.registry import Registry
+from broker.zookeeper.znodes import BrokerInfo
 from tests.support.waiting import eventually
 from tests.support.zookeeper import ZooKeeperServer, expire_session
 from tests.zookeeper.conftest import Connect
@@ -114,18 +115,14 @@ def test_a_broken_session_file_is_as_good_as_none(zk: ZooKeeper, tmp_path: Path)
 def test_an_expired_session_is_followed_by_a_new_registration(
     zk: ZooKeeper, registry: Registry, connect: Connect
 ) -> None:
-    again: queue.Queue[bool] = queue.Queue()
-    membership = Membership(
-        zk, registry, BrokerInfo.plaintext(1, "127.0.0.1", 9092), on_registered=lambda: again.put(membership.registered)
-    )
+    membership = member(zk)
     membership.start()
     first = zk.session_id
     expire_session(zk)
-    assert again.get(timeout=10) is True
+    eventually(lambda: membership.registered and zk.session_id != first)
     node = Registry(connect()).broker_node(1)
     assert node is not None
     assert node[1].ephemeral_owner == zk.session_id != first
-    assert again.empty()
 
 
 def test_a_killed_and_restarted_zookeeper_finds_the_broker_registered(server: ZooKeeperServer) -> None:
@@ -176,7 +173,7 @@ def test_a_duplicate_that_came_while_we_were_away_is_waited_for(
     other = connect()
     node = BrokerInfo.plaintext(1, "h", 1).encode()
     other.transaction([Delete("/brokers/ids/1"), Create("/brokers/ids/1", node, ephemeral=True)])
-    eventually(lambda: "broker id 1 is held by another session" in caplog.text)
+    eventually(lambda: "broker id 1 is registered by another session" in caplog.text)
     assert not membership.registered
     other.close()
     eventually(lambda: membership.registered)
