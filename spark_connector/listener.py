@@ -28,9 +28,9 @@ from typing import Any, Protocol
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
-from broker.client.offsets import LATEST, list_offsets
-from broker.client.settings import ClientSettings
+from broker.client.partition_offsets import LATEST, list_offsets
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.progress.lag_bar import LagBar

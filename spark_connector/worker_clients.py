@@ -15,11 +15,11 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import Node
 from broker.client.connection import Connection
 from broker.client.fetcher import Fetcher
-from broker.client.metadata import Node
-from broker.client.settings import ClientSettings
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["WorkerClients", "keep_imports", "worker_clients"]

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 import typer.main
 
-from broker.client.settings import ClientSettings
+from broker.client.client_settings import ClientSettings
 from broker.config.broker_config import BrokerConfig
 from broker.settings import settings_of
 from broker.tools.main import build

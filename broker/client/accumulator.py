@@ -15,9 +15,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from broker.client.client_settings import ClientSettings
 from broker.client.partitioner import next_sticky_partition
 from broker.client.producer_batch import ProducerBatch, RecordFuture
-from broker.client.settings import ClientSettings
 from broker.errors import ConfigError, PykafkaError, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.builder import BatchBuilder

@@ -1,19 +1,548 @@
-"""Administration of a cluster: topics, settings, groups, transactions, data directories.
+"""Administration of a cluster: topics, settings, groups, transactions, data directories, users.
 
-Called by the console, the demo and tests. `Admin` is its parts put together, one file each (admin_*.py); every method
-blocks until it is done, tries again what may be tried again, and raises BrokerError with what the broker said.
+Every method blocks until it is done, retries what is retriable, and raises BrokerError with the broker's message.
+What the methods take and return is in admin_types.py.
+
+Groups are those of the classic protocol. A later Kafka also lists groups of other kinds (KIP-848, share groups);
+their committed offsets can be read and changed, but they cannot be described.
 """
 
 from __future__ import annotations
 
-from broker.client.admin_configs import ConfigAdmin, ConfigEntry, ResourceType
-from broker.client.admin_groups import GroupAdmin
-from broker.client.admin_log_dirs import LogDirAdmin
-from broker.client.admin_topics import NewTopic, TopicAdmin
-from broker.client.admin_transactions import TransactionAdmin
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from broker.client.admin_types import (
+    ALL_BROKERS,
+    HIGH_WATERMARK,
+    ConfigEntry,
+    ConfigSource,
+    ConfigSynonym,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    LogDir,
+    NewTopic,
+    ProducerState,
+    ReplicaSize,
+    ResourceType,
+    TransactionDescription,
+    TransactionListing,
+)
+from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
+from broker.client.committed_offsets import GroupOffsets
+from broker.client.coordinator import Coordinator
+from broker.errors import BrokerError, ConfigError, ErrorCode, ProtocolError, raise_for
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from broker.protocol.messages import field, to_ms
+from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.security.scram import MIN_ITERATIONS, ScramMechanism
 
 __all__ = ["Admin", "ConfigEntry", "NewTopic", "ResourceType"]
 
+T = TypeVar("T")
 
-class Admin(TopicAdmin, ConfigAdmin, GroupAdmin, TransactionAdmin, LogDirAdmin):
+_SET, _DELETE = 0, 1
+
+_MECHANISMS = {one.number: one for one in ScramMechanism}
+
+_SALT_BYTES = 16
+
+
+class Admin:
     """Administration of one cluster; Kafka's `Admin`, blocking. Thread-safe."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    # --- topics ------------------------------------------------------------------------------------
+
+    def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
+        """Create the topics in one request. The first one that failed is raised; the others are created nevertheless.
+
+        Raises BrokerError: `topic_already_exists`, `invalid_topic_exception`, `invalid_partitions`, …
+        """
+        body = {"topics": [_creatable(topic) for topic in topics], "validate_only": validate_only}
+        self._change_topics(ApiKey.CREATE_TOPICS, body, "topics", "creating")
+
+    def create_topic(
+        self, name: str, partitions: int = -1, replication: int = -1, configs: Mapping[str, str] | None = None
+    ) -> None:
+        """Create one topic, as `create_topics` does."""
+        self.create_topics([NewTopic(name, partitions, replication, configs or {})])
+
+    def delete_topics(self, names: Iterable[str]) -> None:
+        """Delete the topics. Raises BrokerError `unknown_topic_or_partition` when one does not exist."""
+        names = list(names)
+        rows = [{"name": name, "topic_id": None} for name in names]
+        self._change_topics(ApiKey.DELETE_TOPICS, {"topics": rows, "topic_names": names}, "responses", "deleting")
+
+    def create_partitions(self, topic: str, count: int, assignment: Sequence[Sequence[int]] | None = None) -> None:
+        """Add partitions up to `count`. Raises BrokerError `invalid_partitions` when `topic` has as many already."""
+        placed = None if assignment is None else [{"broker_ids": list(ids)} for ids in assignment]
+        body = {"topics": [{"name": topic, "count": count, "assignments": placed}], "validate_only": False}
+        self._change_topics(ApiKey.CREATE_PARTITIONS, body, "results", "adding partitions to")
+
+    def list_topics(self, *, internal: bool = False) -> list[str]:
+        """Sorted topic names; internal topics only with `internal`."""
+        return sorted(topic.name for topic in self.cluster.topics().values() if internal or not topic.internal)
+
+    def describe_topics(self, names: Iterable[str] | None = None) -> dict[str, TopicMetadata]:
+        """Partitions, leaders and replicas of `names` or of all topics. Raises UnknownTopic."""
+        if names is None:
+            return self.cluster.topics()
+        wanted = list(names)
+        self.cluster.include(wanted)
+        self.cluster.expire()
+        return {name: self.cluster.topic(name) for name in wanted}
+
+    def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Delete all records before an offset of each partition; HIGH_WATERMARK deletes all of them (KIP-107).
+
+        Returns the new log start offsets. Raises UnknownTopic, and BrokerError `offset_out_of_range` or
+        `policy_violation` (records of the topic must not be deleted); some partitions may be done by then.
+        """
+
+        def ask(node: Node, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
+            topics = [
+                {
+                    "name": name,
+                    "partitions": [{"partition_index": i, "offset": before[TopicPartition(name, i)]} for i in indexes],
+                }
+                for name, indexes in _indexes(tps).items()
+            ]
+            body = {"topics": topics, "timeout": self.cluster.settings.request_timeout_ms}
+            answer = self.cluster.connection(node).request(ApiKey.DELETE_RECORDS, body)
+            starts = {}
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    tp = TopicPartition(str(topic.name), int(row.partition_index))
+                    offset = "the end" if before[tp] == HIGH_WATERMARK else f"offset {before[tp]}"
+                    _check(row, f"deleting the records of {tp} before {offset}")
+                    starts[tp] = int(row.low_watermark)
+            return starts
+
+        return self._ask_leaders(before, ask)
+
+    def _change_topics(self, api: ApiKey, body: Mapping[str, Any], results: str, doing: str) -> None:
+        """Ask the controller. Its rows say when it is no longer the controller; then the new one is asked."""
+        cluster = self.cluster
+        timed = {"timeout": cluster.settings.request_timeout_ms, **body}
+
+        def ask() -> Any:
+            rows = getattr(cluster.connection(cluster.controller()).request(api, timed), results)
+            for row in rows:
+                if row.error_code is ErrorCode.not_controller:
+                    raise BrokerError(row.error_code, f"{api.name} went to a broker that is not the controller")
+            return rows
+
+        rows = cluster.retrying(ask)
+        cluster.expire()
+        for row in rows:
+            _check(row, f"{doing} topic {str(row.name)!r}")
+
+    # --- settings ----------------------------------------------------------------------------------
+
+    def describe_configs(
+        self, resource: ResourceType, name: str, keys: Sequence[str] | None = None
+    ) -> dict[str, ConfigEntry]:
+        """All settings, or those named `keys`, of a topic, of the broker with id `name`, or of ALL_BROKERS.
+
+        Raises BrokerError: `unknown_topic_or_partition`, `broker_not_available`.
+        """
+        row = {"resource_type": int(resource), "resource_name": name, "configuration_keys": keys}
+        body = {"resources": [row], "include_synonyms": True, "include_documentation": True}
+        answer = self._ask_about(ApiKey.DESCRIBE_CONFIGS, body, resource, name)
+        (result,) = answer.results
+        _check(result, f"describing the configuration of {_named(resource, name)}")
+        return {str(entry.name): _entry(entry) for entry in result.configs}
+
+    def alter_configs(
+        self,
+        resource: ResourceType,
+        name: str,
+        settings: Mapping[str, str],
+        *,
+        delete: Iterable[str] = (),
+        validate_only: bool = False,
+    ) -> None:
+        """Set `settings`, and reset those named in `delete` to their defaults (KIP-339).
+
+        Raises BrokerError: `invalid_config`, `unknown_topic_or_partition`; then nothing was changed.
+        """
+        rows: list[dict[str, Any]] = [
+            {"name": key, "config_operation": _SET, "value": value} for key, value in settings.items()
+        ]
+        rows += ({"name": key, "config_operation": _DELETE, "value": None} for key in delete)
+        target = {"resource_type": int(resource), "resource_name": name, "configs": rows}
+        body = {"resources": [target], "validate_only": validate_only}
+        answer = self._ask_about(ApiKey.INCREMENTAL_ALTER_CONFIGS, body, resource, name)
+        (result,) = answer.responses
+        _check(result, f"changing the configuration of {_named(resource, name)}")
+
+    def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str) -> Any:
+        """Only the broker itself knows its settings. Every broker knows those of topics and of ALL_BROKERS."""
+        if resource is ResourceType.TOPIC or name == ALL_BROKERS:
+            return self._ask_any(api, body)
+        if not name.isdecimal():
+            raise BrokerError(ErrorCode.invalid_request, f"there is no broker {name!r}: its id is a number")
+        return self._ask_broker(int(name), api, body)
+
+    # --- groups ------------------------------------------------------------------------------------
+
+    def list_groups(self, *, states: Sequence[str] = ()) -> list[GroupListing]:
+        """The groups of all coordinators, sorted; with `states` (in any case) only groups in one of them (KIP-518)."""
+        body = {"states_filter": list(states), "types_filter": ()}
+        answers = self._ask_all(ApiKey.LIST_GROUPS, body, "listing the groups")
+        found = [
+            GroupListing(
+                str(row.group_id), row.protocol_type, field(row, "group_state", ""), field(row, "group_type", "")
+            )
+            for answer in answers.values()
+            for row in answer.groups
+        ]
+        wanted = {state.lower() for state in states}
+        return sorted(group for group in found if not wanted or group.state.lower() in wanted)
+
+    def describe_group(self, group: str) -> GroupDescription:
+        """State and members of a group. An unknown group is Dead and has no members."""
+
+        def ask(coordinator: Coordinator) -> GroupDescription:
+            body = {"groups": [group], "include_authorized_operations": False}
+            (row,) = coordinator.request(ApiKey.DESCRIBE_GROUPS, body).groups
+            if row.error_code is not ErrorCode.group_id_not_found:  # brokers before KIP-1043 answer Dead instead
+                coordinator.check(row.error_code, "describing the state")
+            consumers = row.protocol_type == PROTOCOL_TYPE
+            return GroupDescription(
+                group,
+                row.group_state or "Dead",
+                row.protocol_type,
+                row.protocol_data,
+                self.cluster.coordinator(group),
+                tuple(sorted(_member(member, consumers) for member in row.members)),
+            )
+
+        return self._ask_coordinator(group, CoordinatorKind.GROUP, ask)
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group and its offsets. Raises BrokerError `non_empty_group`, `group_id_not_found`."""
+
+        def ask(coordinator: Coordinator) -> None:
+            (row,) = coordinator.request(ApiKey.DELETE_GROUPS, {"groups_names": [group]}).results
+            coordinator.check(row.error_code, "the deletion")
+
+        self._ask_coordinator(group, CoordinatorKind.GROUP, ask)
+
+    def group_offsets(self, group: str) -> dict[TopicPartition, int]:
+        """All committed offsets of a group; each is the next offset to read."""
+        return GroupOffsets(self.cluster, group).fetch()
+
+    def alter_group_offsets(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Commit offsets for a group without members. Raises BrokerError `unknown_member_id` when it has members."""
+        GroupOffsets(self.cluster, group).commit(offsets)
+
+    def delete_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, BrokerError | None]:
+        """Delete the committed offsets of `partitions` (KIP-496); returns the error of each, None when it is done.
+
+        The error is `group_subscribed_to_topic` when a member reads the topic. Raises BrokerError `group_id_not_found`.
+        """
+        topics = [
+            {"name": name, "partitions": [{"partition_index": index} for index in indexes]}
+            for name, indexes in _indexes(partitions).items()
+        ]
+
+        def ask(coordinator: Coordinator) -> dict[TopicPartition, BrokerError | None]:
+            answer = coordinator.request(ApiKey.OFFSET_DELETE, {"topics": topics})
+            coordinator.check(answer.error_code, "deleting the offsets")
+            return {
+                TopicPartition(str(topic.name), int(row.partition_index)): _error(
+                    row, f"deleting the offset of {topic.name}-{row.partition_index}"
+                )
+                for topic in answer.topics
+                for row in topic.partitions
+            }
+
+        return self._ask_coordinator(group, CoordinatorKind.GROUP, ask)
+
+    # --- transactions ------------------------------------------------------------------------------
+
+    def list_transactions(
+        self, *, states: Sequence[str] = (), producer_ids: Sequence[int] = (), running_longer_than_ms: int = -1
+    ) -> list[TransactionListing]:
+        """The transactions of all coordinators that pass every filter. Raises ConfigError for an unknown state."""
+        body = {
+            "state_filters": list(states),
+            "producer_id_filters": list(producer_ids),
+            "duration_filter": running_longer_than_ms,
+        }
+        found = []
+        for node, answer in self._ask_all(ApiKey.LIST_TRANSACTIONS, body, "listing the transactions").items():
+            if answer.unknown_state_filters:
+                raise ConfigError(f"there is no transaction state {', '.join(answer.unknown_state_filters)}")
+            found += [
+                TransactionListing(str(row.transactional_id), node, int(row.producer_id), row.transaction_state)
+                for row in answer.transaction_states
+            ]
+        return sorted(found)
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """State and partitions of a transaction. Raises BrokerError `transactional_id_not_found`."""
+
+        def ask(coordinator: Coordinator) -> TransactionDescription:
+            body = {"transactional_ids": [transactional_id]}
+            (row,) = coordinator.request(ApiKey.DESCRIBE_TRANSACTIONS, body).transaction_states
+            coordinator.check(row.error_code, "describing the transaction")
+            return TransactionDescription(
+                transactional_id,
+                self.cluster.coordinator(transactional_id, CoordinatorKind.TRANSACTION),
+                row.transaction_state,
+                int(row.producer_id),
+                int(row.producer_epoch),
+                to_ms(row.transaction_timeout),
+                to_ms(row.transaction_start_time),
+                tuple(sorted(TopicPartition(str(t.topic), int(index)) for t in row.topics for index in t.partitions)),
+            )
+
+        return self._ask_coordinator(transactional_id, CoordinatorKind.TRANSACTION, ask)
+
+    def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
+        """The producer states that the leader of each partition keeps. Raises UnknownTopic."""
+
+        def ask(node: Node, tps: list[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
+            topics = [{"name": name, "partition_indexes": indexes} for name, indexes in _indexes(tps).items()]
+            answer = self.cluster.connection(node).request(ApiKey.DESCRIBE_PRODUCERS, {"topics": topics})
+            found = {}
+            for topic in answer.topics:
+                for row in topic.partitions:
+                    _check(row, f"describing the producers of {topic.name}-{row.partition_index}")
+                    tp = TopicPartition(str(topic.name), int(row.partition_index))
+                    found[tp] = sorted(map(_producer, row.active_producers))
+            return found
+
+        return self._ask_leaders(partitions, ask)
+
+    def abort_transaction(self, tp: TopicPartition, producer: ProducerState) -> None:
+        """Write an abort marker to one partition without asking the coordinator: only for a hanging transaction.
+
+        A transaction hangs when its coordinator does not know it. `producer` comes from `describe_producers`. Raises
+        UnknownTopic and BrokerError: `invalid_producer_epoch`, `transaction_coordinator_fenced`.
+        """
+        marker = {
+            "producer_id": producer.producer_id,
+            "producer_epoch": producer.producer_epoch,
+            "coordinator_epoch": max(0, producer.coordinator_epoch),
+            "transaction_result": False,
+            "topics": [{"name": tp.topic, "partition_indexes": [tp.partition]}],
+        }
+
+        def ask(node: Node, _: list[TopicPartition]) -> dict[TopicPartition, None]:
+            answer = self.cluster.connection(node).request(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
+            codes = [row.error_code for one in answer.markers for topic in one.topics for row in topic.partitions]
+            for code in codes:
+                if code is not ErrorCode.none:
+                    what = f"aborting the transaction of producer {producer.producer_id} in {tp}"
+                    raise BrokerError(code, what)
+            return {tp: None}
+
+        self._ask_leaders([tp], ask)
+
+    # --- data directories --------------------------------------------------------------------------
+
+    def describe_log_dirs(self, brokers: Iterable[int] = (), topics: Iterable[str] = ()) -> list[LogDir]:
+        """The data directories of `brokers`, with the partitions of `topics` in them; empty means all.
+
+        Raises BrokerError `broker_not_available`, UnknownTopic.
+        """
+        wanted = [{"topic": name, "partitions": self.cluster.partitions(name)} for name in topics] or None
+        ids = list(brokers) or [node.id for node in self.cluster.brokers()]
+        return [one for id_ in ids for one in self._describe_log_dirs_of(id_, {"topics": wanted})]
+
+    def _describe_log_dirs_of(self, broker_id: int, body: dict[str, object]) -> list[LogDir]:
+        answer = self._ask_broker(broker_id, ApiKey.DESCRIBE_LOG_DIRS, body)
+        if field(answer, "error_code") is not None:
+            _check(answer, f"describing the directories of broker {broker_id}")
+        found = []
+        for row in answer.results:
+            partitions = {
+                TopicPartition(str(topic.name), int(one.partition_index)): ReplicaSize(
+                    int(one.partition_size), int(one.offset_lag), bool(one.is_future_key)
+                )
+                for topic in row.topics
+                for one in topic.partitions
+            }
+            error = _error(row, f"directory {row.log_dir}")
+            total, usable = int(field(row, "total_bytes", -1)), int(field(row, "usable_bytes", -1))
+            found.append(
+                LogDir(
+                    broker_id,
+                    row.log_dir,
+                    error,
+                    total,
+                    usable,
+                    dict(sorted(partitions.items())),
+                )
+            )
+        return found
+
+    # --- users -------------------------------------------------------------------------------------
+
+    def describe_users(self) -> dict[str, dict[ScramMechanism, int]]:
+        """The SCRAM credentials of each user (KIP-554): mechanism → iterations, SCRAM-SHA-256 first."""
+        answer = self._ask_controller(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None})
+        raise_for(answer.error_code, answer.error_message or "")
+        found = {row.user: {info.mechanism: info.iterations for info in row.credential_infos} for row in answer.results}
+        return {user: {_MECHANISMS[number]: has[number] for number in sorted(has)} for user, has in found.items()}
+
+    def set_password(
+        self, user: str, password: str, mechanisms: Iterable[ScramMechanism], iterations: int = MIN_ITERATIONS
+    ) -> None:
+        """Set the password of a new or existing user for each mechanism. The password is salted here and never sent."""
+        for mechanism in mechanisms:
+            salt = secrets.token_bytes(_SALT_BYTES)
+            row = {
+                "name": user,
+                "mechanism": mechanism.number,
+                "iterations": iterations,
+                "salt": salt,
+                "salted_password": mechanism.salted_password(password, salt, iterations),
+            }
+            self._alter_user({"deletions": (), "upsertions": [row]})
+
+    def delete_user(self, user: str, mechanisms: Iterable[ScramMechanism]) -> None:
+        """Delete the credentials of these mechanisms. Raises BrokerError `resource_not_found`."""
+        for mechanism in mechanisms:
+            self._alter_user({"deletions": [{"name": user, "mechanism": mechanism.number}], "upsertions": ()})
+
+    def _alter_user(self, body: Mapping[str, Any]) -> None:
+        """One change per request: Kafka with KRaft refuses two changes of one user in a request."""
+        for row in self._ask_controller(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results:
+            raise_for(row.error_code, f"user {row.user!r}: {row.error_message}")
+
+    def _ask_controller(self, api: ApiKey, body: Mapping[str, Any]) -> Any:
+        cluster = self.cluster
+        return cluster.retrying(lambda: cluster.connection(cluster.controller()).request(api, body))
+
+    # --- who is asked ------------------------------------------------------------------------------
+
+    def _ask_any(self, api: ApiKey, body: Mapping[str, Any]) -> Any:
+        return self.cluster.retrying(lambda: self.cluster.any_connection().request(api, body))
+
+    def _ask_broker(self, broker_id: int, api: ApiKey, body: Mapping[str, Any]) -> Any:
+        """Raises BrokerError `broker_not_available` when there is no broker with that id."""
+
+        def ask() -> Any:
+            for node in self.cluster.brokers():
+                if node.id == broker_id:
+                    return self.cluster.connection(node).request(api, body)
+            raise BrokerError(ErrorCode.broker_not_available, f"there is no broker '{broker_id}'")
+
+        return self.cluster.retrying(ask)
+
+    def _ask_all(self, api: ApiKey, body: Mapping[str, Any], what: str) -> dict[Node, Any]:
+        """Ask every broker; `what` names the action in errors."""
+        answers = {}
+        for node in self.cluster.brokers():
+
+            def ask(node: Node = node) -> Any:
+                answer = self.cluster.connection(node).request(api, body)
+                code = field(answer, "error_code", ErrorCode.none)
+                if code is not ErrorCode.none:
+                    raise BrokerError(code, f"{what} at {node}")
+                return answer
+
+            answers[node] = self.cluster.retrying(ask)
+        return answers
+
+    def _ask_coordinator(self, name: str, kind: CoordinatorKind, ask: Callable[[Coordinator], T]) -> T:
+        """`ask(coordinator)`, which checks error codes with `coordinator.check`."""
+        coordinator = Coordinator(self.cluster, name, kind)
+        return self.cluster.retrying(lambda: ask(coordinator))
+
+    def _ask_leaders(
+        self, partitions: Iterable[TopicPartition], ask: Callable[[Node, list[TopicPartition]], dict[TopicPartition, T]]
+    ) -> dict[TopicPartition, T]:
+        """`ask(leader, its partitions)` for every leader; those that fail with a retriable error are asked again."""
+        wanted = list(partitions)
+        done: dict[TopicPartition, T] = {}
+
+        def ask_the_missing() -> None:
+            for node, epochs in self.cluster.by_leader([tp for tp in wanted if tp not in done]).items():
+                done.update(ask(node, list(epochs)))
+
+        self.cluster.retrying(ask_the_missing)
+        return {tp: done[tp] for tp in wanted}
+
+
+def _error(row: Any, what: str) -> BrokerError | None:
+    """The error in a row of a response, with the broker's message; None when there is none."""
+    if row.error_code is ErrorCode.none:
+        return None
+    message = field(row, "error_message")
+    return BrokerError(row.error_code, f"{what}: {message}" if message else what)
+
+
+def _check(row: Any, what: str) -> None:
+    error = _error(row, what)
+    if error is not None:
+        raise error
+
+
+def _indexes(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    return by_topic((tp, tp.partition) for tp in partitions)
+
+
+def _creatable(topic: NewTopic) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "num_partitions": -1 if topic.assignment else topic.partitions,
+        "replication_factor": -1 if topic.assignment else topic.replication,
+        "assignments": [{"partition_index": i, "broker_ids": list(ids)} for i, ids in enumerate(topic.assignment)],
+        "configs": [{"name": key, "value": value} for key, value in topic.configs.items()],
+    }
+
+
+def _named(resource: ResourceType, name: str) -> str:
+    kind = resource.name.lower().replace("_", " ")
+    return "all brokers" if resource is not ResourceType.TOPIC and name == ALL_BROKERS else f"{kind} {name!r}"
+
+
+def _entry(entry: Any) -> ConfigEntry:
+    return ConfigEntry(
+        entry.name,
+        entry.value,
+        ConfigSource(int(field(entry, "config_source", -1))),
+        entry.read_only,
+        entry.is_sensitive,
+        field(entry, "documentation"),
+        tuple(
+            ConfigSynonym(one.name, one.value, ConfigSource(int(one.source))) for one in field(entry, "synonyms", ())
+        ),
+    )
+
+
+def _member(row: Any, consumers: bool) -> GroupMember:
+    partitions: tuple[TopicPartition, ...] = ()
+    if consumers and row.member_assignment:
+        try:
+            partitions = tuple(sorted(decode_assignment(row.member_assignment)))
+        except ProtocolError:  # the group leader wrote something else
+            partitions = ()
+    return GroupMember(
+        row.member_id, field(row, "group_instance_id"), row.client_id, row.client_host.removeprefix("/"), partitions
+    )
+
+
+def _producer(row: Any) -> ProducerState:
+    return ProducerState(
+        int(row.producer_id),
+        int(row.producer_epoch),
+        int(row.last_sequence),
+        int(row.last_timestamp),
+        int(row.coordinator_epoch),
+        int(row.current_txn_start_offset),
+    )

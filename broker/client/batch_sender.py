@@ -21,12 +21,11 @@ from types import TracebackType
 from typing import Final, NamedTuple
 
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import Node
 from broker.client.connection import Connection
-from broker.client.metadata import Node
-from broker.client.produce_request import produce_request, produced
-from broker.client.producer_id import MAX_SEQUENCE, init_producer_id
+from broker.client.produce_request import MAX_SEQUENCE, init_producer_id, produce_request, produced
 from broker.client.transaction_errors import transaction_error
-from broker.client.transactions import TransactionHandle
+from broker.client.transaction_requests import TransactionHandle
 from broker.errors import BrokerError, ConfigError, ErrorCode, ProtocolError, PykafkaError
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition

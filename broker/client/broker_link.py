@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from broker.client.accumulator import PartitionQueue
+from broker.client.cluster_metadata import Node
 from broker.client.connection import Connection
-from broker.client.metadata import Node
 from broker.client.produce_request import Produced, produce_request, produced
 from broker.client.producer_batch import ProducerBatch
 from broker.protocol.api_keys import ApiKey

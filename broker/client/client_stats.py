@@ -1,18 +1,22 @@
 """What a producer or consumer did: counts, rates and latencies by topic and by broker.
 
-Counted by sender.py and consumer_fetch.py, once per batch, request or fetch and never per record; read with
-`Producer.stats()` and `Consumer.stats()`, or every `statistics.interval.ms` by the caller's `on_stats`, as with
-librdkafka. Thread-safe. Times are monotonic seconds handed in; latencies come out in ms, rates per second.
+Updated by sender.py and consumer_fetch.py once per batch, request or fetch, never per record. Read with
+`Producer.stats()` and `Consumer.stats()`, or passed to the callback `on_stats` every `statistics.interval.ms`, as in
+librdkafka. Thread-safe. Times are monotonic seconds from the caller; latencies are in ms, rates per second.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-__all__ = ["BrokerTraffic", "ClientStats", "Latency", "Statistics", "TopicTraffic"]
+__all__ = ["BrokerTraffic", "ClientStats", "Latency", "OnStats", "Statistics", "StatsReporter", "TopicTraffic"]
+
+logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S: Final = 30
 """Rates are over the last so many seconds, or since the beginning."""
@@ -188,3 +192,25 @@ class Statistics:
             TopicTraffic(*(sum(column) for column in zip(*topics.values(), strict=True))) if topics else TopicTraffic()
         )
         return ClientStats(self._client_id, age_s, total, topics, brokers, buffered_bytes)
+
+
+OnStats = Callable[[ClientStats], object]
+
+
+class StatsReporter:
+    """`due_at` (monotonic seconds) is infinity when nobody wants to know."""
+
+    def __init__(self, on_stats: OnStats | None, interval_ms: int, now: float) -> None:
+        self._on_stats = on_stats
+        self._interval_s = interval_ms / 1000
+        self.due_at = now + self._interval_s if on_stats is not None and interval_ms else math.inf
+
+    def report(self, now: float, stats: Callable[[], ClientStats]) -> None:
+        """Call it if it is time. What it raises is logged: statistics must not stop the traffic."""
+        if now < self.due_at or self._on_stats is None:
+            return
+        self.due_at = now + self._interval_s
+        try:
+            self._on_stats(stats())
+        except Exception:
+            logger.exception("the on_stats callback failed")

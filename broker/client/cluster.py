@@ -1,11 +1,11 @@
-"""A cluster as a client sees it: who leads what, how to reach them, and when to ask again.
+"""A client's view of a cluster: which broker leads which partition, how to reach it, and when to ask again.
 
-The root object of this package: offsets, fetchers, producers and consumers are all handed a
-`Cluster`. It keeps metadata (renewed when an error or its age says so) and shared connections, and
-`retrying()` is the one place where retriable errors are tried again.
+Offsets, fetchers, producers and consumers are all given a `Cluster`. It caches metadata, which it renews after errors
+and after `metadata.max.age.ms`, and shares connections, at most one per broker. `retrying()` is the one place that
+retries retriable errors.
 
-Thread-safe. Holds sockets, so it can be neither pickled nor shared with a forked child: send
-`cluster.settings` over and make a new one there.
+Thread-safe. It holds sockets, so it can neither be pickled nor shared with a forked child: send `cluster.settings`
+and make a new one there.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
-from broker.client.connection import Connection
-from broker.client.metadata import (
+from broker.client.authentication import client_context
+from broker.client.client_settings import ClientSettings, parse_bootstrap
+from broker.client.cluster_metadata import (
     CoordinatorKind,
     Metadata,
     Node,
@@ -27,13 +28,113 @@ from broker.client.metadata import (
     UnknownTopic,
     parse_metadata,
 )
-from broker.client.node_pool import NodePool
-from broker.client.settings import ClientSettings, parse_bootstrap
-from broker.errors import BrokerError, ConnectionFailed, ErrorCode, PykafkaError, RequestTimedOut, raise_for
+from broker.client.connection import Connection
+from broker.errors import (
+    BrokerError,
+    ConnectionFailed,
+    ErrorCode,
+    ProtocolError,
+    PykafkaError,
+    RequestTimedOut,
+    raise_for,
+)
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "NodePool"]
+
+_BOOTSTRAP = -1
+
+
+class NodePool:
+    """Open connections by broker id. `close()` closes all; after it every call raises PykafkaError."""
+
+    def __init__(self, addresses: Sequence[tuple[str, int]], settings: ClientSettings) -> None:
+        self._addresses = addresses
+        self._settings = settings
+        self._context = client_context(settings)
+        self._login = settings.login()
+        self._lock = threading.Lock()
+        self._connections: dict[int, Connection] = {}
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def open(self, host: str, port: int) -> Connection:
+        """A new connection that belongs to the caller. Raises ConnectionFailed and the other errors of Connection."""
+        settings = self._settings
+        return Connection(
+            host,
+            port,
+            client_id=settings.client_id,
+            timeout_s=settings.request_timeout_ms / 1000,
+            connect_timeout_s=settings.socket_connection_setup_timeout_ms / 1000,
+            tls=self._context,
+            login=self._login,
+        )
+
+    def get(self, node: Node) -> Connection:
+        """The shared connection to `node`, made anew when it broke."""
+        with self._lock:
+            self._refuse_when_closed()
+            connection = self._connections.get(node.id)
+            if connection is not None:
+                if connection.usable and (connection.host, connection.port) == (node.host, node.port):
+                    return connection
+                del self._connections[node.id]
+                connection.close()
+            connection = self._connections[node.id] = self.open(node.host, node.port)
+            return connection
+
+    def has(self, node: Node) -> bool:
+        """Whether the shared connection to `node` is there."""
+        with self._lock:
+            connection = self._connections.get(node.id)
+            return connection is not None and connection.usable
+
+    def adopt_bootstrap(self, nodes: Iterable[Node]) -> None:
+        """Now that ids are known, keep the bootstrap connection under the id of its broker, or drop it."""
+        with self._lock:
+            connection = self._connections.pop(_BOOTSTRAP, None)
+            if connection is None:
+                return
+            for node in nodes:
+                if (node.host, node.port) == (connection.host, connection.port) and node.id not in self._connections:
+                    self._connections[node.id] = connection
+                    return
+            connection.close()
+
+    def close(self) -> None:
+        """Hang up everywhere. May be called again."""
+        with self._lock:
+            self._closed = True
+            connections = list(self._connections.values())
+            self._connections.clear()
+        for connection in connections:
+            connection.close()
+
+    def bootstrap(self) -> Connection:
+        """The first address that answers, in the order given. ConnectionFailed tells what each one said."""
+        with self._lock:
+            self._refuse_when_closed()
+            connection = self._connections.get(_BOOTSTRAP)
+            if connection is not None and connection.usable:
+                return connection
+            failures: list[str] = []
+            for host, port in self._addresses:
+                try:
+                    connection = self._connections[_BOOTSTRAP] = self.open(host, port)
+                    return connection
+                except (ConnectionFailed, RequestTimedOut, ProtocolError) as error:
+                    failures.append(str(error))
+        raise ConnectionFailed(f"no broker of bootstrap.servers could be reached: {'; '.join(failures)}")
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise PykafkaError("this client was closed")
+
 
 T = TypeVar("T")
 

@@ -1,15 +1,15 @@
-"""One TCP connection to one broker: connect, agree on versions, ask and be answered. Blocking.
+"""One TCP connection to one broker: connect, negotiate versions, send requests, receive responses. Blocking.
 
-Called by everything in this package. The constructor connects, speaks TLS where it is to (tls.py), performs the
-ApiVersions handshake and logs in (sasl.py), so a `Connection` that exists is ready. Brokers answer the
-requests of a connection in the order they were sent, which is what pipelining leans on:
+The constructor connects, does the TLS handshake and the SASL login where they are configured (authentication.py), and
+asks for ApiVersions: a `Connection` that exists is ready. For each API the highest version that both sides know is
+used (KIP-35, KIP-511). A broker answers the requests of a connection in the order they were sent:
 
-- `request()` sends and waits for the reply; it takes a lock, so threads may share a connection for it.
+- `request()` sends and waits for the response. It takes a lock, so threads may share a connection for it.
 - `send()` … `receive()` pipeline, for one owner: nobody else may use the connection meanwhile.
 
-Anything that leaves the stream at an unknown place (a time-out, a reply to something else, a broken
-socket) closes the connection; make a new one. Errors: ConnectionFailed, RequestTimedOut (both name
-host:port and are retriable), AuthenticationFailed, ProtocolError, UnsupportedVersion.
+A time-out, an unexpected response or a broken socket closes the connection, because the position in the stream is
+unknown then; open a new one. Errors: ConnectionFailed and RequestTimedOut (both name host:port and are retriable),
+AuthenticationFailed, ProtocolError, UnsupportedVersion.
 """
 
 from __future__ import annotations
@@ -28,10 +28,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, NamedTuple
 
-from broker.client.sasl import log_in
-from broker.client.security_settings import Login
-from broker.client.tls import start_tls, tls_failure, wait_for
-from broker.client.versions import choose_version, usable_versions
+from broker.client.authentication import log_in, start_tls, tls_failure, wait_for
+from broker.client.client_settings import Login
 from broker.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -42,9 +40,53 @@ from broker.errors import (
     raise_for,
 )
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import decode_response, request_frame
+from broker.protocol.messages import decode_response, known_versions, request_frame
 
-__all__ = ["DEFAULT_MAX_RESPONSE_BYTES", "Connection", "Reply"]
+__all__ = ["DEFAULT_MAX_RESPONSE_BYTES", "HIGHEST_USED", "Connection", "Reply", "choose_version", "usable_versions"]
+
+HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
+    ApiKey.PRODUCE: 11,  # 12 begins transactions by itself (KIP-890), 13 names topics by id
+    ApiKey.FETCH: 16,  # 17 is for replicas (KIP-853)
+    ApiKey.LIST_OFFSETS: 8,  # 9 is about tiered storage
+    ApiKey.METADATA: 12,
+    ApiKey.OFFSET_COMMIT: 8,  # 9 is for the new group protocol (KIP-848), 10 names topics by id
+    ApiKey.OFFSET_FETCH: 7,  # 8 asks for several groups at once
+    ApiKey.FIND_COORDINATOR: 3,  # 4 asks for several groups at once
+    ApiKey.API_VERSIONS: 3,
+    ApiKey.INIT_PRODUCER_ID: 4,
+    ApiKey.ADD_PARTITIONS_TO_TXN: 3,  # 4 is for brokers, about many transactions
+    ApiKey.ADD_OFFSETS_TO_TXN: 3,
+    ApiKey.TXN_OFFSET_COMMIT: 4,  # 5 begins transactions by itself (KIP-890)
+    ApiKey.END_TXN: 4,  # 5 bumps the epoch with every transaction (KIP-890)
+    ApiKey.LIST_GROUPS: 5,
+    ApiKey.DESCRIBE_GROUPS: 5,
+}
+"""APIs that are not here are used up to the highest version kio has."""
+
+
+def usable_versions(api: ApiKey) -> tuple[int, int]:
+    """Lowest and highest version of `api` that this client can send. Raises UnsupportedVersion."""
+    lowest, highest = known_versions(api)
+    return lowest, min(highest, HIGHEST_USED.get(api, highest))
+
+
+def choose_version(api: ApiKey, served: tuple[int, int] | None, *, at_most: int | None = None) -> int:
+    """The highest version of `api` inside the broker's range `served`, no higher than `at_most`.
+
+    Raises UnsupportedVersion, naming both ranges, when the two sides have none in common.
+    """
+    if served is None:
+        raise UnsupportedVersion(f"the broker does not serve {api.name}")
+    lowest, highest = usable_versions(api)
+    if at_most is not None:
+        highest = min(highest, at_most)
+    chosen = min(highest, served[1])
+    if chosen < max(lowest, served[0]):
+        raise UnsupportedVersion(
+            f"the broker serves {api.name} versions {served[0]} to {served[1]}, this client needs {lowest} to {highest}"
+        )
+    return chosen
+
 
 DEFAULT_MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """A length above this is no Kafka reply: the port speaks HTTP, TLS or something else."""

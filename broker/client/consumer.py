@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from broker.client.client_stats import ClientStats, Statistics
+from broker.client.client_settings import ClientSettings
+from broker.client.client_stats import ClientStats, OnStats, Statistics, StatsReporter
 from broker.client.cluster import Cluster
+from broker.client.committed_offsets import NO_MEMBER, GroupMetadata, GroupOffsets
+from broker.client.consumer_coordinator import GroupSubscription
 from broker.client.consumer_fetch import CompletedFetch, ConsumerFetch
 from broker.client.consumer_positions import Positions
-from broker.client.group_offsets import NO_MEMBER, GroupMetadata, GroupOffsets
-from broker.client.group_subscription import GroupSubscription
-from broker.client.offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
-from broker.client.settings import ClientSettings
-from broker.client.stats_reporter import OnStats, StatsReporter
+from broker.client.partition_offsets import EARLIEST, LATEST, OffsetAndTimestamp, list_offsets
 from broker.client.topic_filter import TopicFilter
 from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition

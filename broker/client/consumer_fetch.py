@@ -14,15 +14,22 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from broker.client.client_settings import isolation_id
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import Node
 from broker.client.connection import Connection
-from broker.client.fetch_request import FetchFrom, FetchLimits, by_place, fetch_request, fetch_version_limit
-from broker.client.fetch_response import FetchedPartition, parse_fetch_response
+from broker.client.fetch_protocol import (
+    FetchedPartition,
+    FetchFrom,
+    FetchLimits,
+    by_place,
+    fetch_request,
+    fetch_version_limit,
+    parse_fetch_response,
+)
 from broker.client.fetcher import measure_batches
-from broker.client.leader_epochs import NO_EPOCH, Position
-from broker.client.metadata import Node
-from broker.client.settings import isolation_id
+from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, PykafkaError, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition

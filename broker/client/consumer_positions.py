@@ -11,9 +11,8 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from broker.client.cluster import Cluster
-from broker.client.group_offsets import CommittedOffset, GroupOffsets
-from broker.client.leader_epochs import NO_EPOCH, Position, find_truncations
-from broker.client.offsets import EARLIEST, LATEST, list_offsets
+from broker.client.committed_offsets import CommittedOffset, GroupOffsets
+from broker.client.partition_offsets import EARLIEST, LATEST, NO_EPOCH, Position, find_truncations, list_offsets
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import CoordinatorKind, Node
 from broker.client.connection import Connection
-from broker.client.metadata import CoordinatorKind, Node
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode, RequestTimedOut
 from broker.protocol.api_keys import ApiKey
 

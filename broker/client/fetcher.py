@@ -1,34 +1,40 @@
-"""Read one partition: bytes of record batches from an offset on, the next fetch already under way.
+"""Read record batches as bytes: one partition at a time, pipelined, or many partitions at once.
 
-Called by Spark executors (bytes go to the column decoder) and the console. `Fetcher` asks on a
-connection of its own, since it pipelines: `prefetch()` sends a request whose answer the next `fetch()` of the
-same offset takes. `FetchStream` does so by itself, one ahead, so that the broker and the kernel move the next
-bytes while the caller decodes; at most two answers are in memory.
+Called by Spark executors, which decode the bytes to columns, and by the console. `Fetcher` has a connection of its
+own, since it pipelines: `prefetch()` sends a request, and the next `fetch()` of the same offset takes the response.
+`FetchStream` always prefetches, so that the next bytes arrive while the caller decodes; at most two responses are in
+memory. Both follow leaders, and retry time-outs and broken connections (`Cluster.retrying`). Not thread-safe.
 
-Changes of leader are followed, time-outs and broken connections retried (`Cluster.retrying`). Not
-thread-safe.
+`fetch_together` reads ranges that are too small for a request of their own: one request to each leader.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import Node
 from broker.client.connection import Connection
-from broker.client.fetch_request import FetchFrom, FetchLimits, fetch_request, fetch_version_limit
-from broker.client.fetch_response import FetchedPartition, parse_fetch_response
-from broker.client.leader_epochs import NO_EPOCH, Position, find_truncations
-from broker.client.metadata import Node
-from broker.client.settings import isolation_id
+from broker.client.fetch_protocol import (
+    FetchedPartition,
+    FetchFrom,
+    FetchLimits,
+    by_place,
+    fetch_request,
+    fetch_version_limit,
+    parse_fetch_response,
+)
+from broker.client.partition_offsets import NO_EPOCH, Position, find_truncations
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, PykafkaError, RequestTimedOut, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import find_last_batch, parse_header
 
-__all__ = ["FetchStream", "Fetched", "Fetcher", "end_of_batches", "measure_batches"]
+__all__ = ["FetchStream", "Fetched", "Fetcher", "end_of_batches", "fetch_together", "measure_batches"]
 
 
 class Fetched(NamedTuple):
@@ -225,3 +231,62 @@ def measure_batches(records: memoryview, offset: int) -> tuple[int, int]:
     if records and next_offset == offset:
         raise CorruptBatch(f"{len(records)} bytes hold no whole batch at or after offset {offset}")
     return next_offset, count
+
+
+_LEAST_PARTITION_BYTES: Final = 64 << 10
+"""Of one partition, so that a few that have much do not crowd out the others, nor many shrink to nothing."""
+
+
+def fetch_together(
+    cluster: Cluster, positions: Mapping[TopicPartition, int], *, max_bytes: int
+) -> dict[TopicPartition, Fetched]:
+    """What is there of each partition from its position on, in answers of at most `max_bytes` (or one batch) each.
+
+    A partition is missing for which nothing came: no room was left, nothing is there, or something is wrong with it.
+    """
+    settings = cluster.settings
+    limits = FetchLimits(0, max_bytes, 0, isolation_id(settings.isolation_level))
+    asked: list[tuple[Connection, list[FetchFrom]]] = []
+    found: dict[TopicPartition, Fetched] = {}
+    try:
+        leaders = cluster.retrying(lambda: cluster.by_leader(positions), timeout_s=0)
+    except PykafkaError:
+        return found
+    for node, partitions in leaders.items():
+        share = min(max(max_bytes // len(partitions), _LEAST_PARTITION_BYTES), max_bytes)
+        try:
+            connection = cluster.connection(node)
+            wanted = [FetchFrom.at(cluster, tp, positions[tp], share) for tp in partitions]
+            connection.send(ApiKey.FETCH, fetch_request(limits, wanted), at_most=fetch_version_limit(wanted))
+        except PykafkaError:
+            cluster.invalidate()
+            continue
+        asked.append((connection, wanted))
+    for connection, wanted in asked:
+        try:
+            found.update(_receive(connection, wanted))
+        except PykafkaError:
+            connection.close()  # a late answer would be taken for that to another request
+            cluster.invalidate()
+    return found
+
+
+def _receive(connection: Connection, wanted: list[FetchFrom]) -> dict[TopicPartition, Fetched]:
+    reply = connection.receive_reply()
+    answer = parse_fetch_response(reply.version, reply.payload)
+    raise_for(answer.error, f"fetching from {connection.address}")
+    items = by_place(wanted)
+    found = {}
+    for partition in answer.partitions:
+        item = items.get((partition.topic, partition.partition))
+        if item is None or partition.error is not ErrorCode.none or not partition.records:
+            continue
+        found[item.tp] = Fetched(
+            partition.records,
+            partition.high_watermark,
+            partition.last_stable_offset,
+            partition.log_start_offset,
+            partition.aborted,
+            end_of_batches(partition.records, item.offset),
+        )
+    return found

@@ -1,7 +1,8 @@
-"""The Produce request and response, by partition.
+"""The Produce and InitProducerId requests and responses.
 
-Called by sender.py and partition_writer.py. A request carries at most one batch per partition: that is what
-brokers take since version 3.
+A Produce request has at most one batch per partition: brokers accept no more since version 3. With a producer id
+from InitProducerId the broker checks the sequence numbers of each partition's batches (KIP-98): a batch that is sent
+twice is written once, and none is written before its predecessor.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from broker.errors import BrokerError, ErrorCode
+from broker.client.cluster import Cluster
+from broker.errors import BrokerError, ErrorCode, raise_for
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Produced", "produce_request", "produced"]
+__all__ = ["MAX_SEQUENCE", "Produced", "ProducerIdentity", "init_producer_id", "produce_request", "produced"]
 
 _HINTS: Final = {
     ErrorCode.message_too_large: "lower batch.size, or raise the topic's max.message.bytes",
@@ -79,3 +82,22 @@ def _said(row: Any) -> str:
     if len(records) > _SHOWN_RECORD_ERRORS:
         said.append(f"{len(records)} records in all")
     return "; ".join(said)
+
+
+MAX_SEQUENCE = 0x7FFFFFFF
+"""Sequence numbers wrap to 0 after this one."""
+
+
+class ProducerIdentity(NamedTuple):
+    """What the broker knows an idempotent producer by."""
+
+    producer_id: int
+    epoch: int
+
+
+def init_producer_id(cluster: Cluster) -> ProducerIdentity:
+    """A new identity, from any broker; one attempt. Raises BrokerError, and what connections raise."""
+    body = {"transactional_id": None, "transaction_timeout": -1, "producer_id": -1, "producer_epoch": -1}
+    answer = cluster.any_connection().request(ApiKey.INIT_PRODUCER_ID, body)
+    raise_for(answer.error_code, "asking for a producer id (enable.idempotence=true)")
+    return ProducerIdentity(int(answer.producer_id), int(answer.producer_epoch))

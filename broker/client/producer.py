@@ -27,15 +27,14 @@ from types import TracebackType
 from typing import Any
 
 from broker.client.accumulator import Accumulator, TopicQueues
-from broker.client.client_stats import ClientStats, Statistics
+from broker.client.client_settings import ClientSettings
+from broker.client.client_stats import ClientStats, OnStats, Statistics, StatsReporter
 from broker.client.cluster import Cluster
-from broker.client.group_offsets import GroupMetadata
-from broker.client.metadata import TopicMetadata
+from broker.client.cluster_metadata import TopicMetadata
+from broker.client.committed_offsets import GroupMetadata
 from broker.client.partitioner import Partitioner, named_partitioner, partition_of_key
 from broker.client.producer_batch import RecordFuture, RecordMetadata
 from broker.client.sender import Sender
-from broker.client.settings import ClientSettings
-from broker.client.stats_reporter import OnStats, StatsReporter
 from broker.client.transaction_manager import TransactionManager
 from broker.client.waker import Waker
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError, RequestTimedOut

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from broker.client.producer_id import MAX_SEQUENCE, ProducerIdentity
+from broker.client.produce_request import MAX_SEQUENCE, ProducerIdentity
 from broker.errors import PykafkaError, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader, parse_header, patch_producer

@@ -26,13 +26,11 @@ from typing import Final
 
 from broker.client.accumulator import Accumulator, PartitionQueue
 from broker.client.broker_link import BrokerLink, Entry
-from broker.client.client_stats import ClientStats, Statistics
+from broker.client.client_stats import ClientStats, Statistics, StatsReporter
 from broker.client.cluster import Cluster
-from broker.client.metadata import Node
-from broker.client.produce_request import Produced
+from broker.client.cluster_metadata import Node
+from broker.client.produce_request import MAX_SEQUENCE, Produced, ProducerIdentity, init_producer_id
 from broker.client.producer_batch import ProducerBatch
-from broker.client.producer_id import MAX_SEQUENCE, ProducerIdentity, init_producer_id
-from broker.client.stats_reporter import StatsReporter
 from broker.client.transaction_manager import TransactionManager
 from broker.client.waker import Waker
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode, PykafkaError, RequestTimedOut

@@ -13,11 +13,10 @@ from typing import Final
 
 from broker.client.accumulator import PartitionQueue
 from broker.client.cluster import Cluster
-from broker.client.group_offsets import GroupMetadata
-from broker.client.producer_id import ProducerIdentity
+from broker.client.committed_offsets import GroupMetadata
+from broker.client.produce_request import ProducerIdentity
 from broker.client.transaction_errors import TransactionError, transaction_error
-from broker.client.transaction_state import Phase, TransactionState
-from broker.client.transactions import (
+from broker.client.transaction_requests import (
     TransactionHandle,
     add_offsets,
     add_partitions,
@@ -25,6 +24,7 @@ from broker.client.transactions import (
     end_transaction,
     init_transactional_id,
 )
+from broker.client.transactional_producer_state import Phase, TransactionState
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 

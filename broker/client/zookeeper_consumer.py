@@ -1,18 +1,23 @@
-"""A consumer whose group lives in ZooKeeper, as Kafka's first ones did: registries instead of a coordinator.
+"""A consumer whose group is kept in ZooKeeper, as in Kafka's first clients: registries instead of a coordinator.
 
-For the record, and for applications that share offsets with loads that keep theirs in ZooKeeper. Partitions and offsets
-are where `/consumers/G/{ids,owners,offsets}` say; records come by the ordinary protocol. This layer knows no
-ZooKeeper: a `GroupRegistry` is handed in, `broker.zookeeper.consumer_registry.ConsumerRegistry` is one.
+For applications that share offsets with loads that keep theirs in ZooKeeper. Members, owners and offsets are in
+`/consumers/G/{ids,owners,offsets}`; records are fetched with the ordinary protocol. This layer does not import
+ZooKeeper: the caller passes a `GroupRegistry`, for instance `broker.zookeeper.consumer_registry.ConsumerRegistry`.
 
     with ZooKeeper("localhost:2181") as zk:
         with ZooKeeperConsumer("localhost:9092", ConsumerRegistry(zk), {"group.id": "g"}) as consumer:
             consumer.subscribe(["flights"])
             records = consumer.poll(1.0)
+
+The format and the assignment are those of Kafka's `ZookeeperConsumerConnector`: a member has threads, named after it,
+and the partitions of each topic are assigned in ranges to the sorted threads. Every member computes the assignment
+from the same registries.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import socket
 import threading
@@ -22,16 +27,76 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Final, Protocol
 
+from broker.client.assignors import Member, assign_range
+from broker.client.client_settings import ClientSettings
 from broker.client.consumer import Consumer, ConsumerRecord
-from broker.client.settings import ClientSettings
 from broker.client.topic_filter import TopicFilter
-from broker.client.zookeeper_group import encode_subscription, owned_by, thread_of
-from broker.errors import ConfigError, PykafkaError
+from broker.errors import ConfigError, ProtocolError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["GroupRegistry", "ZooKeeperConsumer"]
+__all__ = ["GroupRegistry", "ZooKeeperConsumer", "decode_threads", "encode_subscription", "owned_by", "thread_of"]
 
 logger = logging.getLogger(__name__)
+
+_STATIC, _WHITE_LIST, _BLACK_LIST = "static", "white_list", "black_list"
+_VERSION: Final = 1
+
+
+def encode_subscription(wanted: TopicFilter, now_ms: int) -> bytes:
+    """What `/consumers/G/ids/C` holds, for one thread. Raises ConfigError for what the format has no word for."""
+    if wanted.pattern is not None and wanted.exclude is not None and wanted.pattern.pattern != ".*":
+        raise ConfigError("in a ZooKeeper group, subscribe to a pattern or exclude one, not both")
+    if wanted.exclude is not None and not wanted.names:
+        kind, topics = _BLACK_LIST, [wanted.exclude.pattern]
+    elif wanted.pattern is not None:
+        kind, topics = _WHITE_LIST, [wanted.pattern.pattern]
+    else:
+        kind, topics = _STATIC, wanted.of(())
+    node = {
+        "version": _VERSION,
+        "subscription": dict.fromkeys(topics, 1),
+        "pattern": kind,
+        "timestamp": str(now_ms),
+    }
+    return json.dumps(node, separators=(",", ":")).encode()
+
+
+def decode_threads(consumer_id: str, data: bytes, existing: Iterable[str]) -> dict[str, list[str]]:
+    """Which topics each thread of a member wants. Raises ProtocolError for what no consumer writes."""
+    try:
+        node = json.loads(data)
+        kind, threads = node.get("pattern", _STATIC), {str(topic): int(n) for topic, n in node["subscription"].items()}
+        topics: dict[str, int] = {}
+        for name, count in threads.items():
+            if kind == _WHITE_LIST:
+                named = TopicFilter.parse(None, name, None).of(existing)
+            elif kind == _BLACK_LIST:
+                named = TopicFilter.parse(None, None, name).of(existing)
+            else:
+                named = [name]
+            topics.update(dict.fromkeys(named, count))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ProtocolError(f"the subscription of consumer {consumer_id!r} cannot be read: {error}") from error
+    wanted: dict[str, list[str]] = {}
+    for topic, count in topics.items():
+        for index in range(count):
+            wanted.setdefault(thread_of(consumer_id, index), []).append(topic)
+    return wanted
+
+
+def thread_of(consumer_id: str, index: int = 0) -> str:
+    """How a thread of a member is called in `/owners`."""
+    return f"{consumer_id}-{index}"
+
+
+def owned_by(consumer_id: str, members: Mapping[str, bytes], partitions: Mapping[str, int]) -> list[TopicPartition]:
+    """The share of our one thread, when `members` (id → what it wrote) have it to themselves; none for a stranger."""
+    threads: dict[str, list[str]] = {}
+    for member_id, data in members.items():
+        threads |= decode_threads(member_id, data, partitions)
+    shares = assign_range([Member(thread, topics) for thread, topics in threads.items()], partitions)
+    return shares.get(thread_of(consumer_id), [])
+
 
 _SLICE_S: Final = 0.1
 """Longest wait before looking whether members came or went."""

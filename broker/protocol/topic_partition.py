@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple, TypeVar
 
-__all__ = ["TopicPartition"]
+__all__ = ["TopicPartition", "by_topic"]
+
+T = TypeVar("T")
 
 
 class TopicPartition(NamedTuple):
@@ -15,3 +19,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(rows: Iterable[tuple[TopicPartition, T]]) -> dict[str, list[T]]:
+    """The rows of each topic, in order: requests name a topic once, above the rows of its partitions."""
+    topics: dict[str, list[T]] = defaultdict(list)
+    for tp, row in rows:
+        topics[tp.topic].append(row)
+    return topics

@@ -10,7 +10,7 @@ import logging
 import os
 from pathlib import Path
 
-from broker.client.settings import ClientSettings
+from broker.client.client_settings import ClientSettings
 from broker.settings import did_you_mean, read_properties_file, settings_of
 
 __all__ = ["BOOTSTRAP_VARIABLE", "DEFAULT_BOOTSTRAP", "base_properties", "given_properties"]

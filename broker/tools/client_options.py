@@ -14,8 +14,8 @@ from typing import Annotated
 import typer
 
 from broker.client.admin import Admin
+from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
-from broker.client.settings import ClientSettings
 from broker.tools.bootstrap import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, base_properties
 from broker.tools.completion import complete_groups, complete_topics
 from broker.tools.usage import UsageError

@@ -14,8 +14,8 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.client.admin import Admin, ResourceType
-from broker.client.admin_configs import ALL_BROKERS, ConfigEntry
+from broker.client.admin import Admin, ConfigEntry, ResourceType
+from broker.client.admin_types import ALL_BROKERS
 from broker.settings import read_properties_file
 from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration
 from broker.tools.completion import complete_entities

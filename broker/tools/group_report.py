@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from broker.client.admin import Admin
-from broker.client.admin_groups import GroupDescription
+from broker.client.admin_types import GroupDescription
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.output import print_table
 from broker.tools.partitions import log_ends

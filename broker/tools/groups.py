@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from broker.client.admin import Admin
-from broker.client.admin_groups import GroupDescription
+from broker.client.admin_types import GroupDescription
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, OneGroup, administration

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from broker.client.admin_log_dirs import LogDir
+from broker.client.admin_types import LogDir
 from broker.errors import PykafkaError
 from broker.log.consistency import Problem, check_partition
 from broker.log.inspection import partition_directories, segment_files

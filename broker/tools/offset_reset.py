@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from broker.client.admin import Admin
-from broker.client.offsets import EARLIEST, LATEST, list_offsets
+from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.output import note
 from broker.tools.partitions import parse_time

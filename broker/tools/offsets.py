@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from broker.client.offsets import EARLIEST, LATEST, list_offsets
+from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, OneGroup, administration

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from broker.client.admin import Admin
-from broker.client.metadata import UnknownTopic
-from broker.client.offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
+from broker.client.cluster_metadata import UnknownTopic
+from broker.client.partition_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.usage import UsageError
 

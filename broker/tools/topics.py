@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from broker.client.admin import Admin, NewTopic, ResourceType
-from broker.client.admin_topics import HIGH_WATERMARK
-from broker.client.metadata import TopicMetadata, UnknownTopic
+from broker.client.admin_types import HIGH_WATERMARK
+from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (

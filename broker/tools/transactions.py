@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from broker.client.admin import Admin
-from broker.client.admin_transactions import ProducerState
+from broker.client.admin_types import ProducerState
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, OneTopic, administration

@@ -17,7 +17,7 @@ from typing import Annotated, Protocol
 
 import typer
 
-from broker.client.admin_users import UserAdmin
+from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.cluster.users import decode_credentials, encode_changes
 from broker.errors import ConfigError
@@ -164,7 +164,7 @@ def _ask_password(user: str, from_stdin: bool) -> str:
 def _store(zookeeper: str | None, bootstrap: str | None, file: Path | None) -> Iterator[_Store]:
     if zookeeper is None:
         with Cluster(client_settings(bootstrap, file)) as cluster:
-            yield UserAdmin(cluster)
+            yield Admin(cluster)
         return
     if bootstrap or file:
         raise ConfigError("--zookeeper goes without a broker: leave --bootstrap-server and --config out")

@@ -13,7 +13,7 @@ from typing import Final
 import pyarrow as pa
 
 from broker.client.cluster import Cluster
-from broker.client.metadata import UnknownTopic
+from broker.client.cluster_metadata import UnknownTopic
 from broker.client.partition_writer import produce_batches
 from broker.client.record_processor import ERROR, ORIGIN
 from broker.errors import ConfigError

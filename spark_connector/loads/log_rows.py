@@ -13,9 +13,8 @@ from typing import Self
 
 from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
-from broker.client.leader_epochs import Position, Truncation, find_truncations
-from broker.client.metadata import UnknownTopic
-from broker.client.offsets import EARLIEST, LATEST, list_offsets
+from broker.client.cluster_metadata import UnknownTopic
+from broker.client.partition_offsets import EARLIEST, LATEST, Position, Truncation, find_truncations, list_offsets
 from broker.errors import BrokerError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.formats.record_decoder import loaded

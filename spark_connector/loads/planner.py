@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from urllib.parse import urlsplit
 
-from broker.client.leader_epochs import Position as ReachedPosition
+from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss

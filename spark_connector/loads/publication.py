@@ -16,8 +16,8 @@ import time
 from collections.abc import Callable, Mapping
 
 from broker.client.cluster import Cluster
-from broker.client.group_offsets import GroupOffsets
-from broker.client.metadata import UnknownTopic
+from broker.client.cluster_metadata import UnknownTopic
+from broker.client.committed_offsets import GroupOffsets
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import Destination

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from broker.client.leader_epochs import NO_EPOCH
+from broker.client.partition_offsets import NO_EPOCH
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["ReachedEpochs"]

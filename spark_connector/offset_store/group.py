@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from broker.client.cluster import Cluster
-from broker.client.group_offsets import GroupOffsets
+from broker.client.committed_offsets import GroupOffsets
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.offset_store.base import check_expected, required_option
 

@@ -28,7 +28,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.client.settings import ClientSettings
+from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.formats.value_format import ReadFormats
 from spark_connector.offset_store.base import STORE_KINDS, check_group

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from broker.client.settings import ClientSettings
+from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, WRITE_OPTIONS, check_names
 from spark_connector.options.option_values import OptionValues

@@ -24,10 +24,9 @@ from dataclasses import replace
 import pyarrow as pa
 
 from broker.client.cluster import Cluster
-from broker.client.fetcher import Fetched, FetchStream
-from broker.client.joint_fetch import fetch_together
-from broker.client.metadata import TopicMetadata, UnknownTopic
-from broker.client.offsets import EARLIEST, LATEST, list_offsets
+from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
+from broker.client.fetcher import Fetched, FetchStream, fetch_together
+from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import decode_columns

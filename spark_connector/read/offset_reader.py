@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from broker.client.cluster import Cluster
-from broker.client.leader_epochs import Position as ReachedPosition
-from broker.client.leader_epochs import Truncation, find_truncations
-from broker.client.metadata import TopicMetadata, UnknownTopic
-from broker.client.offsets import OffsetAndTimestamp, list_offsets
+from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
+from broker.client.partition_offsets import OffsetAndTimestamp, Truncation, find_truncations, list_offsets
+from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss

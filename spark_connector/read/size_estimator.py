@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Mapping
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.fetcher import Fetcher
-from broker.client.offsets import EARLIEST, LATEST, list_offsets
+from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches

@@ -15,9 +15,9 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from broker.client.admin_transactions import TransactionAdmin
+from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.client.transactions import TransactionHandle, init_transactional_id
+from broker.client.transaction_requests import TransactionHandle, init_transactional_id
 from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
@@ -176,7 +176,7 @@ def _decided(plan: WritePlan, attempt: Attempt, recorded: Recorded | None) -> in
 def _refuse_aborted(cluster: Cluster, names: SinkNames) -> None:
     """Raise when the batch write was aborted before this task began: nobody would end its transaction any more."""
     try:
-        TransactionAdmin(cluster).describe_transaction(names.of_driver)
+        Admin(cluster).describe_transaction(names.of_driver)
     except UnsupportedVersion:
         return  # before Kafka 3.0: such a transaction stays open until it times out
     except BrokerError as error:

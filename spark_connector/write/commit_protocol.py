@@ -16,11 +16,16 @@ import time
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from broker.client.admin_transactions import TransactionAdmin
+from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.transaction_errors import ProducerFenced
-from broker.client.transaction_runs import check_open, end_transactions
-from broker.client.transactions import TransactionHandle, end_transaction, init_transactional_id
+from broker.client.transaction_requests import (
+    TransactionHandle,
+    check_open,
+    end_transaction,
+    end_transactions,
+    init_transactional_id,
+)
 from broker.errors import BrokerError, ErrorCode, PykafkaError, UnsupportedVersion
 from spark_connector.errors import ConnectorError
 from spark_connector.worker_clients import worker_clients
@@ -260,7 +265,7 @@ class _StreamBatch:
 
     def _standings(self, decision: Decision) -> list[Standing | None]:
         """What the coordinators say of each; None where they do not (DescribeTransactions is of Kafka 3.0)."""
-        admin = TransactionAdmin(self._cluster)
+        admin = Admin(self._cluster)
         standings: list[Standing | None] = []
         for one in decision.prepared:
             try:
@@ -299,7 +304,7 @@ def _fence_open(
     """Abort the transactions of the sink's tasks that are in one of `states`, and fence their producers. Best effort:
     brokers before Kafka 3.0 cannot list them, others may refuse."""
     with contextlib.suppress(PykafkaError):
-        for found in TransactionAdmin(cluster).list_transactions(states=states):
+        for found in Admin(cluster).list_transactions(states=states):
             if found.transactional_id not in spared and names.task_of(found.transactional_id) is not None:
                 logger.info("aborting %s, which an earlier attempt has left open", found.transactional_id)
                 init_transactional_id(cluster, found.transactional_id, timeout_ms=plan.timeout_ms)

@@ -15,9 +15,9 @@ import contextlib
 from typing import Final, NamedTuple
 
 from broker.client.cluster import Cluster
-from broker.client.group_offsets import CommittedOffset, GroupMetadata, GroupOffsets
+from broker.client.committed_offsets import CommittedOffset, GroupMetadata, GroupOffsets
 from broker.client.transaction_errors import TransactionError
-from broker.client.transactions import (
+from broker.client.transaction_requests import (
     TransactionHandle,
     add_offsets,
     commit_offsets,

@@ -27,9 +27,9 @@ import pyarrow.compute as pc
 
 from broker.client.batch_sender import BatchSender
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import Node
 from broker.client.connection import Connection
-from broker.client.metadata import Node
-from broker.client.transactions import TransactionHandle, add_partitions
+from broker.client.transaction_requests import TransactionHandle, add_partitions
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import parse_header

@@ -19,7 +19,7 @@ import re
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from broker.client.admin_configs import ConfigAdmin, ResourceType
+from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
 from broker.errors import BrokerError, ConfigError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
@@ -107,7 +107,7 @@ def _broker_limit_ms(cluster: Cluster) -> int | None:
     """The brokers' limit; None where they do not tell it."""
     try:
         broker = cluster.brokers()[0]
-        entry = ConfigAdmin(cluster).describe_configs(ResourceType.BROKER, str(broker.id), [_MAX_TIMEOUT])[_MAX_TIMEOUT]
+        entry = Admin(cluster).describe_configs(ResourceType.BROKER, str(broker.id), [_MAX_TIMEOUT])[_MAX_TIMEOUT]
         return int(entry.value or "")
     except (BrokerError, UnsupportedVersion, KeyError, ValueError) as error:
         if getattr(error, "retriable", False):

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from broker.client.accumulator import Accumulator, PartitionQueue, TopicQueues
+from broker.client.client_settings import ClientSettings
 from broker.client.producer_batch import ProducerBatch, RecordFuture
-from broker.client.settings import ClientSettings
 from broker.errors import ConfigError, PykafkaError, RequestTimedOut
 from broker.records.record import decode_records
 

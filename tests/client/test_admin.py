@@ -1,22 +1,28 @@
-"""Topics and their configuration, created, changed, described and deleted."""
+"""The admin client: topics, settings, groups, transactions and data directories."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
-from broker.client.admin import Admin, NewTopic, ResourceType
-from broker.client.admin_configs import ALL_BROKERS, ConfigEntry, ConfigSource
-from broker.client.admin_users import UserAdmin
+from broker.client.admin import Admin, ConfigEntry, NewTopic, ResourceType
+from broker.client.admin_types import ALL_BROKERS, HIGH_WATERMARK, ConfigSource
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import UnknownTopic
 from broker.client.connection import Connection
-from broker.client.metadata import UnknownTopic
-from broker.errors import BrokerError, ErrorCode
+from broker.client.consumer import Consumer
+from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
+from broker.client.partition_writer import produce_batches
+from broker.client.producer import Producer
+from broker.client.transaction_requests import add_partitions, init_transactional_id
+from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
 from broker.security.scram import ScramMechanism
 from tests.client.conftest import TopicMaker
+from tests.client.test_transaction_requests import batch
 from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
 
@@ -169,9 +175,137 @@ def test_a_request_changes_one_credential(cluster: Cluster, group: str, monkeypa
         return request(connection, api, body, **options)
 
     monkeypatch.setattr(Connection, "request", spy)
-    users, both = UserAdmin(cluster), list(ScramMechanism)
+    users, both = Admin(cluster), list(ScramMechanism)
     users.set_password(group, "s3cret", both)
     eventually(lambda: set(users.describe_users().get(group, {})) == set(both))
     users.delete_user(group, both)
     eventually(lambda: group not in users.describe_users())
     assert changes == [1, 1, 1, 1]
+
+
+@pytest.fixture
+def member(broker: Kafka, make_topic: TopicMaker, group: str) -> Iterator[Consumer]:
+    """A consumer that has its two partitions."""
+    topic = make_topic(2)
+    properties = {"group.id": group, "client.id": "someone", "auto.offset.reset": "earliest"}
+    with Consumer(broker.bootstrap, properties) as consumer:
+        consumer.subscribe([topic])
+        eventually(lambda: consumer.poll(0.05) == [] and len(consumer.assignment()) == 2)
+        yield consumer
+
+
+def test_a_group_is_listed_and_described_with_its_members(
+    admin: Admin, member: Consumer, topic: str, group: str
+) -> None:
+    (listed,) = [one for one in admin.list_groups(states=["stable"]) if one.group_id == group]
+    assert (listed.protocol_type, listed.state, listed.group_type) == ("consumer", "Stable", "classic")
+    assert group not in {one.group_id for one in admin.list_groups(states=["Empty"])}
+    described = admin.describe_group(group)
+    assert (described.state, described.protocol, described.active) == ("Stable", "range", True)
+    (only,) = described.members
+    assert (only.client_id, only.host) == ("someone", "127.0.0.1")
+    assert only.partitions == (TopicPartition(topic, 0), TopicPartition(topic, 1))
+
+
+def test_what_an_active_group_forbids(admin: Admin, member: Consumer, topic: str, group: str) -> None:
+    first = TopicPartition(topic, 0)
+    member.commit({first: 0})
+    with pytest.raises(BrokerError) as raised:
+        admin.alter_group_offsets(group, {first: 3})
+    assert raised.value.code is ErrorCode.unknown_member_id
+    with pytest.raises(BrokerError, match=group) as raised:
+        admin.delete_group(group)
+    assert raised.value.code is ErrorCode.non_empty_group
+    failure = admin.delete_group_offsets(group, [first])[first]
+    assert failure is not None
+    assert failure.code is ErrorCode.group_subscribed_to_topic
+
+
+def test_offsets_of_an_empty_group_are_set_and_deleted(admin: Admin, make_topic: TopicMaker, group: str) -> None:
+    topic = make_topic(2)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    admin.alter_group_offsets(group, {first: 3, second: 4})
+    assert admin.group_offsets(group) == {first: 3, second: 4}
+    assert admin.describe_group(group).state == "Empty"
+    assert admin.delete_group_offsets(group, [first]) == {first: None}
+    assert admin.group_offsets(group) == {second: 4}
+    admin.delete_group(group)
+    assert admin.group_offsets(group) == {}
+
+
+def test_a_group_that_is_not_there_is_dead(admin: Admin, group: str) -> None:
+    described = admin.describe_group(group)
+    assert (described.state, described.members, described.active) == ("Dead", (), False)
+    with pytest.raises(BrokerError) as raised:
+        admin.delete_group(group)
+    assert raised.value.code is ErrorCode.group_id_not_found
+
+
+def test_an_open_transaction_is_listed_and_described(
+    admin: Admin, broker: Kafka, make_topic: TopicMaker, group: str
+) -> None:
+    tp = TopicPartition(make_topic(), 0)
+    properties = {"transactional.id": group, "transaction.timeout.ms": "30000"}
+    with Producer(broker.bootstrap, properties) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send(tp.topic, b"open").result()
+        (listed,) = [one for one in admin.list_transactions(states=["Ongoing"]) if one.transactional_id == group]
+        described = admin.describe_transaction(group)
+        assert (described.state, described.timeout_ms, described.partitions) == ("Ongoing", 30_000, (tp,))
+        assert described.start_ms > 0
+        assert described.producer_id == listed.producer_id
+        (entry,) = admin.describe_producers([tp])[tp]
+        assert (entry.producer_id, entry.last_sequence, entry.transaction_start_offset) == (listed.producer_id, 0, 0)
+        assert listed not in admin.list_transactions(running_longer_than_ms=60_000)
+        producer.abort_transaction()
+    eventually(lambda: admin.describe_producers([tp])[tp][0].transaction_start_offset == -1)  # its marker is there
+
+
+def test_what_does_not_exist_is_told(admin: Admin, group: str) -> None:
+    with pytest.raises(BrokerError) as raised:
+        admin.describe_transaction(group)
+    assert raised.value.code is ErrorCode.transactional_id_not_found
+    with pytest.raises(ConfigError, match="there is no transaction state Nonsense"):
+        admin.list_transactions(states=["Nonsense"])
+
+
+def test_a_transaction_is_ended_past_its_coordinator(
+    admin: Admin, cluster: Cluster, make_topic: TopicMaker, group: str
+) -> None:
+    tp = TopicPartition(make_topic(), 0)
+    handle = init_transactional_id(cluster, group)
+    add_partitions(cluster, handle, [tp])
+    produce_batches(cluster, tp, [batch(1)], transaction=handle)
+    assert list_offsets(cluster, {tp: LATEST}, isolation_level="read_committed")[tp].offset == 0
+    (hanging,) = admin.describe_producers([tp])[tp]
+    admin.abort_transaction(tp, hanging)
+    assert list_offsets(cluster, {tp: LATEST}, isolation_level="read_committed")[tp].offset == 2
+    eventually(lambda: admin.describe_producers([tp])[tp][0].transaction_start_offset == -1)  # its marker is there
+
+
+def test_records_are_deleted_up_to_an_offset(admin: Admin, cluster: Cluster, make_topic: TopicMaker) -> None:
+    topic = make_topic(2)
+    first, second = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    for tp in (first, second):
+        produce_batches(cluster, tp, [batch(1, 2, 3, transactional=False)])
+    assert admin.delete_records({first: 2, second: HIGH_WATERMARK}) == {first: 2, second: 3}
+    assert [found.offset for found in list_offsets(cluster, {first: EARLIEST, second: EARLIEST}).values()] == [2, 3]
+    with pytest.raises(BrokerError, match=f"{topic}-0 before offset 9") as raised:
+        admin.delete_records({first: 9})
+    assert raised.value.code is ErrorCode.offset_out_of_range
+
+
+def test_directories_tell_what_lies_in_them(admin: Admin, cluster: Cluster, make_topic: TopicMaker) -> None:
+    tp = TopicPartition(make_topic(), 0)
+    produce_batches(cluster, tp, [batch(*range(100), transactional=False)])
+    leader = cluster.leader(tp).id
+    (directory,) = (one for one in admin.describe_log_dirs([leader], topics=[tp.topic]) if one.partitions)
+    assert list(directory.partitions) == [tp]
+    assert directory.partitions[tp].size > 500
+    assert directory.total_bytes >= directory.usable_bytes > 0
+    assert directory.error is None
+    assert any(tp in one.partitions for one in admin.describe_log_dirs([leader]))
+    assert any(tp in one.partitions for one in admin.describe_log_dirs(topics=[tp.topic]))
+    with pytest.raises(BrokerError, match="there is no broker '4711'"):
+        admin.describe_log_dirs([4711])

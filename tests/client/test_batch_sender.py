@@ -8,12 +8,12 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.batch_sender import BatchSender, split_batch
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import Node
 from broker.client.connection import Connection
 from broker.client.fetcher import Fetcher, FetchStream
-from broker.client.metadata import Node
-from broker.client.offsets import LATEST, list_offsets
+from broker.client.partition_offsets import LATEST, list_offsets
 from broker.client.transaction_errors import TransactionError
-from broker.client.transactions import add_partitions, end_transaction, init_transactional_id
+from broker.client.transaction_requests import add_partitions, end_transaction, init_transactional_id
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import parse_header

@@ -6,10 +6,9 @@ import json
 
 import pytest
 
-from broker.client.client_stats import RATE_WINDOW_S, ClientStats, Statistics, TopicTraffic
+from broker.client.client_stats import RATE_WINDOW_S, ClientStats, Statistics, StatsReporter, TopicTraffic
 from broker.client.consumer import Consumer
 from broker.client.producer import Producer
-from broker.client.stats_reporter import StatsReporter
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker
 from tests.support.kafka import Kafka

@@ -12,8 +12,8 @@ import pytest
 
 from broker.client.admin import Admin, NewTopic
 from broker.client.cluster import Cluster
-from broker.client.metadata import UnknownTopic
-from broker.client.offsets import LATEST, list_offsets
+from broker.client.cluster_metadata import UnknownTopic
+from broker.client.partition_offsets import LATEST, list_offsets
 from broker.errors import BrokerError, ConfigError, ConnectionFailed, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import Node, UnknownTopic
 from broker.client.consumer import Consumer
-from broker.client.metadata import Node, UnknownTopic
 from broker.client.producer import Producer
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.lagging import LaggingBrokers, smaller, without_it, without_leaders

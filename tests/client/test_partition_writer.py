@@ -10,7 +10,7 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.client.fetcher import Fetcher, FetchStream
-from broker.client.offsets import LATEST, list_offsets
+from broker.client.partition_offsets import LATEST, list_offsets
 from broker.client.partition_writer import PartitionWriter, produce_batches
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition

@@ -6,8 +6,8 @@ import logging
 
 import pytest
 
+from broker.client.produce_request import ProducerIdentity
 from broker.client.producer_batch import ProducerBatch, RecordFuture, RecordMetadata
-from broker.client.producer_id import ProducerIdentity
 from broker.errors import RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import parse_header, verify_batch

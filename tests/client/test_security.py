@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from broker.client.authentication import client_context
+from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.producer import Producer
-from broker.client.settings import ClientSettings
-from broker.client.tls import client_context
 from broker.errors import AuthenticationFailed, ConfigError, PykafkaError
 from broker.protocol.api_keys import ApiKey
 from tests.support.secured import SCRAM_PASSWORD, SCRAM_USER, Certificates, SecuredBroker
@@ -143,7 +143,7 @@ class TestMistakes:
         assert "s3cret" not in str(error)
 
     def test_a_mechanism_that_is_not_enabled(self, secured: SecuredBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("broker.client.security_settings._mechanism", lambda value: None)
+        monkeypatch.setattr("broker.client.client_settings._mechanism", lambda value: None)
         settings = ClientSettings.from_properties(secured.properties("SASL_SSL", "PLAIN"))
         object.__setattr__(settings, "sasl_mechanism", "SCRAM-SHA-1")
         with Cluster(settings) as cluster, pytest.raises(AuthenticationFailed) as caught:

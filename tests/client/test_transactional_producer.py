@@ -11,11 +11,11 @@ from confluent_kafka import Consumer as LibrdkafkaConsumer
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
+from broker.client.committed_offsets import GroupMetadata, Membership
 from broker.client.consumer import Consumer
-from broker.client.group_offsets import GroupMetadata, Membership
 from broker.client.producer import Producer
 from broker.client.transaction_errors import AbortableTransactionError, ProducerFenced
-from broker.client.transactions import add_partitions, init_transactional_id
+from broker.client.transaction_requests import add_partitions, init_transactional_id
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker

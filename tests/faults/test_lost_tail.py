@@ -12,7 +12,7 @@ import pytest
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer
 from broker.client.fetcher import Fetcher
-from broker.client.leader_epochs import Position, Truncation, find_truncations
+from broker.client.partition_offsets import Position, Truncation, find_truncations
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition

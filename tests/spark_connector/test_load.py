@@ -14,7 +14,7 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.client.group_offsets import GroupOffsets
+from broker.client.committed_offsets import GroupOffsets
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
-from broker.client.settings import ClientSettings
+from broker.client.client_settings import ClientSettings
 from broker.errors import ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.read_options import Mode, parse_options

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from confluent_kafka.admin import AdminClient
 
 from broker.client.cluster import Cluster
-from broker.client.offsets import LATEST, list_offsets
+from broker.client.partition_offsets import LATEST, list_offsets
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from tests.support.waiting import eventually

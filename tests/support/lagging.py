@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from broker.client.cluster_metadata import Node
 from broker.client.connection import Connection
-from broker.client.metadata import Node
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from broker.api.table import API_TABLE
-from broker.client.settings import ClientSettings
+from broker.client.client_settings import ClientSettings
 from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import LogConfig
 from broker.security.store_settings import SECURITY

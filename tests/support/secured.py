@@ -9,7 +9,7 @@ from typing import Self
 
 import trustme
 
-from broker.client.admin_users import UserAdmin
+from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.security.scram import ScramMechanism
 from tests.support.broker_process import BrokerProcess
@@ -90,7 +90,7 @@ class SecuredBroker(BrokerProcess):
         super().start(timeout_s)
         with Cluster(self.listeners["PLAINTEXT"]) as cluster:
             for user in (SCRAM_USER, SIMPLE_USER):
-                UserAdmin(cluster).set_password(user, SCRAM_PASSWORD, list(ScramMechanism))
+                Admin(cluster).set_password(user, SCRAM_PASSWORD, list(ScramMechanism))
         return self
 
     def properties(self, listener: str, mechanism: str | None = None, password: str | None = None) -> dict[str, str]:

@@ -63,7 +63,7 @@ def test_what_our_task_said_is_told_in_its_words() -> None:
         ("broker.errors.ConnectionFailed: no broker answers at 127.0.0.1:1", False),
         ("broker.errors.BrokerError: leader_not_available: the leader of t-0", False),
         ("spark_connector.errors.DataLoss: [KAFKA_DATA_LOSS.PARTITION_OFFSET_CHANGED] gone", True),
-        ("broker.client.metadata.UnknownTopic: unknown_topic_or_partition: no topic 't'", True),
+        ("broker.client.cluster_metadata.UnknownTopic: unknown_topic_or_partition: no topic 't'", True),
         ("broker.errors.ConfigError: Option 'assign'", True),
     ],
 )

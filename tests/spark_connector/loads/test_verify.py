@@ -13,8 +13,8 @@ import pyarrow.parquet
 import pytest
 
 from broker.client.admin import Admin, ResourceType
+from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
-from broker.client.settings import ClientSettings
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.log_rows import LogRows

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from broker.client.metadata import UnknownTopic
+from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import ConfigError, ConnectionFailed
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.client.metadata import UnknownTopic
+from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.read_options import Mode, parse_options

@@ -13,7 +13,7 @@ import pytest
 
 from broker.client.cluster import Cluster
 from broker.client.fetcher import Fetched
-from broker.client.offsets import EARLIEST, list_offsets
+from broker.client.partition_offsets import EARLIEST, list_offsets
 from broker.client.partition_writer import produce_batches
 from broker.errors import CorruptBatch, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition

@@ -11,7 +11,7 @@ import pytest
 
 from broker.client.cluster import Cluster
 from broker.client.transaction_errors import TransactionError
-from broker.client.transactions import end_transaction
+from broker.client.transaction_requests import end_transaction
 from spark_connector.write import commit_protocol as commit_module
 from spark_connector.write.commit_protocol import commit_batch
 from spark_connector.write.decision_log import DecisionLog

@@ -10,9 +10,8 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.client.group_offsets import GroupOffsets
-from broker.client.transaction_runs import end_transactions
-from broker.client.transactions import TransactionHandle, end_transaction
+from broker.client.committed_offsets import GroupOffsets
+from broker.client.transaction_requests import TransactionHandle, end_transaction, end_transactions
 from spark_connector.errors import ConnectorError
 from spark_connector.write import commit_protocol as commit_module
 from spark_connector.write import decision_log

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.client.metadata import UnknownTopic
+from broker.client.cluster_metadata import UnknownTopic
 from broker.client.partitioner import partition_of_key
-from broker.client.transactions import end_transaction, init_transactional_id
+from broker.client.transaction_requests import end_transaction, init_transactional_id
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.records.columns import HEADERS_TYPE
 from broker.records.record import size_bound

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.client.admin_configs import ConfigAdmin
+from broker.client.admin import Admin
 from broker.client.cluster import Cluster
-from broker.client.metadata import UnknownTopic
+from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from spark_connector.options.write_options import parse_write_options
@@ -38,7 +38,7 @@ def test_brokers_that_do_not_tell_their_limit_are_taken_to_have_kafkas(
     def refuse(*_: Any) -> None:
         raise BrokerError(ErrorCode.cluster_authorization_failed)
 
-    monkeypatch.setattr(ConfigAdmin, "describe_configs", refuse)
+    monkeypatch.setattr(Admin, "describe_configs", refuse)
     assert query.plan().timeout_ms == 900_000
     assert query.plan(kafka_transaction_timeout_ms="900001").timeout_ms == 900_001
 

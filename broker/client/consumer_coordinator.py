@@ -1,27 +1,33 @@
-"""Membership in a consumer group: join, get partitions, stay, leave; Kafka's `ConsumerCoordinator`.
+"""A consumer's part in a group; Kafka's `ConsumerCoordinator`.
 
-Called by consumer.py from the thread that polls; heartbeat.py calls `heartbeat` from its own. Joining waits at the
-coordinator for the other members, so it goes step by step: `advance()` never waits longer than it is told and
-goes on where it was at the next call. JoinGroup and SyncGroup travel on a connection of their own; heartbeats and
-commits, which must not wait behind them, on the shared one.
+`GroupMember` joins, stays and leaves; `HeartbeatThread` keeps it alive between polls; `GroupSubscription`, which
+consumer.py calls from the thread that polls, tells the member which topics to join with, and tells the consumer which
+partitions it gets and loses.
 
-An eager member gives up what it has when it joins anew; a cooperative one keeps and names it, and learns from the
-next assignment what to let go of (KIP-429).
+Joining waits at the coordinator for the other members, so it is done in steps: `advance()` returns after its time-out
+and continues at the next call. JoinGroup and SyncGroup use a connection of their own; heartbeats and commits, which
+must not wait behind them, use the shared one.
+
+An eager member gives up its partitions when it rejoins. A cooperative member keeps them, sends their names with
+JoinGroup, and learns from the next assignment which to give up (KIP-429).
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from broker.client.assignor_table import ASSIGNORS, is_cooperative, member_of
+from broker.client.assignors import ASSIGNORS, is_cooperative, member_of
+from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
+from broker.client.committed_offsets import NO_MEMBER, Membership
 from broker.client.connection import Connection
 from broker.client.coordinator import Coordinator
-from broker.client.group_offsets import NO_MEMBER, Membership
+from broker.client.topic_filter import TopicFilter
 from broker.errors import BrokerError, ErrorCode, PykafkaError, RequestTimedOut
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.consumer_protocol import (
@@ -35,7 +41,9 @@ from broker.protocol.consumer_protocol import (
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["GroupMember"]
+__all__ = ["GroupMember", "GroupSubscription", "HeartbeatThread"]
+
+logger = logging.getLogger(__name__)
 
 _PUT_OUT: Final = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation)
 _REPLY_MARGIN_S: Final = 5.0
@@ -294,3 +302,179 @@ class GroupMember:
     def _lose(self) -> None:
         self.assignment = []
         self.losses += 1
+
+
+class HeartbeatThread(threading.Thread):
+    """Heartbeats of `member`. `polled()` with every poll; `stop()` ends it."""
+
+    def __init__(self, member: GroupMember, settings: ClientSettings) -> None:
+        super().__init__(name=f"pykafka-heartbeat-{member.group}", daemon=True)
+        self._member = member
+        self._settings = settings
+        self._stopped = threading.Event()
+        self._last_poll = time.monotonic()
+
+    def polled(self) -> None:
+        """The application is alive."""
+        self._last_poll = time.monotonic()
+
+    def stop(self) -> None:
+        """End it; returns when it has ended, at the latest after a request's time-out."""
+        self._stopped.set()
+        if self.is_alive() and threading.current_thread() is not self:
+            self.join()
+
+    def run(self) -> None:
+        interval_s = self._settings.heartbeat_interval_ms / 1000
+        retry_s = min(self._settings.retry_backoff_ms / 1000, interval_s)
+        pause_s = interval_s
+        while not self._stopped.wait(pause_s):
+            pause_s = interval_s
+            try:
+                if self._idle():
+                    self._member.leave()
+                else:
+                    self._member.heartbeat()
+            except PykafkaError as error:
+                logger.debug("heartbeat of group %s: %s", self._member.group, error)
+                pause_s = retry_s
+
+    def _idle(self) -> bool:
+        idle_s = time.monotonic() - self._last_poll
+        if not self._member.owns or idle_s <= self._settings.max_poll_interval_ms / 1000:
+            return False
+        logger.warning(
+            "group %s: no poll for %.0f s, more than max.poll.interval.ms: leaving the group",
+            self._member.group,
+            idle_s,
+        )
+        return True
+
+
+_MISSING_TOPIC_S = 1.0
+"""How often it is looked for a topic that was named and does not exist."""
+
+OnAssign = Callable[[list[TopicPartition]], None]
+OnRevoke = Callable[[list[TopicPartition], bool], None]
+
+
+class GroupSubscription:
+    """`want` says what, `advance` brings it about."""
+
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self._cluster = cluster
+        self._member = GroupMember(cluster, group, self._count_partitions)
+        self._heartbeats = HeartbeatThread(self._member, cluster.settings)
+        self._wanted = TopicFilter()
+        self._on_assign: OnAssign = lambda partitions: None
+        self._on_revoke: OnRevoke = lambda partitions, ours: None
+        self._on_rejoin: Callable[[], None] = lambda: None
+        self._has: list[TopicPartition] = []
+        self._announced = False
+        """Whether `on_assign` was called and all it said still stands."""
+        self._losses = 0
+        self._counts: dict[str, int] = {}
+        self._look_at_topics = 0.0
+
+    @property
+    def membership(self) -> Membership:
+        """Under what name to commit."""
+        return self._member.membership
+
+    def want(
+        self, wanted: TopicFilter, on_assign: OnAssign, on_revoke: OnRevoke, on_rejoin: Callable[[], None]
+    ) -> None:
+        """Subscribe to these topics.
+
+        `on_assign(partitions)` when they came; `on_revoke(partitions, ours)` before they go, with `ours` False when the
+        group may have given them to others already; `on_rejoin()` when a rebalance begins in which they are kept.
+        """
+        self._wanted, self._on_assign, self._on_revoke, self._on_rejoin = wanted, on_assign, on_revoke, on_rejoin
+        self._look_at_topics = 0.0
+        self._member.request_rejoin()
+
+    def advance(self, timeout_s: float) -> bool:
+        """Take part, waiting no longer than `timeout_s`; whether there is something to read now.
+
+        A cooperative member goes on with what it has while the group rebalances; then this does not wait.
+        """
+        if not self._heartbeats.is_alive():
+            self._heartbeats.start()
+        self._heartbeats.polled()
+        if time.monotonic() >= self._look_at_topics:
+            self._renew_topics()
+        if self.settled:
+            return True
+        self._let_go()
+        if not self._member.advance(sorted(self._counts), 0.0 if self._has else timeout_s):
+            self._let_go()
+            return bool(self._has)
+        self._take(self._member.assignment)
+        return True
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is about to change, as far as this member has heard."""
+        return self._announced and self._member.stable
+
+    def close(self) -> None:
+        """Leave the group. Raises what the request raises, with all else done."""
+        self._heartbeats.stop()
+        if self._announced or self._has:
+            self._revoke_all(self._member.owns)
+        try:
+            self._member.leave()
+        finally:
+            self._member.close()
+
+    def _let_go(self) -> None:
+        """Before joining anew: an eager member lets go of everything, a cooperative one of what it has lost."""
+        lost = self._member.losses != self._losses
+        if (self._announced or self._has) and (lost or not self._member.cooperative):
+            self._revoke_all(self._member.owns and not lost)
+        elif self._announced:
+            self._on_rejoin()
+        self._announced = False
+        self._losses = self._member.losses
+
+    def _take(self, assignment: Sequence[TopicPartition]) -> None:
+        """The group has decided: what goes, goes first."""
+        self._let_go()  # it may have been lost and joined again
+        had, self._has = self._has, list(assignment)
+        going = sorted(set(had) - set(assignment))
+        self._announced = True
+        if going:
+            self._on_revoke(going, True)
+            self._member.request_rejoin()  # only then can they be given to others
+        self._on_assign([tp for tp in assignment if tp not in had])
+
+    def _revoke_all(self, ours: bool) -> None:
+        had, self._has = self._has, []
+        self._announced = False
+        self._on_revoke(had, ours)
+
+    def _renew_topics(self) -> None:
+        """See what the topics are now; join again if that makes a difference."""
+        settings = self._cluster.settings
+        counts = self._matching(self._count_partitions())
+        missing = [topic for topic, count in counts.items() if not count]
+        if settings.allow_auto_create_topics:
+            for topic in missing:
+                counts[topic] = len(self._cluster.topic(topic).partitions)
+        wait_s = settings.metadata_max_age_ms / 1000
+        self._look_at_topics = time.monotonic() + (min(wait_s, _MISSING_TOPIC_S) if missing else wait_s)
+        if counts != self._counts:
+            self._counts = counts
+            self._member.request_rejoin()
+
+    def _matching(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Topics to name when joining, with their partitions; 0 for one that is wanted and does not exist yet."""
+        return {topic: counts.get(topic, 0) for topic in self._wanted.of(counts)}
+
+    def _count_partitions(self) -> dict[str, int]:
+        """Partitions of every topic, internal ones left out unless they are named."""
+        return {
+            name: len(topic.partitions)
+            for name, topic in self._cluster.topics().items()
+            if not topic.internal or name in self._wanted.names
+        }

@@ -10,7 +10,7 @@ from broker.client.transaction_errors import (
     ProducerFenced,
     transaction_error,
 )
-from broker.client.transaction_state import Phase, TransactionState
+from broker.client.transactional_producer_state import Phase, TransactionState
 from broker.errors import BrokerError, ErrorCode, PykafkaError, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 

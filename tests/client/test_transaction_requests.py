@@ -9,19 +9,20 @@ from typing import Any
 import pytest
 
 from broker.client.cluster import Cluster
+from broker.client.committed_offsets import GroupMetadata, GroupOffsets
 from broker.client.connection import Connection
 from broker.client.fetcher import Fetcher, FetchStream
-from broker.client.group_offsets import GroupMetadata, GroupOffsets
-from broker.client.offsets import LATEST, list_offsets
+from broker.client.partition_offsets import LATEST, list_offsets
 from broker.client.partition_writer import PartitionWriter, produce_batches
 from broker.client.transaction_errors import FatalTransactionError, ProducerFenced
-from broker.client.transaction_runs import check_open, end_transactions
-from broker.client.transactions import (
+from broker.client.transaction_requests import (
     TransactionHandle,
     add_offsets,
     add_partitions,
+    check_open,
     commit_offsets,
     end_transaction,
+    end_transactions,
     init_transactional_id,
 )
 from broker.errors import ConfigError, PykafkaError

@@ -1,6 +1,8 @@
-"""TLS on the client's side: the context from settings, the handshake, and what its errors mean for a user.
+"""TLS and SASL on the client's side: the TLS context and handshake, the login, and errors that say what to set.
 
-Called by node_pool.py (one context for all its connections) and connection.py. Sockets are non-blocking.
+Called by cluster.py, which shares one TLS context among its connections, and by connection.py. Sockets are
+non-blocking. The login is PLAIN or SCRAM, with SaslHandshake version 1 and SaslAuthenticate. A failed login raises
+AuthenticationFailed, which is not retriable and never contains the password.
 """
 
 from __future__ import annotations
@@ -9,13 +11,18 @@ import select
 import socket
 import ssl
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from broker.client.security_settings import ClientSecuritySettings
-from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed, PykafkaError
+from broker.client.client_settings import ClientSettings, Login
+from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed, ErrorCode, PykafkaError, error_name
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import field, to_ms
+from broker.security.scram import LoginRefused, ScramClient, ScramMechanism
 from broker.security.stores import has_key, has_trust, load_key, load_pem_key, load_trust, read_store
 
-__all__ = ["client_context", "start_tls", "tls_failure", "wait_for"]
+__all__ = ["client_context", "log_in", "start_tls", "tls_failure", "wait_for"]
 
 _MEANINGS = {
     "CERTIFICATE_REQUIRED": "it asks for a client certificate; set ssl.keystore.location, or ssl.certificate.location "
@@ -30,7 +37,7 @@ _MAYBE_PLAINTEXT = ": is it a TLS listener, or does it want security.protocol=PL
 _NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST", "PACKET_LENGTH_TOO_LONG"})
 
 
-def client_context(settings: ClientSecuritySettings) -> ssl.SSLContext | None:
+def client_context(settings: ClientSettings) -> ssl.SSLContext | None:
     """None where the protocol is not encrypted. Raises ConfigError for files that cannot be used."""
     if not settings.encrypted:
         return None
@@ -48,7 +55,7 @@ def client_context(settings: ClientSecuritySettings) -> ssl.SSLContext | None:
     return context
 
 
-def _load_trusted(context: ssl.SSLContext, settings: ClientSecuritySettings) -> None:
+def _load_trusted(context: ssl.SSLContext, settings: ClientSettings) -> None:
     location = settings.ssl_ca_location
     if location:
         path = Path(location)
@@ -134,3 +141,45 @@ def wait_for(sock: socket.socket, event: int, deadline: float) -> None:
     left = deadline - time.monotonic()
     if left <= 0 or not poller.poll(left * 1000 + 1):
         raise TimeoutError
+
+
+Ask = Callable[[ApiKey, Mapping[str, Any]], Any]
+
+
+def log_in(login: Login, ask: Ask, address: str) -> int:
+    """Log in by `ask(api, body)`, which gives the decoded answer; how long the login holds in ms, 0 for ever.
+
+    Raises AuthenticationFailed, and what `ask` raises.
+    """
+    answer = ask(ApiKey.SASL_HANDSHAKE, {"mechanism": login.mechanism})
+    if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
+        offered = ", ".join(answer.mechanisms) or "none"
+        raise AuthenticationFailed(f"{address} does not offer sasl.mechanism={login.mechanism}; it has {offered}")
+    if answer.error_code is ErrorCode.illegal_sasl_state:
+        raise AuthenticationFailed(f"{address} asks for no login: set security.protocol to PLAINTEXT or SSL")
+    if answer.error_code is not ErrorCode.none:
+        raise AuthenticationFailed(f"{address} refused the SASL handshake: {error_name(answer.error_code)}")
+
+    def send(token: bytes) -> Any:
+        answer = ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": token})
+        if answer.error_code is not ErrorCode.none:
+            raise AuthenticationFailed(
+                f"{address} did not let user {login.user!r} in ({login.mechanism}): "
+                f"{answer.error_message or error_name(answer.error_code)}; are sasl.username and sasl.password right?"
+            )
+        return answer
+
+    if login.mechanism == "PLAIN":
+        return _lifetime_ms(send(f"\0{login.user}\0{login.password}".encode()))
+    scram = ScramClient(ScramMechanism(login.mechanism), login.user, login.password)
+    try:
+        proof = scram.final(send(scram.first()).auth_bytes)
+        last = send(proof)
+        scram.verify(last.auth_bytes)
+    except LoginRefused as error:
+        raise AuthenticationFailed(f"{address}: the login of {login.user!r} broke off: {error}") from None
+    return _lifetime_ms(last)
+
+
+def _lifetime_ms(answer: Any) -> int:
+    return to_ms(field(answer, "session_lifetime"))

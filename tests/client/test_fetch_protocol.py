@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.fetch_response import parse_fetch_response
+from broker.client.fetch_protocol import parse_fetch_response
 from broker.errors import ErrorCode, ProtocolError
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_response, encode_response, field, to_ms

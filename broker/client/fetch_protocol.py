@@ -1,8 +1,10 @@
-"""The Fetch response, parsed by hand so that fetched records are never copied.
+"""The Fetch request and response.
 
-Called by fetcher.py and consumer.py. kio copies the record bytes out of the response; here they stay where
-the socket put them and callers get a view. Everything else is as kio reads it, which a property test
-compares for every version. The layout (Kafka's FetchResponse.json, versions 4 to 16):
+Requests do not use fetch sessions (KIP-227), because these clients ask for few partitions at a time.
+
+Responses are parsed by hand: kio would copy the record bytes out of the response, here callers get a view of the
+buffer that the socket filled. A property test compares everything else with kio for every version. The layout (Kafka's
+FetchResponse.json, versions 4 to 16):
 
     correlation id   int32, then tags from 12
     throttle time    int32, ms
@@ -26,11 +28,87 @@ from __future__ import annotations
 
 import struct
 import uuid
-from typing import Final, NamedTuple
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
+from broker.client.cluster import Cluster
 from broker.errors import ErrorCode, ProtocolError
+from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["FetchReply", "FetchedPartition", "parse_fetch_response"]
+__all__ = [
+    "FetchFrom",
+    "FetchLimits",
+    "FetchReply",
+    "FetchedPartition",
+    "by_place",
+    "fetch_request",
+    "fetch_version_limit",
+    "parse_fetch_response",
+]
+
+_LAST_VERSION_WITH_NAMES: Final = 12
+
+
+class FetchLimits(NamedTuple):
+    """How a broker shall answer: sizes in bytes, time in ms, `isolation` as the protocol has it."""
+
+    min_bytes: int
+    max_bytes: int
+    max_wait_ms: int
+    isolation: int
+
+
+class FetchFrom(NamedTuple):
+    """One partition of a request."""
+
+    tp: TopicPartition
+    topic_id: uuid.UUID | None
+    leader_epoch: int
+    offset: int
+    max_bytes: int
+
+    @classmethod
+    def at(cls, cluster: Cluster, tp: TopicPartition, offset: int, max_bytes: int) -> FetchFrom:
+        """With the topic id and leader epoch that the cluster's metadata holds."""
+        return cls(tp, cluster.topic(tp.topic).topic_id, cluster.leader_epoch(tp), offset, max_bytes)
+
+
+def fetch_version_limit(wanted: Iterable[FetchFrom]) -> int | None:
+    """From version 13 on topics go by id (KIP-516): stay below when an id is not known."""
+    return None if all(item.topic_id for item in wanted) else _LAST_VERSION_WITH_NAMES
+
+
+def fetch_request(limits: FetchLimits, wanted: Iterable[FetchFrom]) -> dict[str, Any]:
+    """The body of a request for the partitions `wanted`."""
+    topics: dict[tuple[str, uuid.UUID | None], list[dict[str, Any]]] = defaultdict(list)
+    for item in wanted:
+        topics[item.tp.topic, item.topic_id].append(
+            {
+                "partition": item.tp.partition,
+                "current_leader_epoch": item.leader_epoch,
+                "fetch_offset": item.offset,
+                "partition_max_bytes": item.max_bytes,
+            }
+        )
+    return {
+        "max_wait": limits.max_wait_ms,
+        "min_bytes": limits.min_bytes,
+        "max_bytes": limits.max_bytes,
+        "isolation_level": limits.isolation,
+        "topics": [{"topic": name, "topic_id": id_, "partitions": rows} for (name, id_), rows in topics.items()],
+    }
+
+
+def by_place(wanted: Iterable[FetchFrom]) -> dict[tuple[str | uuid.UUID, int], FetchFrom]:
+    """The items as an answer names them: by topic name or topic id, and partition."""
+    places: dict[tuple[str | uuid.UUID, int], FetchFrom] = {}
+    for item in wanted:
+        places[item.tp.topic, item.tp.partition] = item
+        if item.topic_id is not None:
+            places[item.topic_id, item.tp.partition] = item
+    return places
+
 
 _FLEXIBLE_SINCE: Final = 12
 _TOPIC_IDS_SINCE: Final = 13

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from broker.client.cluster import Cluster
 from broker.client.coordinator import Coordinator
-from broker.client.leader_epochs import NO_EPOCH, Position
+from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field

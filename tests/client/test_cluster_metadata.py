@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from broker.client.metadata import Metadata, PartitionMetadata, TopicMetadata, UnknownTopic, parse_metadata
+from broker.client.cluster_metadata import Metadata, PartitionMetadata, TopicMetadata, UnknownTopic, parse_metadata
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_response, encode_response

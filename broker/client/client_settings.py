@@ -1,8 +1,9 @@
-"""The client's settings in Kafka's property names, each declared once.
+"""The client's settings under Kafka's property names, each declared once.
 
-Read by everything in this package; `ClientSettings.from_properties` is the way in, for the console's
-`--config` files and for the connector's `kafka.*` options alike. Instances are frozen and can be
-pickled, so a Spark driver sends them to its executors. Defaults are Kafka's except where the doc says why.
+`ClientSettings.from_properties` reads them, for the console's `--config` files and for the connector's `kafka.*`
+options. Instances are frozen and can be pickled, so a Spark driver sends them to its executors; passwords and keys are
+in the pickle, but in no repr. Defaults are Kafka's, except where the description says why. For security the names of
+Java's clients (PEM stores, `sasl.jaas.config`) and of librdkafka (`ssl.ca.location`, `sasl.username` …) are accepted.
 """
 
 from __future__ import annotations
@@ -11,11 +12,22 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from broker.client.security_settings import ClientSecuritySettings
 from broker.errors import ConfigError
+from broker.security.jaas import parse_jaas
+from broker.security.scram import ScramMechanism
+from broker.security.store_settings import SECURITY, StoreSettings
 from broker.settings import at_least, between, one_of, parse_properties, setting
 
-__all__ = ["CLIENT", "CONSUMER", "PRODUCER", "ClientSettings", "isolation_id", "parse_bootstrap"]
+__all__ = [
+    "CLIENT",
+    "CONSUMER",
+    "MECHANISMS",
+    "PRODUCER",
+    "ClientSettings",
+    "Login",
+    "isolation_id",
+    "parse_bootstrap",
+]
 
 CLIENT, CONSUMER, PRODUCER = "client", "consumer", "producer"
 
@@ -23,10 +35,67 @@ ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 
 _INT_MAX: Final = 2**31 - 1
 
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("PLAIN", *(one.value for one in ScramMechanism))
+
+
+def _mechanism(value: str | None) -> str | None:
+    if value is None or value in MECHANISMS:
+        return None
+    return f"must be one of {', '.join(MECHANISMS)} (GSSAPI, Kafka's default, and OAUTHBEARER are not built in)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Login:
+    """Who logs in, and how."""
+
+    mechanism: str
+    user: str
+    password: str = dataclasses.field(repr=False)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClientSettings(ClientSecuritySettings):
+class ClientSettings(StoreSettings):
     """Every key of a producer, consumer or admin client; `settings_of(ClientSettings)` lists them."""
+
+    security_protocol: str = setting(
+        "security.protocol",
+        "PLAINTEXT",
+        "How to talk to brokers: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
+        group=SECURITY,
+        check=one_of((*PROTOCOLS, *(name.lower() for name in PROTOCOLS))),
+    )
+    ssl_ca_location: str | None = setting(
+        "ssl.ca.location",
+        None,
+        "File or directory of certificates to trust, PEM; as ssl.truststore.location, in librdkafka's name.",
+        group=SECURITY,
+    )
+    ssl_certificate_location: str | None = setting(
+        "ssl.certificate.location", None, "File of the client's certificate chain, PEM.", group=SECURITY
+    )
+    ssl_key_location: str | None = setting(
+        "ssl.key.location", None, "File of the private key of ssl.certificate.location, PEM.", group=SECURITY
+    )
+    ssl_endpoint_identification_algorithm: str = setting(
+        "ssl.endpoint.identification.algorithm",
+        "https",
+        "https: the broker's certificate must be for its host name; none, or nothing, leaves that out.",
+        group=SECURITY,
+        check=one_of(("https", "HTTPS", "none", "")),
+    )
+    sasl_mechanism: str | None = setting(
+        "sasl.mechanism", None, f"How to log in: {', '.join(MECHANISMS)}.", group=SECURITY, check=_mechanism
+    )
+    sasl_username: str | None = setting("sasl.username", None, "Name to log in as.", group=SECURITY)
+    sasl_password: str | None = setting("sasl.password", None, "Its password.", group=SECURITY, type="password")
+    sasl_jaas_config: str | None = setting(
+        "sasl.jaas.config",
+        None,
+        'Name and password as Java has them: …PlainLoginModule required username="…" password="…";',
+        group=SECURITY,
+        type="password",
+    )
 
     bootstrap_servers: tuple[str, ...] = setting(
         "bootstrap.servers", (), "host:port,…: brokers that are asked for all the others.", group=CLIENT
@@ -267,6 +336,42 @@ class ClientSettings(ClientSecuritySettings):
     def required_acks(self) -> int:
         """`acks` as the protocol has it: -1 for all."""
         return -1 if self.acks == "all" else int(self.acks)
+
+    @property
+    def encrypted(self) -> bool:
+        return self.security_protocol.upper().endswith("SSL")
+
+    @property
+    def check_hostname(self) -> bool:
+        return self.ssl_endpoint_identification_algorithm.lower() == "https"
+
+    def login(self) -> Login | None:
+        """None where the protocol asks for none. Raises ConfigError."""
+        protocol = self.security_protocol.upper()
+        if not protocol.startswith("SASL_"):
+            return None
+        user, password, mechanism = self.sasl_username, self.sasl_password, self.sasl_mechanism
+        if self.sasl_jaas_config:
+            module = parse_jaas(self.sasl_jaas_config)
+            user, password = module.options.get("username"), module.options.get("password")
+            if module.name == "PlainLoginModule" and mechanism is None:
+                mechanism = "PLAIN"
+            needed = "PlainLoginModule" if mechanism == "PLAIN" else "ScramLoginModule"
+            if mechanism is not None and module.name != needed:
+                raise ConfigError(f"sasl.jaas.config: sasl.mechanism={mechanism} needs {needed}, not {module.name}")
+        if mechanism is None:
+            raise ConfigError(f"security.protocol={protocol}: set sasl.mechanism to one of {', '.join(MECHANISMS)}")
+        if not user or password is None:
+            raise ConfigError(
+                f"security.protocol={protocol}: set sasl.username and sasl.password, or sasl.jaas.config with both"
+            )
+        return Login(mechanism, user, password)
+
+    def check_security(self) -> None:
+        """Raise ConfigError when settings contradict each other."""
+        self.login()
+        if bool(self.ssl_certificate_location) != bool(self.ssl_key_location):
+            raise ConfigError("ssl.certificate.location and ssl.key.location go together: set both")
 
 
 def isolation_id(level: str) -> int:

@@ -7,7 +7,7 @@ from confluent_kafka import Consumer as LibrdkafkaConsumer
 from confluent_kafka import TopicPartition as LibrdkafkaPartition
 
 from broker.client.cluster import Cluster
-from broker.client.group_offsets import GroupOffsets, Membership
+from broker.client.committed_offsets import GroupOffsets, Membership
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from tests.client.conftest import TopicMaker

@@ -6,8 +6,7 @@ import pickle
 
 import pytest
 
-from broker.client.security_settings import Login
-from broker.client.settings import ClientSettings, isolation_id, parse_bootstrap
+from broker.client.client_settings import ClientSettings, Login, isolation_id, parse_bootstrap
 from broker.errors import ConfigError
 from broker.settings import settings_of
 

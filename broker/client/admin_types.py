@@ -1,0 +1,189 @@
+"""The arguments and results of `Admin`: topics to create, settings, groups, transactions, data directories."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from broker.client.cluster_metadata import Node
+from broker.errors import BrokerError
+from broker.protocol.topic_partition import TopicPartition
+
+__all__ = [
+    "ALL_BROKERS",
+    "HIGH_WATERMARK",
+    "ConfigEntry",
+    "ConfigSource",
+    "ConfigSynonym",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "LogDir",
+    "NewTopic",
+    "ProducerState",
+    "ReplicaSize",
+    "ResourceType",
+    "TransactionDescription",
+    "TransactionListing",
+]
+
+HIGH_WATERMARK: Final = -1
+"""For `delete_records`: delete all records."""
+
+ALL_BROKERS: Final = ""
+"""As the name of a broker: the cluster-wide defaults (KIP-226)."""
+
+
+class NewTopic(NamedTuple):
+    """A topic to create. -1 means the broker's default; `assignment` is the broker ids of each partition."""
+
+    name: str
+    partitions: int = -1
+    replication: int = -1
+    configs: Mapping[str, str] = {}
+    assignment: Sequence[Sequence[int]] = ()
+
+
+class ResourceType(IntEnum):
+    """What a setting belongs to."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, numbered as in DescribeConfigs; -1 when the broker does not say."""
+
+    UNKNOWN = -1
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+    DYNAMIC_CLIENT_METRICS_CONFIG = 7
+    DYNAMIC_GROUP_CONFIG = 8
+
+    @classmethod
+    def _missing_(cls, value: object) -> ConfigSource:
+        return cls.UNKNOWN  # from a later Kafka
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the value was set at run time, so that it can be deleted."""
+        return self.name.startswith("DYNAMIC")
+
+
+class ConfigSynonym(NamedTuple):
+    """A value that would apply if the synonyms before it were deleted."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class ConfigEntry(NamedTuple):
+    """One setting as a broker sees it. `value` is None for a sensitive setting."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    read_only: bool
+    sensitive: bool
+    documentation: str | None
+    synonyms: tuple[ConfigSynonym, ...] = ()
+
+    @property
+    def set_on_topic(self) -> bool:
+        """Whether the value was set on the topic, not inherited."""
+        return self.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+
+
+class GroupListing(NamedTuple):
+    """A group in a list; `state` and `group_type` are "" from brokers that are too old to tell."""
+
+    group_id: str
+    protocol_type: str
+    state: str
+    group_type: str
+
+
+class GroupMember(NamedTuple):
+    """A member and its partitions; none when the group does not speak the consumer protocol."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+class GroupDescription(NamedTuple):
+    """A group as its coordinator sees it. `state`: Empty, PreparingRebalance, CompletingRebalance, Stable or Dead."""
+
+    group_id: str
+    state: str
+    protocol_type: str
+    protocol: str
+    """The assignor in use."""
+    coordinator: Node
+    members: tuple[GroupMember, ...]
+
+    @property
+    def active(self) -> bool:
+        """Whether it has members: then nobody else may change its offsets."""
+        return self.state not in ("Empty", "Dead", "")
+
+
+class TransactionListing(NamedTuple):
+    """A transactional id and its state: Empty, Ongoing, PrepareCommit, CompleteAbort, …"""
+
+    transactional_id: str
+    coordinator: Node
+    producer_id: int
+    state: str
+
+
+class TransactionDescription(NamedTuple):
+    """The transaction of one transactional id. Times in ms; `start_ms` is -1 while no transaction is open."""
+
+    transactional_id: str
+    coordinator: Node
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    start_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class ProducerState(NamedTuple):
+    """A producer as a partition remembers it. `coordinator_epoch` and `transaction_start_offset` are -1 if unset."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp_ms: int
+    coordinator_epoch: int
+    transaction_start_offset: int
+
+
+class ReplicaSize(NamedTuple):
+    """Bytes of a partition's log. `offset_lag`: records behind the high watermark or the log it will replace."""
+
+    size: int
+    offset_lag: int
+    is_future: bool
+
+
+class LogDir(NamedTuple):
+    """One data directory of a broker. Sizes in bytes, -1 if unknown; `error` says why it cannot be used."""
+
+    broker_id: int
+    path: str
+    error: BrokerError | None
+    total_bytes: int
+    usable_bytes: int
+    partitions: dict[TopicPartition, ReplicaSize]
