@@ -27,7 +27,7 @@ OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
 	test_spark_stream.py \
 	test_load.py::test_each_load_takes_what_is_new)
 
-.PHONY: help demo test test-spark check bench slow format readme clean preflight
+.PHONY: help demo test test-spark check bench slow format readme notebooks clean preflight
 
 help:
 	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
@@ -38,6 +38,7 @@ help:
 	@echo "make bench   measure; the result goes to docs/performance.md"
 	@echo "make format  format the code and fix what the linter can"
 	@echo "make readme  write the tables of README.md anew from the code"
+	@echo "make notebooks  run the notebooks and store their outputs"
 	@echo "make clean   remove the environment, caches and test output"
 
 demo: $(VENV)/.demo-installed
@@ -69,6 +70,9 @@ format: $(VENV)/.test-installed
 
 readme: $(VENV)/.test-installed
 	$(BIN)/python -m tests.support.readme_tables
+
+notebooks: $(VENV)/.test-installed
+	$(BIN)/python -m tests.support.notebooks
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info broker/records/_kernel*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse data

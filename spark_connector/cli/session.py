@@ -100,7 +100,7 @@ class LazySession:
             TimeElapsedColumn(),
         )
         stopped = threading.Event()
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        with Progress(*columns, console=console, transient=True, disable=not console.file.isatty()) as progress:
             line = progress.add_task(_PHASES["repair"], total=None)
 
             def on_phase(phase: str, record: LoadRecord | None) -> None:
