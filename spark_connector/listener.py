@@ -37,7 +37,7 @@ from spark_connector.progress.lag_bar import LagBar
 from spark_connector.progress.last_commit import LastCommit
 from spark_connector.progress.prometheus import PrometheusLag
 from spark_connector.progress.stream_lag import QueryLag, query_lag
-from spark_connector.read.size_estimator import RecordBytes
+from spark_connector.read.size_estimator import SizeEstimator
 from spark_connector.read.stream_offset import Offsets
 
 __all__ = ["Callback", "LagBar", "LagListener", "LastCommit", "PrometheusLag", "Publisher", "RecordSizes"]
@@ -135,7 +135,7 @@ class RecordSizes:
         """`source`: bootstrap servers, client properties, or a reader's options (`kafka.*`). Raises ConfigError."""
         self._settings = _settings(source)
         self._monotonic = monotonic
-        self._open: tuple[Cluster, RecordBytes] | None = None
+        self._open: tuple[Cluster, SizeEstimator] | None = None
         self._silent_until = -math.inf
 
     def __call__(self, read: Offsets, ends: Offsets) -> Mapping[TopicPartition, int]:
@@ -146,7 +146,7 @@ class RecordSizes:
         try:
             if self._open is None:
                 cluster = Cluster(self._settings, create_topics=False)
-                self._open = cluster, RecordBytes(cluster, self._monotonic)
+                self._open = cluster, SizeEstimator(cluster, self._monotonic)
             cluster, estimates = self._open
             list_offsets(cluster, {behind[0]: LATEST})  # is anybody there? `estimate` would guess
             return estimates.estimate(read, ends)

@@ -1,13 +1,9 @@
-"""Which columns a read gives: options `columns` and `includeHeaders`.
+"""The columns of a read and their formats: `columns`, `includeHeaders`, `keyFormat`, `valueFormat` and their options.
 
-Called by read_options.py. Spark cannot tell a Python source which columns a query uses, so who wants speed says so:
-what is not named is not decoded. Raises ConfigError naming the column and what comes close to it.
-
-Value formats: `keyFormat`, `valueFormat` and the options that go with them.
-
-Called by read_options.py. Schemas written in an option are read here, so that a wrong one fails at `load()`; those in
-a file or a registry are only named here and loaded by formats/decoders.py. An option that has no effect is an
-error. Raises ConfigError.
+Called by read_options.py. Spark does not tell a Python source which columns a query uses, so a user who wants speed
+names them: other columns are not decoded. A schema written in an option is parsed here, so that a wrong one fails at
+`load()`. A schema in a file or a registry is only located here; formats/record_decoder.py loads it. An option without
+effect is an error. Raises ConfigError.
 """
 
 from __future__ import annotations
@@ -35,13 +31,21 @@ from spark_connector.options.subscription_options import Assign, Selection, Subs
 __all__ = ["COLUMNS", "parse_columns", "parse_formats", "subscribed_topics"]
 
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
-"""Every column of Spark's own Kafka source, in its order; the last only with includeHeaders."""
+"""Every column of Spark's own Kafka source, in its order; headers only with includeHeaders."""
 
 _BY_NAME = {name.lower(): name for name in COLUMNS}
+_URL = "schema.registry.url"
+_USER_INFO = "schema.registry.basic.auth.user.info"
+_TOKEN = "schema.registry.bearer.auth.token"
+_CA = "schema.registry.ssl.ca.location"
+_LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*:[^/\s]*@", re.IGNORECASE)
+_EXAMPLE = "Spark's DDL, e.g. 'id BIGINT, name STRING', or a file with it"
+_FOR_ANY_FORMAT = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic")
+_FOR_REGISTRY = (_USER_INFO, _TOKEN, _CA)
 
 
 def parse_columns(values: OptionValues) -> tuple[str, ...]:
-    """The columns in the order asked for; those of Spark's own source when `columns` is not set."""
+    """The columns in the order of the option `columns`; those of Spark's own source when it is not set."""
     include_headers = values.boolean("includeHeaders")
     text = values.text("columns")
     if text is None:
@@ -59,7 +63,7 @@ def parse_columns(values: OptionValues) -> tuple[str, ...]:
 
 
 def _known_column(name: str) -> str:
-    """Its name as Spark writes it; any case may be given, as everywhere in Spark."""
+    """The column as Spark spells it; `name` is in any case, as everywhere in Spark."""
     known = _BY_NAME.get(name.lower())
     if known is not None:
         return known
@@ -70,22 +74,12 @@ def _known_column(name: str) -> str:
     raise ConfigError(f"Option 'columns': unknown column '{name}'. {hint}Columns are: {', '.join(COLUMNS)}")
 
 
-_URL = "schema.registry.url"
-_USER_INFO = "schema.registry.basic.auth.user.info"
-_TOKEN = "schema.registry.bearer.auth.token"
-_CA = "schema.registry.ssl.ca.location"
-_LOGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/\s]*:[^/\s]*@", re.IGNORECASE)
-_EXAMPLE = "Spark's DDL, e.g. 'id BIGINT, name STRING', or a file with it"
-_OF_ALL = ("mode", "columnNameOfCorruptRecord", "badRecordsTopic")
-_OF_REGISTRY = (_USER_INFO, _TOKEN, _CA)
-
-
 def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selection) -> ReadFormats:
     """The formats of a read of `columns`."""
-    bases: list[str] = []
-    key, value = (_format(values, name, columns, bases) for name in ("key", "value"))
+    registries: list[str] = []
+    key, value = (_format(values, name, columns, registries) for name in ("key", "value"))
     if key == value == BINARY:
-        _refuse(values, (*_OF_ALL, "sep", _URL, *_OF_REGISTRY), "needs 'valueFormat' or 'keyFormat'")
+        _refuse(values, (*_FOR_ANY_FORMAT, "sep", _URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat'")
         return ReadFormats()
     if "csv" not in {key.name, value.name}:
         _refuse(values, ("sep",), "needs 'valueFormat' or 'keyFormat' to be csv")
@@ -98,7 +92,7 @@ def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selec
         mode,
         values.text("columnNameOfCorruptRecord") or "_corrupt_record",
         _bad_records_topic(values, mode, selection),
-        _registry(values, {key.name, value.name}, bases),
+        _registry(values, {key.name, value.name}, registries),
     )
     for name in formats.corrupt_columns.values():
         if name in COLUMNS:
@@ -107,7 +101,7 @@ def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selec
 
 
 def subscribed_topics(selection: Selection) -> tuple[str, ...] | None:
-    """The topics of a read by name; None where a pattern finds them."""
+    """The topics that the options name; None for a pattern."""
     match selection.subscription:
         case Subscribe(topics):
             return topics
@@ -116,8 +110,8 @@ def subscribed_topics(selection: Selection) -> tuple[str, ...] | None:
     return None
 
 
-def _format(values: OptionValues, column: str, columns: Sequence[str], bases: list[str]) -> ColumnFormat:
-    """Appends to `bases` the address of the registry that the schema is in."""
+def _format(values: OptionValues, column: str, columns: Sequence[str], registries: list[str]) -> ColumnFormat:
+    """The format of `column`. If its schema is in a registry, appends the registry's address to `registries`."""
     name = values.one_of(f"{column}Format", FORMATS)
     option = f"{column}Schema"
     text = values.text(option)
@@ -136,10 +130,10 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], bases: li
         return ColumnFormat(name, SchemaSubject())
     if _LOGIN.match(text):
         raise ConfigError(
-            f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: leave them out, "
-            f"and for a schema registry set '{_URL}' to http(s)://user:password@host:port, which plans hide"
+            f"Option '{option}' has a user and a password in its URL, which Spark's plans would show: remove them. "
+            f"For a schema registry set '{_URL}' to http(s)://user:password@host:port, which plans hide"
         )
-    # What reads schemas loads fastavro, fsspec and an HTTP client, which reads without formats need not wait for.
+    # These imports load fastavro, fsspec and an HTTP client, which reads without formats do not need.
     from spark_connector.formats.record_decoder import column_decoder
     from spark_connector.formats.schema_text import parse_registry_url, parse_schema_text
 
@@ -147,7 +141,7 @@ def _format(values: OptionValues, column: str, columns: Sequence[str], bases: li
         if (found := parse_registry_url(text)) is not None:
             if name != "avro":
                 raise ConfigError(f"schemas of format {name} cannot come from a registry: {_EXAMPLE}")
-            bases.append(found[0])
+            registries.append(found[0])
             return ColumnFormat(name, found[1])
         made = ColumnFormat(name, parse_schema_text(text, avro=name == "avro"), _separator(values))
         if not isinstance(made.schema, SchemaFile):
@@ -173,31 +167,28 @@ def _bad_records_topic(values: OptionValues, mode: ParseMode, selection: Selecti
         return None
     if mode is ParseMode.FAILFAST:
         raise ConfigError("Option 'badRecordsTopic' has no effect in mode FAILFAST: the first bad record ends the read")
-    if (
-        not topic
-        or selection.subscription.selects(TopicPartition(topic, 0))
-        or topic in (subscribed_topics(selection) or ())
-    ):
+    is_read = selection.subscription.selects(TopicPartition(topic, 0)) or topic in (subscribed_topics(selection) or ())
+    if not topic or is_read:
         raise ConfigError(f"Option 'badRecordsTopic' must name a topic that is not itself read, not '{topic}'")
     return topic
 
 
-def _registry(values: OptionValues, formats: set[str], bases: list[str]) -> RegistrySettings | None:
+def _registry(values: OptionValues, formats: set[str], registries: list[str]) -> RegistrySettings | None:
     given = [url.strip() for url in (values.text(_URL) or "").split(",") if url.strip()]
     if "avro" not in formats:
-        _refuse(values, (_URL, *_OF_REGISTRY), "needs 'valueFormat' or 'keyFormat' to be avro")
+        _refuse(values, (_URL, *_FOR_REGISTRY), "needs 'valueFormat' or 'keyFormat' to be avro")
         return None
     user_infos = {values.text(_USER_INFO)} - {None}
     urls: list[str] = []
-    for url in given or bases:
+    for url in given or registries:
         address, user_info = _address(url)
         if address not in urls:
             urls.append(address)
         user_infos |= {user_info} - {None}
     if not urls:
-        _refuse(values, _OF_REGISTRY, f"needs '{_URL}'")
+        _refuse(values, _FOR_REGISTRY, f"needs '{_URL}'")
         return None
-    others = {_address(base)[0] for base in bases} - set(urls)
+    others = {_address(url)[0] for url in registries} - set(urls)
     if others or (len(urls) > 1 and not given):
         raise ConfigError(f"Schemas in more than one registry: {', '.join(sorted({*urls, *others}))}. Name one")
     if len(user_infos) > 1 or (user_infos and _TOKEN in values):

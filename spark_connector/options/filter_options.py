@@ -1,17 +1,12 @@
-"""Options `filter…`: what Spark's push-down would do, said by the user, because Spark's push-down cannot be had.
+"""Options `filter…`: the filters of a read, given by the user, because Spark's push-down cannot be used (see pushDown).
 
-Parsed by read_options.py. `filterOffsets` and, in batch, `filterTimestampFrom` narrow what tasks are planned for
-(read/offset_reader.py, read/planning.py); timestamps, keys and headers are looked at row by row on the executor
-(read/row_filter.py), so those filters are exact. `filterPartitions` is part of the subscription.
+`filterOffsets` and, in batch, `filterTimestampFrom` narrow the ranges that tasks are planned for
+(read/offset_reader.py, read/planning.py). Timestamps, keys and headers are then checked for every row on the executor
+(read/arrow_batches.py), so these filters are exact. `filterPartitions` belongs to the subscription
+(subscription_options.py).
 
-`pushDown=true` is refused: PySpark 4.3 keeps the plan of a pushed filter for every later query on the same
-DataFrame, which then silently lacks rows (tests/spark_connector/test_push_down.py shows it).
-
-Raises ConfigError.
-
-Whole numbers as people write sets of them: `0,2-5`, both ends included, `100-` from there on, `-99` up to there.
-
-Used by the options `filterPartitions` and `filterOffsets`.
+`pushDown=true` is refused: PySpark 4.3 keeps the plan of a pushed filter for every later query on the same DataFrame,
+which then silently misses rows (shown by tests/spark_connector/test_push_down.py). Raises ConfigError.
 """
 
 from __future__ import annotations
@@ -33,7 +28,7 @@ _SQL_BYTES = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
 
 @dataclass(frozen=True)
 class HeaderFilter:
-    """A record passes that has a header of this name, whose value begins with `prefix`."""
+    """Passes records that have a header of this name whose value begins with `prefix`."""
 
     name: str
     prefix: bytes
@@ -41,7 +36,7 @@ class HeaderFilter:
 
 @dataclass(frozen=True)
 class ReadFilters:
-    """What a record must be to be read; None where it may be anything. Timestamps in ms, the later one exclusive."""
+    """The filters of one read; None where there is no filter. Timestamps in ms, `timestamp_until` is exclusive."""
 
     offsets: Intervals | Mapping[TopicPartition, Intervals] | None = None
     timestamp_from: int | None = None
@@ -50,14 +45,14 @@ class ReadFilters:
     header: HeaderFilter | None = None
 
     def offsets_of(self, tp: TopicPartition) -> Intervals | None:
-        """The offsets of `tp` that pass; given per partition, nothing passes of one that is not named."""
+        """The offsets of `tp` that pass. If the option names partitions, no offset of another partition passes."""
         if self.offsets is None or isinstance(self.offsets, Intervals):
             return self.offsets
         return self.offsets.get(tp, Intervals(()))
 
 
 def parse_filters(values: OptionValues, *, stream: bool) -> ReadFilters:
-    """The filters of a read."""
+    """Raises ConfigError."""
     if stream and "filterOffsets" in values:
         raise ConfigError(
             "Option 'filterOffsets' is for batch queries: a stream starts where 'startingOffsets' says and has no end"
@@ -71,11 +66,11 @@ def parse_filters(values: OptionValues, *, stream: bool) -> ReadFilters:
 
 
 def refuse_push_down(values: OptionValues) -> None:
-    """`pushDown=false` is all there is."""
+    """Raise ConfigError for `pushDown=true`."""
     if values.boolean("pushDown"):
         raise ConfigError(
-            "Option 'pushDown': PySpark keeps a plan with pushed filters for every later query on the same DataFrame "
-            "(4.1 to 4.3), which then silently lacks rows, so filters are never pushed down. Use the options columns, "
+            "Option 'pushDown': PySpark 4.1 to 4.3 keep a plan with pushed filters for every later query on the same "
+            "DataFrame, which then silently misses rows, so filters are never pushed down. Use the options columns, "
             "filterPartitions, filterOffsets, filterTimestampFrom, filterTimestampUntil, filterKeyPrefix and "
             "filterHeader instead"
         )
@@ -120,7 +115,10 @@ _NO_END = 2**63 - 1
 
 @dataclass(frozen=True)
 class Intervals:
-    """`parts`: (first, one behind the last), in order, not touching each other."""
+    """Sets of integers as users write them: `0,2-5`, both ends included; `100-` has no end, `-99` begins at 0.
+
+    `parts`: half-open ranges (first, last + 1), sorted and disjoint.
+    """
 
     parts: tuple[tuple[int, int], ...]
 
@@ -128,13 +126,13 @@ class Intervals:
         return isinstance(number, int) and any(first <= number < end for first, end in self.parts)
 
     def cut(self, start: int, end: int) -> list[tuple[int, int]]:
-        """What lies in [start, end), in order, none of it empty."""
-        cuts = ((max(start, first), min(end, behind)) for first, behind in self.parts)
-        return [(first, behind) for first, behind in cuts if first < behind]
+        """The parts of [start, end) that are in the set, as non-empty half-open ranges in order."""
+        cuts = ((max(start, first), min(end, until)) for first, until in self.parts)
+        return [(first, until) for first, until in cuts if first < until]
 
 
 def parse_intervals(option: str, text: object, example: str) -> Intervals:
-    """Raises ConfigError that names the option, what was given and an example."""
+    """Raises ConfigError, which names the option, the value given and an example."""
     parts: list[tuple[int, int]] = []
     for piece in text.split(",") if isinstance(text, str) else [None]:
         match = None if piece is None else _PART.fullmatch(piece.strip())

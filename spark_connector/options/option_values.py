@@ -1,7 +1,6 @@
-"""Text to typed values: the options of one read, looked up by name in any case.
+"""Text to typed values: the options of one read or write, looked up by name in any case.
 
-Used by read_options.py only. A value that cannot be used raises ConfigError naming the option, what was given
-and what may be given.
+A value that cannot be used raises ConfigError, which names the option, the value given and the values allowed.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from broker.client.client_settings import ClientSettings
 from broker.errors import ConfigError
 from spark_connector.options.option_table import KAFKA_PREFIX, default
 
@@ -21,7 +21,7 @@ _UNIT_MS = {"us": 0.001, "ms": 1, "": 1, "s": 1000, "m": 60_000, "min": 60_000, 
 
 
 class OptionValues:
-    """What the user gave, by lower-case name; blanks around a value do not count."""
+    """The user's options by lower-case name, without blanks around the values."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): str(value).strip() for name, value in options.items()}
@@ -30,7 +30,7 @@ class OptionValues:
         return name.lower() in self._values
 
     def text(self, name: str) -> str | None:
-        """The value, None when the option is not set."""
+        """The value; None when the option is not set."""
         return self._values.get(name.lower())
 
     def boolean(self, name: str) -> bool:
@@ -41,25 +41,25 @@ class OptionValues:
         return value.lower() == "true"
 
     def long(self, name: str, *, least: int) -> int:
-        """A whole number ≥ `least`; the table's default when unset."""
+        """An integer ≥ `least`; the table's default when unset."""
         return self._parse_long(name, self._or_default(name), least)
 
     def optional_long(self, name: str, *, least: int = 1) -> int | None:
-        """A whole number ≥ `least`, None when unset."""
+        """An integer ≥ `least`; None when unset."""
         value = self.text(name)
         return None if value is None else self._parse_long(name, value, least)
 
     def optional_bytes(self, name: str) -> int | None:
-        """Spark's sizes (`500k`, `64m`, `1g`, powers of 1024) > 0; a bare number is bytes. None when unset."""
+        """A size > 0 in Spark's notation (`500k`, `64m`, `1g`: powers of 1024; bare: bytes). None when unset."""
         value = self.text(name)
         return None if value is None else self._parse_bytes(name, value, 1)
 
     def bytes(self, name: str) -> int:
-        """The same ≥ 0; the table's default when unset."""
+        """A size ≥ 0 in the same notation; the table's default when unset."""
         return self._parse_bytes(name, self._or_default(name), 0)
 
     def duration_ms(self, name: str) -> int:
-        """Spark's time strings (`500ms`, `10s`, `15m`, `2h`); a bare number is milliseconds."""
+        """A duration in Spark's notation (`500ms`, `10s`, `15m`, `2h`); a bare number is milliseconds."""
         value = self._or_default(name)
         match = _DURATION.fullmatch(value.lower())
         if match is None or match[2] not in _UNIT_MS:
@@ -67,19 +67,36 @@ class OptionValues:
         return int(int(match[1]) * _UNIT_MS[match[2]])
 
     def one_of(self, name: str, choices: tuple[str, ...]) -> str:
-        """One of `choices` in any case, lower-case; the table's default when unset."""
+        """One of `choices`, given in any case, returned in lower case; the table's default when unset."""
         value = self._or_default(name)
         if value.lower() not in choices:
             raise ConfigError(f"Option '{name}' must be {' or '.join(choices)}, not '{value}'")
         return value.lower()
 
-    def kafka_properties(self) -> dict[str, str]:
-        """Client properties: options that begin with `kafka.`, without that prefix."""
-        prefix = KAFKA_PREFIX
-        return {name[len(prefix) :]: value for name, value in self._values.items() if name.startswith(prefix)}
+    def client_settings(
+        self, role: str, ours: Mapping[str, str], rejected: Mapping[str, str]
+    ) -> tuple[ClientSettings, frozenset[str]]:
+        """The settings of the Kafka client, and the names of the properties that the user set (`kafka.*`).
+
+        The user's properties win over `ours`. `rejected` maps properties that must not be set to the reason. `role`
+        (consumer or producer) is used in messages. Equal options give equal, hashable settings.
+        """
+        properties = {n[len(KAFKA_PREFIX) :]: v for n, v in self._values.items() if n.startswith(KAFKA_PREFIX)}
+        for name, why in rejected.items():
+            if name in properties:
+                raise ConfigError(f"Kafka option '{name}' {why}")
+        if not properties.get("bootstrap.servers"):
+            raise ConfigError(
+                f"Option 'kafka.bootstrap.servers' must be specified for configuring Kafka {role}, "
+                "e.g. 'localhost:9092'"
+            )
+        try:
+            return ClientSettings.from_properties({**ours, **properties}), frozenset(properties)
+        except ConfigError as error:
+            raise ConfigError(f"Options of the Kafka client ('kafka.*'): {error}") from None
 
     def store_options(self) -> dict[str, str]:
-        """What `offset_store.base.open_store` builds a store from."""
+        """The options that `offset_store.base.open_store` needs."""
         return {n: v for n, v in self._values.items() if n.startswith((KAFKA_PREFIX, "offsetstore"))}
 
     def _or_default(self, name: str) -> str:

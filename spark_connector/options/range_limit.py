@@ -1,10 +1,8 @@
-"""Where a read starts and ends: the values of `startingOffsets`, `endingTimestamp` and their kin.
+"""Where a read starts and ends: the values of `startingOffsets`, `endingTimestamp` and similar options.
 
-Built by read_options.py, resolved to numbers by offset_reader.py (the idea is Spark's `KafkaOffsetRangeLimit`).
-Holds the four shapes a limit has, the JSON forms users write, and the checks that need no broker.
-Offsets are `int`; in JSON -1 means latest and -2 earliest, as in Spark. Timestamps are milliseconds.
-
-JSON that is not of the shape asked for raises ConfigError showing an example.
+Built by read_options.py and resolved to offsets by read/offset_reader.py, after Spark's `KafkaOffsetRangeLimit`. This
+module has the four kinds of limits, their JSON forms, and the checks that need no broker. In JSON the offset -1 means
+latest and -2 earliest, as in Spark. Timestamps are in ms. JSON of another shape raises ConfigError with an example.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ _ASSIGNMENT_EXAMPLE = '{"topicA":[0,1],"topicB":[0,1]}'
 
 
 class Position(enum.Enum):
-    """A place that is known by name and looked up when the read is planned."""
+    """A position known by name; planning looks up its offset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -62,7 +60,7 @@ class SpecificOffsets:
 
 @dataclass(frozen=True)
 class Timestamps:
-    """A timestamp (ms) per partition. `latest_if_none`: where no record is that young, take the end."""
+    """A timestamp (ms) per partition. `latest_if_none`: take the end where no record is at or after it."""
 
     timestamps: Mapping[TopicPartition, int]
     latest_if_none: bool = False
@@ -152,9 +150,10 @@ def _wrong_shape(option: str, text: str, example: str) -> ConfigError:
 
 
 def check_limits(start: OffsetRangeLimit, end: OffsetRangeLimit) -> None:
-    """Refuse a start after its end, and the two naming different partitions, before any broker is asked.
+    """Check that start and end name the same partitions, and that no start lies after its end.
 
-    Raises ConnectorError with Spark's conditions; named places and mixed shapes are compared after resolution.
+    Raises ConnectorError with Spark's conditions. Positions and limits of different kinds are compared later, as
+    offsets.
     """
     if isinstance(start, SpecificOffsets) and isinstance(end, SpecificOffsets):
         _check_pairs(start.offsets, end.offsets, "offset")

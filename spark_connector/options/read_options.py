@@ -1,24 +1,15 @@
-"""The options of a read, checked and typed: Spark's text map in, one frozen value out.
+"""The options of a read, checked and typed: Spark's map of strings in, one frozen value out.
 
-Called by source.py at `load()` and again when Spark asks for a reader, so that a wrong option fails on
-the driver at once. The value is small and picklable: it travels to every executor. Same names, defaults,
-precedence and conditions as Spark's `KafkaSourceProvider`; departures, all towards an early, clear error:
+Called by source.py at `load()` and again when Spark asks for a reader, so a wrong option fails on the driver at once.
+The value is small and picklable: it is sent to every executor. Names, defaults, precedence and conditions are those of
+Spark's `KafkaSourceProvider`. It differs from Spark where an error comes earlier or is clearer:
 
-- an option that does not exist is an error with the nearest name (Spark ignores it);
-- `ending*` in a stream is an error for all three (Spark overlooks `endingTimestamp`);
-- what has no effect with the other options is an error, what has one in the other kind of query a warning (effects.py).
+- an unknown option is an error that suggests the nearest name (Spark ignores it);
+- `ending*` in a stream is an error for all three options (Spark accepts `endingTimestamp`);
+- an option that the other options leave without effect is an error. One that has an effect only in the other kind of
+  query is a warning, as in Spark, so that one set of options can serve both.
 
-Everything wrong raises ConfigError, contradicting ranges ConnectorError under Spark's condition names.
-
-Options `maxBytesPerTrigger`, `maxBytesPerPartition` and `minBytesPerPartition`: limits by what records take in the
-log, compressed.
-
-Parsed by read_options.py, kept by read/planning.py with the estimates of read/record_bytes.py. Raises ConfigError.
-
-Options that are right by themselves and have no effect with the others, or in this kind of query.
-
-Called by read_options.py, last. What can never have an effect as it stands is refused: the user meant something by it.
-What has one in the other kind of query is only warned about, as in Spark, so that one set of options can serve both.
+Raises ConfigError, and ConnectorError under Spark's condition names for ranges that contradict each other.
 """
 
 from __future__ import annotations
@@ -48,34 +39,24 @@ from spark_connector.options.range_limit import (
     parse_offsets,
     parse_timestamps,
 )
-from spark_connector.options.subscription_options import (
-    Assign,
-    Selection,
-    Subscribe,
-    SubscribePattern,
-    Subscription,
-    parse_selection,
-)
+from spark_connector.options.subscription_options import Selection, Subscription, parse_selection
 
-__all__ = [
-    "Assign",
-    "ByteLimits",
-    "Mode",
-    "SourceOptions",
-    "Subscribe",
-    "SubscribePattern",
-    "Subscription",
-    "check_effects",
-    "parse_byte_limits",
-    "parse_options",
-]
+__all__ = ["ByteLimits", "Mode", "SourceOptions", "parse_options"]
 
-_FETCH_BYTES = 4 << 20  # what one decode is given; the column decoder is fastest with 1 to 4 MB at a time
+logger = logging.getLogger("pykafka.spark")
+
+_FETCH_BYTES = 4 << 20  # the input of one decode; the column decoder is fastest with 1 to 4 MB at a time
 
 _STREAM_REFUSES = {
     "endingOffsets": "ending offset not valid in streaming queries",
     "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
     "endingTimestamp": "ending timestamp not valid in streaming queries",
+}
+_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
+_NEEDS_ONE_OF = {
+    "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
+    "offsetStore.path": ("offsetStore",),
+    "offsetStore.zookeeper.connect": ("offsetStore",),
 }
 _REJECTED_PROPERTIES = {
     "auto.offset.reset": "is not supported. Instead set the source option 'startingOffsets' to 'earliest' or 'latest' "
@@ -91,11 +72,23 @@ _REJECTED_PROPERTIES = {
 
 
 class Mode(enum.Enum):
-    """What the options are checked for; ANY where Spark does not say yet (`load()`)."""
+    """The kind of query that options are checked for; ANY at `load()`, where Spark does not tell it yet."""
 
     ANY = "any"
     BATCH = "batch"
     STREAM = "stream"
+
+
+@dataclass(frozen=True)
+class ByteLimits:
+    """Limits in bytes as stored in the log, compressed; None where there is no limit.
+
+    `shared`: ranges with fewer bytes are read together by one task, up to that size; 0 for one task per range.
+    """
+
+    per_trigger: int | None
+    per_partition: int | None
+    shared: int
 
 
 @dataclass(frozen=True)
@@ -121,7 +114,7 @@ class SourceOptions:
     poll_timeout_ms: int
     client: ClientSettings
     offset_store: str | None
-    store_options: Mapping[str, str] = field(repr=False)  # there may be passwords among them
+    store_options: Mapping[str, str] = field(repr=False)  # may hold passwords
     group: str | None
 
     @property
@@ -131,7 +124,7 @@ class SourceOptions:
 
 
 def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
-    """Check and read Spark's options for `mode`. Raises ConfigError, ConnectorError."""
+    """Check and parse Spark's options for `mode`. Raises ConfigError, ConnectorError."""
     if not options:
         raise ConfigError(
             "No option at all was given. Spark hands the OPTIONS of CREATE TABLE … USING pykafka to no query: say "
@@ -154,13 +147,11 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         raise ConfigError(
             f"The value of minOffsetsPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger({maximum})."
         )
-    check_effects(
-        values,
-        batch=mode is Mode.BATCH,
-        stream=mode is Mode.STREAM,
-        from_committed=starting is Position.COMMITTED,
-    )
+    _check_effects(values, mode, from_committed=starting is Position.COMMITTED)
     columns = parse_columns(values)
+    client_id = "spark-kafka-relation" if mode is Mode.BATCH else "spark-kafka-source"
+    ours = {"client.id": values.text("groupIdPrefix") or client_id, "max.partition.fetch.bytes": str(_FETCH_BYTES)}
+    client, _ = values.client_settings("consumer", ours, _REJECTED_PROPERTIES)
     return SourceOptions(
         selection=selection,
         starting=starting,
@@ -172,41 +163,45 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         max_offsets_per_trigger=maximum,
         min_offsets_per_trigger=minimum,
         max_trigger_delay_ms=values.duration_ms("maxTriggerDelay"),
-        byte_limits=parse_byte_limits(values),
+        byte_limits=_byte_limits(values),
         min_partitions=values.optional_long("minPartitions"),
         max_records_per_partition=values.optional_long("maxRecordsPerPartition"),
         max_prefetched_records=values.long("maxPrefetchedRecords", least=0),
         num_retries=values.long("fetchOffset.numRetries", least=1),
         retry_interval_ms=values.long("fetchOffset.retryIntervalMs", least=0),
         poll_timeout_ms=values.long("kafkaConsumer.pollTimeoutMs", least=1),
-        client=_client_settings(values, mode),
+        client=client,
         offset_store=offset_store,
         store_options=values.store_options(),
         group=group,
     )
 
 
-def _client_settings(values: OptionValues, mode: Mode) -> ClientSettings:
-    """The user's `kafka.*` over what suits a Spark task. Equal options give equal, hashable settings."""
-    properties = values.kafka_properties()
-    for name, why in _REJECTED_PROPERTIES.items():
-        if name in properties:
-            raise ConfigError(f"Kafka option '{name}' {why}")
-    if not properties.get("bootstrap.servers"):
-        raise ConfigError(
-            "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka consumer, e.g. 'localhost:9092'"
-        )
-    name = "spark-kafka-relation" if mode is Mode.BATCH else "spark-kafka-source"
-    ours = {"client.id": values.text("groupIdPrefix") or name, "max.partition.fetch.bytes": str(_FETCH_BYTES)}
-    try:
-        return ClientSettings.from_properties({**ours, **properties})
-    except ConfigError as error:
-        raise ConfigError(f"Options of the Kafka client ('kafka.*'): {error}") from None
+def _byte_limits(values: OptionValues) -> ByteLimits:
+    most = values.optional_bytes("maxBytesPerPartition")
+    shared = values.bytes("minBytesPerPartition")
+    return ByteLimits(values.optional_bytes("maxBytesPerTrigger"), most, shared if most is None else min(shared, most))
+
+
+def _check_effects(values: OptionValues, mode: Mode, *, from_committed: bool) -> None:
+    """Raise ConfigError, or log a warning, for options that are valid but have no effect."""
+    for name, needed in _NEEDS_ONE_OF.items():
+        if name in values and not any(one in values for one in needed):
+            raise ConfigError(f"Option '{name}' has no effect without {' or '.join(map(repr, needed))}")
+    if mode is Mode.STREAM and "maxTriggerDelay" in values and "minOffsetsPerTrigger" not in values:
+        raise ConfigError("Option 'maxTriggerDelay' has no effect without 'minOffsetsPerTrigger', which it limits")
+    if mode is Mode.BATCH:
+        for name in _STREAM_ONLY:
+            if name in values:
+                logger.warning("%s option ignored in batch queries", name)
+        if "offsetStore" in values and not from_committed:
+            logger.warning("offsetStore option ignored in batch queries that do not start from committed offsets")
+    if mode is not Mode.ANY and "kafka.group.id" in values and "offsetStore" not in values:
+        logger.warning("kafka.group.id option ignored: a read forms no group, and no offsetStore uses the name")
 
 
 def _limits(values: OptionValues, mode: Mode) -> tuple[OffsetRangeLimit, OffsetRangeLimit]:
-    first = Position.LATEST if mode is Mode.STREAM else Position.EARLIEST
-    starting = _limit(values, "starting", first)
+    starting = _limit(values, "starting", Position.LATEST if mode is Mode.STREAM else Position.EARLIEST)
     ending = _limit(values, "ending", Position.LATEST)
     if mode is Mode.BATCH:
         _refuse(starting, Position.LATEST, LATEST, "starting", "latest")
@@ -218,7 +213,7 @@ def _limits(values: OptionValues, mode: Mode) -> tuple[OffsetRangeLimit, OffsetR
 
 
 def _limit(values: OptionValues, which: str, unset: Position) -> OffsetRangeLimit:
-    """Spark's precedence: one timestamp, timestamps per partition, offsets."""
+    """In Spark's precedence: one timestamp, timestamps per partition, offsets."""
     strategy = values.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
     latest_if_none = which == "ending" or strategy == "latest"
     if (timestamp := values.optional_long(f"{which}Timestamp", least=0)) is not None:
@@ -249,6 +244,7 @@ def _refuse(limit: OffsetRangeLimit, position: Position, number: int, which: str
 
 
 def _store(values: OptionValues, starting: OffsetRangeLimit) -> tuple[str | None, str | None]:
+    """The kind of the offset store, and the group."""
     kind = (values.text("offsetStore") or "").lower() or None
     group = values.text("group") or values.text("kafka.group.id") or None
     if kind is not None and kind not in STORE_KINDS:
@@ -258,53 +254,7 @@ def _store(values: OptionValues, starting: OffsetRangeLimit) -> tuple[str | None
     if kind is None and "group" in values:
         raise ConfigError(f"Option 'group' needs option 'offsetStore': one of {', '.join(STORE_KINDS)}")
     if starting is Position.COMMITTED and kind is None:
-        raise ConfigError("startingOffsets=committed needs options 'offsetStore' and 'group' to say committed where")
+        raise ConfigError("startingOffsets=committed needs options 'offsetStore' and 'group': the committed offsets")
     if kind is not None and group is not None:
         check_group(group)
     return kind, group
-
-
-@dataclass(frozen=True)
-class ByteLimits:
-    """In bytes, None where there is no limit: of a micro-batch, and of the range one task reads.
-
-    `shared`: ranges of fewer bytes are read together by one task, up to that many; 0 for a task per range.
-    """
-
-    per_trigger: int | None
-    per_partition: int | None
-    shared: int
-
-
-def parse_byte_limits(values: OptionValues) -> ByteLimits:
-    """Sizes like Spark writes them: `64m`, `1g`; a bare number is bytes."""
-    most = values.optional_bytes("maxBytesPerPartition")
-    least = values.bytes("minBytesPerPartition")
-    return ByteLimits(values.optional_bytes("maxBytesPerTrigger"), most, least if most is None else min(least, most))
-
-
-logger = logging.getLogger("pykafka.spark")
-
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
-_NEEDS_ONE_OF = {
-    "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
-    "offsetStore.path": ("offsetStore",),
-    "offsetStore.zookeeper.connect": ("offsetStore",),
-}
-
-
-def check_effects(values: OptionValues, *, batch: bool, stream: bool, from_committed: bool) -> None:
-    """Raise ConfigError, or log a warning. Neither `batch` nor `stream` where it is not known yet which it will be."""
-    for name, needed in _NEEDS_ONE_OF.items():
-        if name in values and not any(one in values for one in needed):
-            raise ConfigError(f"Option '{name}' has no effect without {' or '.join(map(repr, needed))}")
-    if stream and "maxTriggerDelay" in values and "minOffsetsPerTrigger" not in values:
-        raise ConfigError("Option 'maxTriggerDelay' has no effect without 'minOffsetsPerTrigger', which it limits")
-    if batch:
-        for name in _STREAM_ONLY:
-            if name in values:
-                logger.warning("%s option ignored in batch queries", name)
-        if "offsetStore" in values and not from_committed:
-            logger.warning("offsetStore option ignored in batch queries that do not start from committed offsets")
-    if (batch or stream) and "kafka.group.id" in values and "offsetStore" not in values:
-        logger.warning("kafka.group.id option ignored: reading forms no group, and there is no offsetStore to name it")

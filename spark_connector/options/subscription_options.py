@@ -1,9 +1,8 @@
 """Which partitions a query reads: `subscribe`, `subscribePattern`, `assign`, and `filterPartitions` on top of them.
 
-Parsed by read_options.py, looked up by read/offset_reader.py. A stream's checkpoint holds its `Selection` as text, so
-that a restart can tell a topic that is new in the cluster from one that is new in the options.
-
-Raises ConfigError for anything that selects nothing or cannot be read.
+Parsed by read_options.py and applied by read/offset_reader.py. A stream's checkpoint holds its `Selection` as text, so
+that a restart can distinguish a topic that is new in the cluster from one that is new in the options. Raises
+ConfigError for options that select nothing or cannot be parsed.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class Subscribe:
 
 @dataclass(frozen=True)
 class SubscribePattern:
-    """Every partition of every topic whose whole name matches; internal topics are left out."""
+    """Every partition of every topic whose whole name matches, except internal topics."""
 
     pattern: str
 
@@ -52,7 +51,7 @@ class SubscribePattern:
 
 @dataclass(frozen=True)
 class Assign:
-    """These partitions and no others, in order."""
+    """Exactly these partitions, sorted."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -66,18 +65,21 @@ Subscription = Subscribe | SubscribePattern | Assign
 
 @dataclass(frozen=True)
 class Selection:
-    """A subscription, less what `filterPartitions` leaves out. `text`: these options, in one form, for checkpoints."""
+    """A subscription without the partitions that `filterPartitions` excludes.
+
+    `text`: these options in a canonical form, for checkpoints.
+    """
 
     subscription: Subscription
     partitions: Intervals | Mapping[str, Intervals] | None
     text: Mapping[str, str]
 
     def selects(self, tp: TopicPartition) -> bool:
-        """Whether these options ask for `tp`, be it there or not."""
+        """Whether the options select `tp`, whether it exists or not."""
         return self.subscription.selects(tp) and self.keeps(tp)
 
     def keeps(self, tp: TopicPartition) -> bool:
-        """Whether `filterPartitions` lets `tp` pass. Given per topic, it lets no topic pass that it does not name."""
+        """Whether `tp` passes `filterPartitions`. If the filter is given per topic, other topics do not pass."""
         if self.partitions is None or isinstance(self.partitions, Intervals):
             wanted = self.partitions
         else:
@@ -103,7 +105,7 @@ def parse_selection(values: OptionValues) -> Selection:
 
 
 def read_selection(text: Mapping[str, str]) -> Selection | None:
-    """`Selection.text` as it stands in a checkpoint; None when there is none, or none that can be understood."""
+    """Parse a `Selection.text` from a checkpoint; None when it is empty or cannot be parsed."""
     try:
         return parse_selection(OptionValues(text)) if text else None
     except ConfigError:

@@ -1,10 +1,8 @@
-"""The options of a write, checked and typed: Spark's text map in, one frozen value out.
+"""The options of a write, checked and typed: Spark's map of strings in, one frozen value out.
 
-Called by source.py whenever Spark asks for a writer, which it does on the driver before any task runs. The value is
-small and picklable: it travels to every executor. Same names and conditions as Spark's `KafkaSourceProvider`; an
-option that does not exist is an error with the nearest name (Spark ignores it).
-
-Everything wrong raises ConfigError.
+Called by source.py on the driver whenever Spark asks for a writer, before any task runs. The value is small and
+picklable: it is sent to every executor. Names and conditions are those of Spark's `KafkaSourceProvider`; an unknown
+option is an error that suggests the nearest name (Spark ignores it). Raises ConfigError.
 """
 
 from __future__ import annotations
@@ -22,20 +20,19 @@ from spark_connector.options.option_values import OptionValues
 __all__ = ["Delivery", "WriteOptions", "parse_write_options"]
 
 _BATCH_BYTES = 250_000
-"""Default of `kafka.batch.size`: Kafka's 16 KiB is for records that come one by one; a task has thousands at hand. Four
-such batches fit into a request (`kafka.max.request.size`), of 256 KiB only three would."""
+"""Default of `kafka.batch.size`. Kafka's 16 KiB suits records that arrive one by one; a task has thousands at once.
+Four batches of this size fit into a request (`kafka.max.request.size`), but only three of 256 KiB would."""
 
 _REJECTED_PROPERTIES = {
     "key.serializer": "is not supported as keys are serialized with ByteArraySerializer.",
     "value.serializer": "is not supported as values are serialized with ByteArraySerializer.",
-    "transactional.id": "is not supported as every task has one of its own; option 'transactionalIdPrefix' says how "
-    "they begin.",
+    "transactional.id": "is not supported as every task has its own; option 'transactionalIdPrefix' sets their prefix.",
 }
-_TIMEOUT = "transaction.timeout.ms"
+_TIMEOUT = f"{KAFKA_PREFIX}transaction.timeout.ms"
 
 
 class Delivery(enum.Enum):
-    """How often a row is seen when tasks or batches are repeated."""
+    """How often a reader sees a row when tasks or batches are repeated."""
 
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"
@@ -43,7 +40,7 @@ class Delivery(enum.Enum):
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of one write."""
+    """The options of one write. `transaction_timeout_ms`: None for as much as the brokers allow."""
 
     topic: str | None
     delivery: Delivery
@@ -52,19 +49,18 @@ class WriteOptions:
     txn_version: int | None
     include_headers: bool | None
     transaction_timeout_ms: int | None
-    """What the user set; None for as much as the brokers allow."""
     client: ClientSettings
 
 
 def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOptions:
-    """Check and read Spark's options. Raises ConfigError."""
+    """Check and parse Spark's options. Raises ConfigError."""
     given = {name: value for name, value in options.items() if name.lower() not in SPARKS_OWN}
     check_names(given, WRITE_OPTIONS)
     values = OptionValues(given)
     asked = (values.text("delivery") or "").lower()
     if asked not in ("", *(delivery.value for delivery in Delivery)):
         raise ConfigError(f"Option 'delivery' must be exactly-once or at-least-once, not '{values.text('delivery')}'")
-    txn_app_id, txn_version = _named(values, asked, stream=stream)
+    txn_app_id, txn_version = _txn_options(values, asked, stream=stream)
     once = stream or txn_app_id is not None
     delivery = Delivery(asked) if asked else (Delivery.EXACTLY_ONCE if once else Delivery.AT_LEAST_ONCE)
     topic = values.text("topic")
@@ -73,17 +69,13 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
     return WriteOptions(
         topic=topic,
         delivery=delivery,
-        transactional_id_prefix=_prefix(values),
+        transactional_id_prefix=_name(values, "transactionalIdPrefix") or "pykafka-sink",
         txn_app_id=txn_app_id,
         txn_version=txn_version,
         include_headers=values.boolean("includeHeaders") if "includeHeaders" in values else None,
-        transaction_timeout_ms=_timeout(values),
+        transaction_timeout_ms=values.optional_long(_TIMEOUT),
         client=_client_settings(values, delivery),
     )
-
-
-def _prefix(values: OptionValues) -> str:
-    return _name(values, "transactionalIdPrefix") or "pykafka-sink"
 
 
 def _name(values: OptionValues, option: str) -> str | None:
@@ -93,12 +85,12 @@ def _name(values: OptionValues, option: str) -> str | None:
     return name
 
 
-def _named(values: OptionValues, delivery: str, *, stream: bool) -> tuple[str | None, int | None]:
+def _txn_options(values: OptionValues, delivery: str, *, stream: bool) -> tuple[str | None, int | None]:
     """`txnAppId` and `txnVersion`."""
     name = _name(values, "txnAppId")
     version = values.optional_long("txnVersion", least=0)
     if version is not None and name is None:
-        raise ConfigError("Option 'txnVersion' needs option 'txnAppId', the name of what writes")
+        raise ConfigError("Option 'txnVersion' needs option 'txnAppId', the name of the write")
     if name is not None and stream:
         raise ConfigError("Options 'txnAppId' and 'txnVersion' are for batch writes: a stream knows its own batches")
     if name is not None and delivery == Delivery.AT_LEAST_ONCE.value:
@@ -106,31 +98,12 @@ def _named(values: OptionValues, delivery: str, *, stream: bool) -> tuple[str | 
     return name, version
 
 
-def _timeout(values: OptionValues) -> int | None:
-    name = f"{KAFKA_PREFIX}{_TIMEOUT}"
-    return values.optional_long(name) if name in values else None
-
-
 def _client_settings(values: OptionValues, delivery: Delivery) -> ClientSettings:
-    """The user's `kafka.*` over what suits a Spark task. Equal options give equal, hashable settings.
-
-    What is asked of brokers may take `max.block.ms`: Kafka's producer knows no `default.api.timeout.ms`.
-    """
-    properties = values.kafka_properties()
-    for name, why in _REJECTED_PROPERTIES.items():
-        if name in properties:
-            raise ConfigError(f"Kafka option '{name}' {why}")
-    if not properties.get("bootstrap.servers"):
-        raise ConfigError(
-            "Option 'kafka.bootstrap.servers' must be specified for configuring Kafka producer, e.g. 'localhost:9092'"
-        )
+    """Requests to brokers may take `max.block.ms`, because Kafka's producer has no `default.api.timeout.ms`."""
     ours = {"client.id": "spark-kafka-sink", "batch.size": str(_BATCH_BYTES)}
-    try:
-        settings = ClientSettings.from_properties({**ours, **properties})
-        if "default.api.timeout.ms" not in properties:
-            settings = replace(settings, default_api_timeout_ms=settings.max_block_ms)
-    except ConfigError as error:
-        raise ConfigError(f"Options of the Kafka client ('kafka.*'): {error}") from None
+    settings, given = values.client_settings("producer", ours, _REJECTED_PROPERTIES)
+    if "default.api.timeout.ms" not in given:
+        settings = replace(settings, default_api_timeout_ms=settings.max_block_ms)
     if delivery is Delivery.EXACTLY_ONCE and (settings.required_acks != -1 or not settings.enable_idempotence):
         raise ConfigError(
             f"kafka.acks={settings.acks}, kafka.enable.idempotence={str(settings.enable_idempotence).lower()}: "

@@ -17,7 +17,8 @@ from contextlib import closing
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.options.read_options import Assign, Mode, Subscribe, Subscription, parse_options
+from spark_connector.options.read_options import Mode, parse_options
+from spark_connector.options.subscription_options import Assign, Subscribe, Subscription
 from spark_connector.progress.stream_lag import QueryLag
 from spark_connector.read.offset_reader import CommittedOffsets
 from spark_connector.read.stream_offset import Offsets

@@ -19,9 +19,9 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.read.stream_offset import Offsets, StreamOffset, plan_start
 
-__all__ = ["QueryLag", "RecordBytes", "SourceLag", "TopicLag", "query_lag"]
+__all__ = ["QueryLag", "SizeEstimate", "SourceLag", "TopicLag", "query_lag"]
 
-RecordBytes = Callable[[Offsets, Offsets], Mapping[TopicPartition, float]]
+SizeEstimate = Callable[[Offsets, Offsets], Mapping[TopicPartition, float]]
 """What was read, and where partitions end, to the average bytes of an offset between, if known (record_sizes.py)."""
 
 
@@ -103,9 +103,9 @@ class QueryLag:
         return self.name or self.id
 
 
-def query_lag(progress: Mapping[str, Any], record_bytes: RecordBytes | None = None) -> QueryLag:
-    """The lag that `progress` (Spark's JSON) shows. Without `record_bytes` no bytes are estimated."""
-    sources = (_source_lag(index, source, record_bytes) for index, source in enumerate(progress.get("sources") or ()))
+def query_lag(progress: Mapping[str, Any], estimate: SizeEstimate | None = None) -> QueryLag:
+    """The lag that `progress` (Spark's JSON) shows. Without `estimate` no bytes are estimated."""
+    sources = (_source_lag(index, source, estimate) for index, source in enumerate(progress.get("sources") or ()))
     return QueryLag(
         id=str(progress.get("id")),
         run_id=str(progress.get("runId")),
@@ -116,7 +116,7 @@ def query_lag(progress: Mapping[str, Any], record_bytes: RecordBytes | None = No
     )
 
 
-def _source_lag(index: int, source: Mapping[str, Any], record_bytes: RecordBytes | None) -> SourceLag | None:
+def _source_lag(index: int, source: Mapping[str, Any], estimate: SizeEstimate | None) -> SourceLag | None:
     end = _offset(source.get("endOffset"))
     if end is None:
         return None
@@ -126,7 +126,7 @@ def _source_lag(index: int, source: Mapping[str, Any], record_bytes: RecordBytes
     ends = {} if latest is None else latest.latest or latest.offsets
     # A partition that no batch has read yet counts from 0, as in Spark. A log may end before what was read.
     read = {tp: min(end.offsets.get(tp, 0), offset) for tp, offset in ends.items()}
-    sizes = record_bytes(read, ends) if record_bytes is not None and ends else None
+    sizes = estimate(read, ends) if estimate is not None and ends else None
     behind: dict[str, dict[int, int]] = {}
     for tp, offset in sorted(ends.items()):
         behind.setdefault(tp.topic, {})[tp.partition] = offset - read[tp]

@@ -1,16 +1,8 @@
-"""Decoded columns to the Arrow record batches that Spark takes: its Kafka schema to the letter.
+"""Decoded columns to the Arrow record batches that Spark expects: exactly its Kafka schema.
 
-Called by fetch.py. Spark checks the first batch of a task for equality of names, order, types and
-nullability, and copies every batch over a socket, so batches are handed over in slices of moderate size.
-Slicing copies nothing, and the constant columns of a partition are made once.
-
-A `BatchMaker` says what has to be decoded and makes batches of it. A `BatchDecoder` handed to it turns them into
-what Spark gets where that is not what Kafka holds (typed values).
-
-Rows that pass the filters on timestamp, key and header: masks over whole columns, on the executor.
-
-Used by arrow.py between the column decoder and Spark. What the driver already left out by offset or partition is not
-looked at again.
+Called by fetch.py. Spark checks that the first batch of a task has equal names, order, types and nullability, and
+copies every batch over a socket, so batches have moderate sizes. Slicing copies nothing, and the constant columns of a
+partition are made once. RowFilter removes rows before that; a `BatchDecoder` makes typed values of what Kafka holds.
 """
 
 from __future__ import annotations
@@ -34,7 +26,7 @@ MAX_ROWS = 10_000
 """Most rows of one record batch."""
 
 MAX_BYTES = 4 << 20
-"""Most bytes of keys, values and headers in one record batch; a single larger row goes alone."""
+"""Most bytes of keys, values and headers in one record batch; a larger row gets a batch of its own."""
 
 _TYPES = {
     "key": pa.binary(),
@@ -46,34 +38,35 @@ _TYPES = {
     "timestampType": pa.int32(),
     "headers": HEADERS_TYPE,
 }
-_DECODED = {"key": "key", "value": "value", "offset": "offset", "timestamp": "timestamp", "headers": "headers"} | {
-    "timestampType": "timestamp_type"
+_DECODED = {
+    **{name: name for name in ("key", "value", "offset", "timestamp", "headers")},
+    "timestampType": "timestamp_type",
 }
-"""Source columns that lie in the record batches, by the name the column decoder has for them."""
+"""Spark's column → field of the column decoder, for columns that Kafka's record batches hold."""
 
 Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class BatchDecoder(Protocol):
-    """Turns batches of source columns into what Spark gets. Used by one task at a time."""
+    """Converts batches of source columns to the schema of the read. Used by one task at a time."""
 
     @property
     def needs(self) -> Sequence[str]:
-        """The source columns it is given, in this order."""
+        """The source columns that `decode` expects, in this order."""
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch in the schema of the read, all batches in the same; rows may be left out."""
+        """The batch in the schema of the read, which all batches share; rows may be dropped."""
 
 
 @functools.cache
 def arrow_schema(columns: tuple[str, ...]) -> pa.Schema:
-    """The schema of `schema.spark_schema` as Arrow; every field nullable, as Spark's own source has it."""
+    """`schema.spark_schema` as Arrow; every field is nullable, as in Spark's own source."""
     return pa.schema([(name, _TYPES[name]) for name in columns])
 
 
 class BatchMaker:
-    """Makes batches of the rows that `rows` lets pass: the source columns `columns`, in that order, or what `decoder`
-    makes of those it needs."""
+    """Makes batches of the rows that pass `rows`, with the source columns `columns`, or what `decoder` makes of
+    them."""
 
     def __init__(
         self, columns: Sequence[str], rows: RowFilter | None = None, decoder: BatchDecoder | None = None
@@ -82,10 +75,10 @@ class BatchMaker:
         self._decoder = decoder
         self._columns = tuple(columns if decoder is None else decoder.needs)
         self.fields = self._rows.fields | {_DECODED[name] for name in self._columns if name in _DECODED}
-        """What the column decoder has to decode."""
+        """The fields that the column decoder must decode."""
 
     def batches(self, columns: Columns, tp: TopicPartition) -> Iterator[pa.RecordBatch]:
-        """`columns` of the partition `tp` in slices that Spark digests well, none of them empty."""
+        """`columns` of the partition `tp` in non-empty slices of at most MAX_ROWS rows and about MAX_BYTES bytes."""
         columns = self._rows.apply(columns)
         whole = {name: _array(columns, name) for name in self._columns if name in _DECODED}
         schema = arrow_schema(self._columns)
@@ -106,13 +99,13 @@ def _array(columns: Columns, name: str) -> pa.Array:
     if name == "timestamp":
         return columns.timestamp_us()
     array = getattr(columns, _DECODED[name])
-    assert array is not None, f"column {name} was not asked of the decoder"
+    assert array is not None, f"column {name} was not decoded"
     return array
 
 
 @functools.lru_cache(maxsize=64)
 def _constants(tp: TopicPartition) -> dict[str, pa.Array]:
-    # From buffers: a scalar, or a list, would make pyarrow import pandas, a third of a second of every new worker.
+    # From buffers: with a scalar or a list pyarrow imports pandas, which takes every new worker a third of a second.
     name = tp.topic.encode()
     ends = np.arange(MAX_ROWS + 1, dtype=np.int32) * len(name)
     return {
@@ -124,7 +117,7 @@ def _constants(tp: TopicPartition) -> dict[str, pa.Array]:
 
 
 def _slices(columns: Columns) -> Iterator[tuple[int, int]]:
-    """(first row, rows) of each batch, at least one row each."""
+    """(first row, number of rows ≥ 1) of each batch."""
     rows = columns.num_rows
     ends = np.zeros(rows + 1, np.int64)
     for array in (columns.key, columns.value):
@@ -142,7 +135,7 @@ def _slices(columns: Columns) -> Iterator[tuple[int, int]]:
 
 
 def _end_bytes(array: pa.Array) -> Int64s:
-    """Where each value ends in the data buffer, behind where the first one begins: rows + 1 numbers."""
+    """The offset buffer: where the first value begins, then where each value ends; rows + 1 numbers."""
     buffer = array.buffers()[1]
     if buffer is None:
         return np.zeros(len(array) + 1, np.int64)
@@ -150,7 +143,7 @@ def _end_bytes(array: pa.Array) -> Int64s:
 
 
 def _end_bytes_of_headers(headers: pa.Array) -> Int64s:
-    """The same of keys and values of all headers together."""
+    """The same for keys and values of all headers together."""
     ends = np.frombuffer(headers.buffers()[1], np.int32)[headers.offset : headers.offset + len(headers) + 1]
     return sum((_end_bytes(headers.values.field(name))[ends] for name in ("key", "value")), np.zeros(1, np.int64))
 
@@ -159,7 +152,10 @@ Mask = np.ndarray[tuple[int], np.dtype[np.bool_]]
 
 
 class RowFilter:
-    """`fields`: what the column decoder must decode for it; empty when all rows pass."""
+    """Removes rows that do not pass the filters on timestamp, key and header, by masks over whole columns.
+
+    `fields`: the columns it needs decoded; empty when all rows pass.
+    """
 
     def __init__(self, filters: ReadFilters) -> None:
         self._filters = filters
@@ -171,7 +167,7 @@ class RowFilter:
         self.fields = frozenset(name for name, used in wanted.items() if used)
 
     def apply(self, columns: Columns) -> Columns:
-        """The same columns, without the rows that do not pass; `columns` itself when all do."""
+        """The rows that pass; `columns` itself when all do."""
         if not self.fields or not columns.num_rows:
             return columns
         mask = self._mask(columns)
@@ -211,6 +207,6 @@ def _with_header(headers: pa.Array, wanted: HeaderFilter) -> Mask:
 
 
 def _true(array: pa.Array) -> Mask:
-    """Null is not true."""
+    """The mask of `array`, where null counts as false."""
     mask: Mask = pc.fill_null(array, False).to_numpy(zero_copy_only=False)
     return mask

@@ -1,8 +1,8 @@
 """Batch reads: Spark's `DataSourceReader` over planning and fetch.
 
-Spark asks a reader for its partitions once per loaded DataFrame and keeps the answer: every action on that
-DataFrame reads the same offsets. (Spark's own source looks them up anew for each action, and Spark 4.0 asks ours anew.)
-`partitions` runs on the driver, `read` in Python workers on the executors; between them the reader is pickled, so it
+Spark asks a reader for its partitions once per loaded DataFrame and keeps the answer, so every action on that DataFrame
+reads the same offsets. (Spark's own source looks them up again for each action, and Spark 4.0 asks ours again.)
+`partitions` runs on the driver, `read` in Python workers on the executors. The reader is pickled in between, so it
 holds options only.
 """
 
@@ -23,7 +23,7 @@ __all__ = ["KafkaBatchReader", "KafkaInputPartition", "read_partition"]
 
 
 class KafkaInputPartition(InputPartition):
-    """What a task reads: `value` is its ranges, `topic_ids` the topics they were planned for."""
+    """The work of one task: `value` is its ranges, `topic_ids` the ids of the topics they were planned for."""
 
     value: tuple[OffsetRange, ...]
 
@@ -40,9 +40,8 @@ class KafkaBatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and what the client raises."""
-        # The driver's side; a task, which unpickles this object, does without.
-        from spark_connector.read.offset_reader import OffsetReader
+        """The tasks; looks up start and end once. Raises ConnectorError, ConfigError and the client's errors."""
+        from spark_connector.read.offset_reader import OffsetReader  # for the driver only; tasks do not load it
 
         reader = OffsetReader(self._options)
         try:
@@ -54,14 +53,14 @@ class KafkaBatchReader(DataSourceReader):
         return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task, those of each partition in order of offset."""
+        """The records of one task, ordered by offset within each partition."""
         return read_partition(self._options, partition)
 
 
 def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The records of a task; none for the placeholder that Spark makes of an empty list of partitions."""
+    """The records of a task; none for the placeholder that Spark makes when there are no partitions."""
     if not isinstance(partition, KafkaInputPartition):
         return iter(())
-    from spark_connector.read.fetch import read_ranges  # the executors' side; planning does without
+    from spark_connector.read.fetch import read_ranges  # for executors only; planning does not load it
 
     return read_ranges(options, partition.value, partition.topic_ids)

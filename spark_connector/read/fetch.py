@@ -1,18 +1,13 @@
-"""A range of one partition to Arrow: what a Spark task does.
+"""Ranges of partitions to Arrow batches: what a Spark task does, and the driver for a small micro-batch.
 
-Called by shared_fetch.py on executors and, for tiny micro-batches, on the driver. Fetches are sent one ahead, so the
-next bytes travel while Spark takes the last; memory holds two fetches, whatever the size of the range. Holes that
-compaction, transaction markers and aborted transactions leave are no loss and are passed over silently.
+Several ranges are fetched together, with one request per leader at a time. What this does not bring (records that are
+gone, a leader that moved) is read range by range by `read_range`, which waits, retries and reports losses. There the
+next fetch is sent while Spark consumes the last, so memory holds two fetches, whatever the size of the range. Gaps from
+compaction, transaction markers and aborted transactions are not data loss and are skipped silently.
 
-Records that are gone raise DataLoss (`KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE`) naming the range and what
-is still there; with `failOnDataLoss=false` a warning is logged and reading goes on at the first offset there is.
-Bytes that are no record batch raise CorruptBatch naming partition and offset, in either case.
-
-Ranges of several partitions to Arrow: what a task does that small ranges share, and the driver for a tiny batch.
-
-Called by the readers. The ranges are fetched together, an answer from each leader at a time; what does not come so
-(records that are gone, a leader that moved) is left to fetch.py, which reads one range, waits, tries again and tells of
-losses. Both decode with the same code.
+Records that are gone raise DataLoss (`KAFKA_DATA_LOSS.COULD_NOT_READ_OFFSET_RANGE`) with the range and the offsets that
+are left. With `failOnDataLoss=false` a warning is logged, and reading continues at the first offset left. Bytes that
+are not a record batch raise CorruptBatch with partition and offset in either case.
 """
 
 from __future__ import annotations
@@ -36,24 +31,24 @@ from spark_connector.read.arrow_batches import MAX_BYTES, MAX_ROWS, BatchMaker, 
 from spark_connector.read.planning import OffsetRange
 from spark_connector.worker_clients import keep_imports, worker_clients
 
-__all__ = ["batch_maker", "decode_fetched", "is_still", "prefetch", "read_range", "read_ranges"]
+__all__ = ["batch_maker", "decode_fetched", "has_topic_id", "prefetch", "read_range", "read_ranges"]
 
 _PLAIN_BYTES = 32 << 20
-"""Decompressed bytes of one decode: bounds memory where a fetch holds batches that compress very well."""
+"""Most decompressed bytes of one decode: bounds memory for batches with a high compression ratio."""
 
 
 def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | None = None) -> Iterator[pa.RecordBatch]:
     """The records of `planned`, in order. Raises DataLoss, CorruptBatch, BrokerError, RequestTimedOut.
 
-    `topic_id`: the topic the range was planned for; if one of another id bears the name now, its records are not read.
+    `topic_id`: the id of the topic when the range was planned. A topic of the same name with another id is not read.
     """
     settings = options.client
     cluster = worker_clients().cluster(settings)
     tp, position, until = planned.tp, planned.from_offset, planned.until_offset
     maker = batch_maker(options, cluster, tp)
     try:
-        if topic_id is not None and not is_still(topic_id, tp.topic, cluster):
-            raise UnknownTopic(f"topic {tp.topic!r} was deleted and created anew since the batch was planned")
+        if topic_id is not None and not has_topic_id(topic_id, tp.topic, cluster):
+            raise UnknownTopic(f"topic {tp.topic!r} was deleted and recreated since the batch was planned")
         while position < until:
             try:
                 with worker_clients().fetcher(settings, tp) as fetcher:
@@ -71,9 +66,9 @@ def read_range(options: SourceOptions, planned: OffsetRange, topic_id: str | Non
 def decode_fetched(
     maker: BatchMaker, planned: OffsetRange, fetched: Fetched, position: int, *, check_crcs: bool
 ) -> Iterator[pa.RecordBatch]:
-    """The records of one fetch that lie in the range, a bounded number of bytes at a time.
+    """The records of one fetch that are in the range, a bounded number of bytes at a time.
 
-    The decoder looks at every marker of the fetch, also at those before `low`, so it knows in the middle of a fetch
+    The decoder reads every transaction marker of the fetch, even before `low`, so in the middle of a fetch it knows
     which transactions are aborted.
     """
     low, end = position, min(fetched.next_offset, planned.until_offset)
@@ -93,12 +88,12 @@ def decode_fetched(
         if columns.num_rows:
             yield from maker.batches(columns, planned.tp)
         if columns.next_offset <= low:
-            return  # all that is left of this fetch lies behind the range
+            return  # the rest of this fetch lies after the range
         low = columns.next_offset
 
 
 def batch_maker(options: SourceOptions, cluster: Cluster, tp: TopicPartition) -> BatchMaker:
-    """What turns decoded columns into the batches of this read. Made once per task. Raises ConfigError."""
+    """Makes the Arrow batches of this read from decoded columns. One per task. Raises ConfigError."""
     formats, decoder = options.formats, None
     if formats.columns:
         from spark_connector.formats.bad_records import BadRecordsTopic
@@ -111,16 +106,16 @@ def batch_maker(options: SourceOptions, cluster: Cluster, tp: TopicPartition) ->
 
 
 def _first_left(options: SourceOptions, cluster: Cluster, planned: OffsetRange, position: int) -> int:
-    """The broker does not have `position`: report the loss, and return where to go on."""
+    """The broker does not have `position`: report the loss, and return where to continue."""
     tp, until = planned.tp, planned.until_offset
     earliest, latest = (list_offsets(cluster, {tp: place})[tp].offset for place in (EARLIEST, LATEST))
-    go_on = min(max(earliest, position), until) if position < latest else until
-    _report(options, planned, position, f"The broker has offsets [{earliest}, {latest}) of it.", go_on)
-    return go_on
+    resume_at = min(max(earliest, position), until) if position < latest else until
+    _report(options, planned, position, f"The broker has offsets [{earliest}, {latest}) of it.", resume_at)
+    return resume_at
 
 
-def _report(options: SourceOptions, planned: OffsetRange, position: int, why: str, go_on: int) -> None:
-    skipped = "" if options.fail_on_data_loss else f" Offsets skipped: {go_on - position}."
+def _report(options: SourceOptions, planned: OffsetRange, position: int, why: str, resume_at: int) -> None:
+    skipped = "" if options.fail_on_data_loss else f" Offsets skipped: {resume_at - position}."
     reason = (
         f"Could not read records in offset [{position}, {planned.until_offset}) for topic partition {planned.tp} "
         f"(topic '{planned.tp.topic}', partition {planned.tp.partition}). {why}{skipped}"
@@ -128,27 +123,28 @@ def _report(options: SourceOptions, planned: OffsetRange, position: int, why: st
     report_data_loss("COULD_NOT_READ_OFFSET_RANGE", reason, fail=options.fail_on_data_loss)
 
 
-def is_still(topic_id: str, topic: str, cluster: Cluster) -> bool:
-    """Whether `topic` still has that id. What the worker remembers, or a broker, may be older than the plan."""
+def has_topic_id(topic_id: str, topic: str, cluster: Cluster) -> bool:
+    """Whether `topic` still has that id. Cached or a broker's metadata may be older than the plan, so it is
+    refreshed."""
 
-    def bears_it(found: TopicMetadata) -> bool:
+    def has_id(found: TopicMetadata) -> bool:
         return found.topic_id is None or str(found.topic_id) == topic_id
 
-    return bears_it(cluster.topic(topic, bears_it))
+    return has_id(cluster.topic(topic, has_id))
 
 
 logger = logging.getLogger("pykafka.spark")
 
 _PREFETCHED_BYTES = 1 << 20
-"""As fetched from one leader, and four times as much decompressed: more is better read by tasks."""
+"""Most bytes fetched from one leader, and a quarter of the most bytes decompressed. Tasks read larger batches."""
 
 TopicIds = Mapping[str, str]
 
 
 def read_ranges(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds) -> Iterator[pa.RecordBatch]:
-    """The records of all ranges, those of each in order. Raises as `read_range`.
+    """The records of all ranges, in order within each range. Raises as `read_range`.
 
-    `ids`: of the topics that the ranges were planned for; records of others of these names are not read.
+    `ids`: topic ids by name when the ranges were planned. A topic of the same name with another id is not read.
     """
     keep_imports()
     left = list(planned)
@@ -159,10 +155,10 @@ def read_ranges(options: SourceOptions, planned: Sequence[OffsetRange], ids: Top
 
 
 def prefetch(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds) -> list[pa.RecordBatch] | None:
-    """The records of all ranges if they come in one answer from each leader; else None: tasks will do, and tell why."""
+    """The records of all ranges, if one response of each leader holds them; else None: tasks read them and raise."""
     cluster = worker_clients().cluster(options.client)
     try:
-        cluster.reach()  # to wait is left to tasks
+        cluster.reach()  # only tasks wait for a cluster
         found = _fetch(options, cluster, planned, ids, _PREFETCHED_BYTES)
         if any(one.tp not in found or found[one.tp].next_offset < one.until_offset for one in planned):
             return None
@@ -183,18 +179,18 @@ def prefetch(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicI
 def _read_together(
     options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds
 ) -> Generator[pa.RecordBatch, None, list[OffsetRange]]:
-    """Round after round of joint fetches, while they bring anything; gives back what they did not bring."""
+    """Repeat joint fetches while they make progress; return the ranges that are left."""
     cluster = worker_clients().cluster(options.client)
-    left, moved = list(planned), True
-    while left and moved:
+    left, progress = list(planned), True
+    while left and progress:
         found = _fetch(options, cluster, left, ids, options.client.max_partition_fetch_bytes)
         still: list[OffsetRange] = []
-        moved = False
+        progress = False
         for one in left:
-            fetched = found.pop(one.tp, None)  # of two ranges of a partition, the second comes in another round
+            fetched = found.pop(one.tp, None)  # a second range of the partition is fetched next time
             if fetched is not None and fetched.next_offset > one.from_offset:
                 yield from _decode(options, cluster, one, fetched)
-                moved, one = True, replace(one, from_offset=min(fetched.next_offset, one.until_offset))
+                progress, one = True, replace(one, from_offset=min(fetched.next_offset, one.until_offset))
             if one.size:
                 still.append(one)
         left = still
@@ -204,8 +200,8 @@ def _read_together(
 def _fetch(
     options: SourceOptions, cluster: Cluster, ranges: Sequence[OffsetRange], ids: TopicIds, max_bytes: int
 ) -> dict[TopicPartition, Fetched]:
-    """A joint fetch of the ranges whose topics are still those that were planned for; of the first of a partition."""
-    topics = {topic for topic in {one.tp.topic for one in ranges} if _is_there(topic, ids, cluster)}
+    """A joint fetch of the first range of each partition whose topic has not been recreated."""
+    topics = {topic for topic in {one.tp.topic for one in ranges} if _is_current(topic, ids, cluster)}
     positions: dict[TopicPartition, int] = {}
     for one in ranges:
         if one.tp.topic in topics:
@@ -213,9 +209,9 @@ def _fetch(
     return fetch_together(cluster, positions, max_bytes=max_bytes) if positions else {}
 
 
-def _is_there(topic: str, ids: TopicIds, cluster: Cluster) -> bool:
+def _is_current(topic: str, ids: TopicIds, cluster: Cluster) -> bool:
     try:
-        return topic not in ids or is_still(ids[topic], topic, cluster)
+        return topic not in ids or has_topic_id(ids[topic], topic, cluster)
     except UnknownTopic:
         return False
 
@@ -230,7 +226,7 @@ def _decode(
 def _joined(
     batches: Generator[pa.RecordBatch, None, list[OffsetRange]],
 ) -> Generator[pa.RecordBatch, None, list[OffsetRange]]:
-    """The same rows in fewer batches; what `batches` gives back."""
+    """The same rows in fewer batches; returns what `batches` returns."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
     while True:
@@ -248,7 +244,7 @@ def _joined(
 
 
 def _join(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """One batch of them all: each costs a message to the JVM."""
+    """All rows in one batch, because every batch costs a message to the JVM."""
     if len(batches) > 1:
         yield from pa.Table.from_batches(batches).combine_chunks().to_batches()
     else:

@@ -1,19 +1,13 @@
-"""How a stream moves from one micro-batch to the next: offsets in, offsets out, no pyspark.
+"""How a stream advances from one micro-batch to the next: offsets in, offsets out, without pyspark.
 
-stream_reader.py hands Spark's calls to `MicroBatches`, which asks the offset_reader and decides. It keeps
-nothing that a restart may lose: where the query began, and where partitions that came later begin, stands in
-the END offset of the batch that begins with them (see offsets.py).
+stream_reader.py passes Spark's calls to `MicroBatches`, which looks up offsets and decides. It keeps no state that a
+restart may lose: where the query began, and where partitions that came later begin, is part of the END offset of the
+batch that begins with them (stream_offset.py).
 
-Departures from Spark's `KafkaMicroBatchStream`, all to lose nothing silently: what is gone is reported before
-the batch is logged, not while it is planned; a topic that was deleted and created anew is recognised by its id
-and read from its beginning; a start that moves (`latest`) is put on record at once, by an empty batch if
-there is no data yet, where Spark writes it to a file of its own; so is what new options select.
-
-What became of a stream's partitions since its last offset, and what was lost by it: pure, but for the log.
-
-Called by micro_batches.py between the look at the brokers and the end of the next batch. With
-`failOnDataLoss=true` the first loss raises DataLoss; else each is logged with numbers, and the sum per topic goes into
-the stream's offset, where progress reports show it.
+It differs from Spark's `KafkaMicroBatchStream` so that nothing is lost silently: data loss is reported before the batch
+is logged, not while it is planned; a topic that was deleted and recreated is recognised by its id and read from its
+beginning; a start that moves (`latest`) is recorded at once, with an empty batch if there is no data yet, where Spark
+writes it to a separate file; and so are partitions that changed options select.
 """
 
 from __future__ import annotations
@@ -22,7 +16,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import ConfigError
@@ -33,12 +26,9 @@ from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.subscription_options import read_selection
 from spark_connector.read.offset_reader import Ends, OffsetReader
 from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, stream_ranges
-from spark_connector.read.stream_offset import Offsets, StreamOffset, plan_start
+from spark_connector.read.stream_offset import Document, Offsets, StreamOffset, plan_start
 
-__all__ = ["BatchPlan", "Document", "Losses", "MicroBatches", "PartitionChanges", "compare"]
-
-Document = dict[str, Any]
-"""A stream offset as Spark keeps it: JSON objects all the way down."""
+__all__ = ["BatchPlan", "Losses", "MicroBatches", "PartitionChanges", "compare"]
 
 
 @dataclass(frozen=True)
@@ -50,12 +40,12 @@ class BatchPlan:
 
     @property
     def records(self) -> int:
-        """As many at most: offsets may have none."""
+        """An upper bound: an offset need not have a record."""
         return sum(one.size for one in self.ranges)
 
 
 class MicroBatches:
-    """The driver's side of one running query. One thread; `close()` when the query ends."""
+    """The driver's side of one running query. For one thread; call `close()` when the query ends."""
 
     def __init__(self, options: SourceOptions, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._options = options
@@ -68,15 +58,15 @@ class MicroBatches:
         self._last_batch_at: float | None = None
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         self._offsets.close()
 
     def initial(self) -> Document:
         """Where a new query starts; the same answer however often Spark asks this process.
 
-        Spark also asks when a crash has left batch 0 undone, and then goes on with the start that batch has on record.
-        Partitions may have come since that the options do not name, or that have nothing as young as they ask for: that
-        is an error of a query that has no batch yet, so it is kept until the first one is asked for.
+        Spark also asks when a crash has left batch 0 unfinished, and then uses the recorded start of that batch. By
+        then partitions may exist that the options do not name, or that have no record at or after a timestamp option.
+        That is an error only for a query without a batch, so it is raised when Spark asks for the first batch.
         """
         if self._initial is None:
             try:
@@ -87,11 +77,11 @@ class MicroBatches:
         return self._initial
 
     def freeze(self) -> None:
-        """Read up to what is there at the next look, and nothing that comes later (`availableNow`)."""
+        """Read up to the ends at the next lookup, and nothing that comes later (`availableNow`)."""
         self._freeze = True
 
     def latest_known(self) -> Document | None:
-        """The ends at the last look, for progress reports."""
+        """The ends at the last lookup, for progress reports."""
         return None if self._ends is None else StreamOffset(self._ends.offsets, self._ends.topic_ids).to_json()
 
     def next_end(
@@ -102,13 +92,13 @@ class MicroBatches:
         byte_cap: int | None = None,
         at_least: int | None = None,
         finished: bool = True,
-        tell_latest: bool = False,
+        add_latest: bool = False,
     ) -> Document:
-        """The end of the batch that begins at `start`: `start` itself when there is nothing (or too little) to do.
+        """The end of the batch that begins at `start`; `start` itself when there is nothing, or too little, to read.
 
-        `cap`: most offsets; `byte_cap`: most bytes, as far as they can be estimated; `at_least`: fewer offsets are left
-        for later, up to `maxTriggerDelay`; `finished`: Spark is done with what lies before; `tell_latest`: the end of a
-        limited batch says what there was.
+        `cap`: most offsets. `byte_cap`: most bytes, estimated. `at_least`: wait for this many offsets, up to
+        `maxTriggerDelay`. `finished`: Spark has finished everything before `start`. `add_latest`: if a limit ends the
+        batch, record the ends of the partitions in `latest`.
         """
         begin = StreamOffset.from_json(start)
         first = start == self._initial
@@ -128,7 +118,7 @@ class MicroBatches:
             **self._after_lost_heads(begin, ends, changes, losses),
         }
         if late := {tp: offset for tp, offset in added.items() if offset > ends.offsets[tp]}:
-            ends = self._ends = replace(ends, offsets={**ends.offsets, **late})  # the start was asked after the end
+            ends = self._ends = replace(ends, offsets={**ends.offsets, **late})  # the start was looked up after the end
         start_offsets = {tp: offset for tp, offset in {**begin.offsets, **added}.items() if tp in ends.offsets}
         end_offsets = dict(ends.offsets)
         if self._too_few(start_offsets, end_offsets, at_least):
@@ -140,13 +130,13 @@ class MicroBatches:
         if end_offsets == begin.offsets and not added and (on_record or not self._start_moves()):
             return start
         init = {tp: offset for tp, offset in begin.offsets.items() if tp in ends.offsets} if first else None
-        latest = ends.offsets if tell_latest and end_offsets != ends.offsets else None
+        latest = ends.offsets if add_latest and end_offsets != ends.offsets else None
         skipped = losses.added_to(begin.skipped)
         return StreamOffset(end_offsets, ends.topic_ids, init, added, skipped, selects, latest).to_json()
 
     def plan(self, start: Document, end: Document) -> BatchPlan:
-        """What a batch reads. That stands in the offsets alone, so that a replay after a crash reads the same; brokers
-        are only asked for sizes, where `maxBytesPerPartition` cuts ranges by them."""
+        """What a batch reads. The offsets alone determine it, so a replay after a crash reads the same records. Brokers
+        are asked only for sizes, and only if `maxBytesPerPartition` splits ranges."""
         if start == end:
             return BatchPlan([], {})
         first, last = StreamOffset.from_json(start), StreamOffset.from_json(end)
@@ -155,22 +145,22 @@ class MicroBatches:
         return BatchPlan(ranges, last.topic_ids)
 
     def tasks(self, plan: BatchPlan) -> list[tuple[OffsetRange, ...]]:
-        """The ranges of each task. Asks brokers for sizes, so that small ranges share one."""
+        """The ranges of each task. Asks brokers for sizes, so that small ranges share a task."""
         return self._offsets.tasks(plan.ranges)
 
     def fits_one_task(self, plan: BatchPlan) -> bool:
-        """Whether the options let the driver read the batch: as one task, and not too much."""
+        """Whether the options allow the driver to read the batch: it is one task, and small enough."""
         most = min(self._options.max_prefetched_records, self._options.max_records_per_partition or plan.records)
         return 0 < plan.records <= most and (self._options.min_partitions or 1) == 1
 
     def committed(self, end: Document) -> None:
-        """Spark has finished all that lies before `end`."""
+        """Spark has finished everything before `end`."""
         self._offsets.committed.publish(StreamOffset.from_json(end).offsets)
 
     def _starts_of_new(
         self, begin: StreamOffset, ends: Ends, changes: PartitionChanges, losses: Losses
     ) -> dict[TopicPartition, int]:
-        """Where partitions begin that `begin` does not know. New partitions of a topic it knows: at their beginning."""
+        """Where partitions start that are not in `begin`. New partitions of a known topic start at their beginning."""
         known = {tp.topic for tp in begin.offsets}
         grown = {tp for tp in changes.created if tp.topic in known}
         added = self._offsets.earliest(sorted(grown | changes.recreated))
@@ -184,7 +174,8 @@ class MicroBatches:
     def _after_lost_heads(
         self, begin: StreamOffset, ends: Ends, changes: PartitionChanges, losses: Losses
     ) -> dict[TopicPartition, int]:
-        """Where to go on in partitions whose next records are gone. Asked only where there is something to read."""
+        """Where to continue in partitions whose next records are gone. Looked up only where there is something to
+        read."""
         backlog = [
             tp
             for tp, offset in begin.offsets.items()
@@ -193,7 +184,7 @@ class MicroBatches:
         try:
             earliest = self._offsets.earliest(backlog)
         except UnknownTopic:
-            return {}  # deleted this moment: the tasks, or the next look, will tell
+            return {}  # deleted just now: the tasks or the next lookup will report it
         found = {}
         for tp in sorted(backlog):
             first = min(earliest[tp], ends.offsets[tp])
@@ -205,14 +196,14 @@ class MicroBatches:
     def _limited(
         self, start: Offsets, end: Offsets, cap: int | None, byte_cap: int | None
     ) -> dict[TopicPartition, int]:
-        """The end with both caps kept."""
+        """The end within both caps."""
         limited = dict(end) if cap is None else limit_offsets(cap, start, end)
         if byte_cap is None:
             return limited
-        return limit_bytes(byte_cap, self._offsets.record_bytes.estimate(start, limited), start, limited)
+        return limit_bytes(byte_cap, self._offsets.sizes.estimate(start, limited), start, limited)
 
     def _too_few(self, start: Offsets, end: Offsets, at_least: int | None) -> bool:
-        """Whether to wait for more. A frozen stream never waits: nothing more would come."""
+        """Whether to wait for more offsets. A frozen stream never waits, because it gets no more."""
         if at_least is None or self._freeze:
             return False
         now = self._monotonic()
@@ -223,7 +214,7 @@ class MicroBatches:
         return False
 
     def _start_moves(self) -> bool:
-        """Whether a restart would resolve the start anew to something else."""
+        """Whether the start would resolve to other offsets after a restart."""
         starting = self._options.starting
         if isinstance(starting, SpecificOffsets):
             return LATEST in starting.offsets.values()
@@ -235,7 +226,7 @@ Partitions = frozenset[TopicPartition]
 
 @dataclass(frozen=True)
 class PartitionChanges:
-    """`created`: new in the cluster; `selected`: new in the options; `shrunk`: they end before what was read."""
+    """`created`: new in the cluster; `selected`: new in the options; `shrunk`: they end before the offset read last."""
 
     gone: Partitions
     recreated: Partitions
@@ -245,38 +236,43 @@ class PartitionChanges:
 
 
 def compare(begin: StreamOffset, ends: Ends) -> PartitionChanges:
-    """What `ends` has that `begin` has not, and the other way round.
+    """The differences between the partitions of `begin` and of `ends`.
 
-    A partition that the options of the run before would have read too must have been created since; any other was
-    there, perhaps for years, and is new to the query only. Older checkpoints do not tell: there all are created.
+    A new partition that the previous options would also have selected was created since then. Any other new partition
+    may be old, and the new options have selected it. Older checkpoints do not hold the options: there all new
+    partitions count as created.
     """
     before, now = begin.offsets, ends.offsets
-    anew = {topic for topic, id_ in begin.topic_ids.items() if ends.topic_ids.get(topic, id_) != id_}
-    new = {tp for tp in now if tp not in before and tp.topic not in anew}
+    recreated = {topic for topic, id_ in begin.topic_ids.items() if ends.topic_ids.get(topic, id_) != id_}
+    new = {tp for tp in now if tp not in before and tp.topic not in recreated}
     selection = read_selection(begin.selects) if new else None
     selected = {tp for tp in new if selection is not None and not selection.selects(tp)}
     return PartitionChanges(
-        gone=frozenset(tp for tp in before if tp not in now and tp.topic not in anew),
-        recreated=frozenset(tp for tp in now if tp.topic in anew),
+        gone=frozenset(tp for tp in before if tp not in now and tp.topic not in recreated),
+        recreated=frozenset(tp for tp in now if tp.topic in recreated),
         created=frozenset(new - selected),
         selected=frozenset(selected),
-        shrunk=frozenset(tp for tp in now if tp.topic not in anew and now[tp] < before.get(tp, 0)),
+        shrunk=frozenset(tp for tp in now if tp.topic not in recreated and now[tp] < before.get(tp, 0)),
     )
 
 
 class Losses:
-    """Offsets that a stream passes over, per topic."""
+    """Counts the offsets that a stream skips, per topic.
+
+    With `fail` (failOnDataLoss=true) the first loss raises DataLoss. Otherwise each loss is logged with numbers, and
+    the sum per topic goes into the stream's offset, which progress reports show.
+    """
 
     def __init__(self, *, fail: bool) -> None:
         self._fail = fail
         self._by_topic: Counter[str] = Counter()
 
     def added_to(self, skipped: Mapping[str, int]) -> dict[str, int]:
-        """The sums with these losses."""
+        """`skipped` with these losses added."""
         return dict(Counter(skipped) + self._by_topic)
 
     def report(self, condition: str, reason: str, lost: Mapping[TopicPartition, int]) -> None:
-        """Raise DataLoss, or log it and count the `lost` offsets of each partition."""
+        """Raise DataLoss, or log a warning and count the `lost` offsets of each partition."""
         numbers = ", ".join(f"{tp}: {count}" for tp, count in sorted(lost.items()) if count)
         skipped = f" Offsets skipped: {numbers}." if numbers and not self._fail else ""
         report_data_loss(condition, reason + skipped, fail=self._fail)
@@ -284,7 +280,7 @@ class Losses:
             self._by_topic[tp.topic] += count
 
     def report_changes(self, changes: PartitionChanges, before: Offsets, now: Offsets, last_seen: Offsets) -> None:
-        """What `changes` took away. Of a topic that is gone, only what `last_seen` had of it can be counted."""
+        """Report the losses in `changes`. For a deleted topic only offsets up to `last_seen` can be counted."""
         unread = {tp: max(last_seen.get(tp, 0) - offset, 0) for tp, offset in before.items()}
         if changes.gone:
             names = format_partitions(set(changes.gone))
@@ -293,7 +289,7 @@ class Losses:
         if changes.recreated:
             topics = {tp.topic for tp in changes.recreated}
             names = ", ".join(sorted(topics))
-            reason = f"Topic {names} was deleted and created anew; the new one would be read from its beginning."
+            reason = f"Topic {names} was deleted and recreated; the new one would be read from its beginning."
             self.report("TOPIC_RECREATED", reason, {tp: n for tp, n in unread.items() if tp.topic in topics})
         for tp in sorted(changes.shrunk):
             reason = (
@@ -303,14 +299,14 @@ class Losses:
             self.report("PARTITION_OFFSET_CHANGED", reason, {})
 
     def report_late_start(self, tp: TopicPartition, offset: int) -> None:
-        """A partition that was created since the last look has lost its beginning already."""
+        """A partition that was created since the last lookup has already lost its beginning."""
         reason = f"Added partition {tp} starts from {offset} instead of 0."
         self.report("ADDED_PARTITION_DOES_NOT_START_FROM_OFFSET_ZERO", reason, {tp: offset})
 
     def report_lost_head(self, tp: TopicPartition, start: int, earliest: int) -> None:
-        """Records were deleted before they were read."""
+        """Records were deleted before the stream read them."""
         reason = (
             f"Could not read records in offset [{start}, {earliest}) for topic partition {tp} (topic '{tp.topic}', "
-            f"partition {tp.partition}): {earliest} is the first offset there is."
+            f"partition {tp.partition}): {earliest} is the first offset left."
         )
         self.report("COULD_NOT_READ_OFFSET_RANGE", reason, {tp: earliest - start})

@@ -1,17 +1,12 @@
-"""Driver-side questions to the brokers: which partitions there are, where they begin, end, and stood at a time.
+"""The driver's lookups at the brokers: which partitions there are, their first and last offsets, offsets at timestamps.
 
-Used by both readers (Spark's counterpart is `KafkaOffsetReaderAdmin`). Holds a `Cluster`, so it is made where it
-is used and never pickled. A round of planning costs one metadata request and one ListOffsets per broker.
+Used by both readers and by loads (Spark's counterpart is `KafkaOffsetReaderAdmin`). OffsetReader holds a `Cluster`, so
+it is created where it is used and never pickled. One round of planning costs a metadata request and one ListOffsets
+request per broker.
 
-What can be retried is: an outage by the client itself, for `default.api.timeout.ms` (a minute), and every lookup
-`fetchOffset.numRetries` times at `fetchOffset.retryIntervalMs`. A cluster that was never reached gets that minute once:
-as long as the admin client of Spark's own source takes for one of its tries.
-
-The offset store of a query, opened when first needed: where `committed` is read, and progress is told.
-
-Used by offset_reader.py (start of a query) and stream_reader.py (progress). A stream's checkpoint is the truth;
-the store only informs people and other queries. So a store that cannot be reached never stops a stream that
-runs: the commit is warned about and made again with the next one.
+The client itself retries during an outage, for `default.api.timeout.ms` (one minute). Each lookup is retried
+`fetchOffset.numRetries` times at intervals of `fetchOffset.retryIntervalMs`. A cluster that was never reached gets that
+minute once, which is as long as one try takes in the admin client of Spark's own source.
 """
 
 from __future__ import annotations
@@ -40,9 +35,10 @@ from spark_connector.options.range_limit import (
     Timestamps,
     format_partitions,
 )
-from spark_connector.options.read_options import Assign, SourceOptions, Subscribe, SubscribePattern
+from spark_connector.options.read_options import SourceOptions
+from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
 from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
-from spark_connector.read.size_estimator import RecordBytes
+from spark_connector.read.size_estimator import SizeEstimator
 from spark_connector.read.stream_offset import Offsets, StreamOffset
 
 __all__ = ["Assigned", "Bounds", "CommittedOffsets", "Ends", "NewTopics", "OffsetReader"]
@@ -56,8 +52,7 @@ _SHORTEST_WAIT = 0.02  # seconds between two tries
 
 @dataclass(frozen=True)
 class Assigned:
-    """The partitions that the options select now, sorted, and the ids of their topics and of the cluster where brokers
-    give them."""
+    """The partitions that the options select now, sorted, with topic ids and cluster id if the brokers have them."""
 
     partitions: tuple[TopicPartition, ...]
     topic_ids: Mapping[str, str]
@@ -66,7 +61,7 @@ class Assigned:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Start and end of a batch query, both for the same partitions."""
+    """Start and end of a batch query, for the same partitions."""
 
     start: Offsets
     end: Offsets
@@ -75,7 +70,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Ends:
-    """Where those partitions end (with read_committed: the last stable offset)."""
+    """The ends of the selected partitions (with read_committed: their last stable offsets)."""
 
     offsets: Offsets
     topic_ids: Mapping[str, str]
@@ -83,14 +78,14 @@ class Ends:
 
 @dataclass(frozen=True)
 class NewTopics:
-    """Where a stream starts in topics that came to it later. `earliest`: of those that start at their beginning."""
+    """Where a stream starts in topics that it did not know before. `earliest`: those that start at their beginning."""
 
     starts: Mapping[TopicPartition, int]
     earliest: Mapping[TopicPartition, int]
 
 
 class OffsetReader:
-    """Asks on behalf of one query. Not thread-safe; `close()` when done."""
+    """The lookups of one query. Not thread-safe; call `close()` at the end. `committed` is the query's offset store."""
 
     def __init__(self, options: SourceOptions, sleep: Callable[[float], None] = time.sleep) -> None:
         self.committed = CommittedOffsets(options)
@@ -98,12 +93,12 @@ class OffsetReader:
         self._sleep = sleep
         self._cluster = Cluster(options.client, create_topics=False, patient=True)
         limits = options.byte_limits
-        self.record_bytes = RecordBytes(
+        self.sizes = SizeEstimator(
             self._cluster, only_to_share=limits.per_trigger is None and limits.per_partition is None
         )
 
     def close(self) -> None:
-        """Hang up. May be called again."""
+        """Close connections. May be called again."""
         self._cluster.close()
         self.committed.close()
 
@@ -111,7 +106,7 @@ class OffsetReader:
         """Where a batch query reads. Raises ConnectorError, ConfigError, PykafkaError."""
         assigned = self.assigned()
         start = self.resolve(self._options.starting, assigned, which="start")
-        end = self._there(start, self.resolve(self._options.ending, assigned, which="end"))
+        end = self._existing(start, self.resolve(self._options.ending, assigned, which="end"))
         return Bounds(self._filtered(start, end), end, assigned.topic_ids)
 
     def initial(self) -> StreamOffset:
@@ -120,28 +115,28 @@ class OffsetReader:
         return StreamOffset(self.resolve(self._options.starting, assigned, which="start"), assigned.topic_ids)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset still there of each."""
+        """The log start offset of each partition."""
         return self._list(dict.fromkeys(partitions, EARLIEST))
 
     def log_ends(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """Where each ends, with the leader epoch."""
+        """The end of each partition, with its leader epoch."""
         return self._ask(dict.fromkeys(partitions, LATEST))
 
     def truncations(self, reached: Mapping[TopicPartition, ReachedPosition]) -> dict[TopicPartition, Truncation]:
-        """Those whose logs no longer reach up to where they did under the epochs given (KIP-320)."""
+        """The partitions whose logs were truncated below the given offset and leader epoch (KIP-320)."""
         return self._with_retries(lambda: find_truncations(self._cluster, reached)) if reached else {}
 
     def starts_of_new_topics(
         self, created: Collection[TopicPartition], selected: Collection[TopicPartition], now: Offsets
     ) -> NewTopics:
-        """Where the options say that a stream starts, for topics it did not know when it began.
+        """Where a running stream starts, by the starting options, in topics that it did not know when it began.
 
-        `latest` means the time when the query began: a topic that was `created` since has nothing older, and is read
-        from its beginning; one that new options have `selected` starts at its end, which `now` holds. What the options
-        name no place for starts at its beginning; where no record is as young as asked for, at the end.
+        `latest` means the time when the query began. So a topic `created` since then is read from its beginning, and
+        one that new options have `selected` starts at its end, which is in `now`. A partition that the options do not
+        name starts at its beginning, and one without a record at or after the timestamp at its end.
         """
         limit = self._options.starting
-        found, ages = dict.fromkeys([*created, *selected], EARLIEST), dict[TopicPartition, int]()
+        found, timestamps = dict.fromkeys([*created, *selected], EARLIEST), dict[TopicPartition, int]()
         if limit is Position.LATEST:
             found |= {tp: now[tp] for tp in selected}
         elif limit is Position.COMMITTED and found:
@@ -150,15 +145,15 @@ class OffsetReader:
             found |= {tp: offset for tp, offset in limit.offsets.items() if tp in found and offset != LATEST}
             found |= {tp: now[tp] for tp in selected if limit.offsets.get(tp) == LATEST}
         elif isinstance(limit, TimestampForAll):
-            ages = dict.fromkeys(found, limit.timestamp)
+            timestamps = dict.fromkeys(found, limit.timestamp)
         elif isinstance(limit, Timestamps):
-            ages = {tp: timestamp for tp, timestamp in limit.timestamps.items() if tp in found}
-        earliest = self.earliest(tp for tp, offset in found.items() if offset == EARLIEST and tp not in ages)
-        young = {tp: offset if offset >= 0 else now[tp] for tp, offset in self._list(ages).items()}
-        return NewTopics({**found, **earliest, **young}, earliest)
+            timestamps = {tp: timestamp for tp, timestamp in limit.timestamps.items() if tp in found}
+        earliest = self.earliest(tp for tp, offset in found.items() if offset == EARLIEST and tp not in timestamps)
+        at_times = {tp: offset if offset >= 0 else now[tp] for tp, offset in self._list(timestamps).items()}
+        return NewTopics({**found, **earliest, **at_times}, earliest)
 
     def split(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """The ranges cut as the options say; brokers are asked for sizes where `maxBytesPerPartition` cuts by them."""
+        """Split the ranges by the options. Asks brokers for sizes only if `maxBytesPerPartition` is set."""
         limit = self._options.byte_limits.per_partition
         estimate = {} if limit is None else self._bytes_per_offset(ranges)
         return split_ranges(
@@ -169,7 +164,7 @@ class OffsetReader:
         )
 
     def tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
-        """What each task reads; brokers are asked for sizes, unless each range has a task of its own anyway."""
+        """The ranges of each task. Asks brokers for sizes, unless every range has its own task anyway."""
         least_bytes = self._options.byte_limits.shared
         fewest = self._options.min_partitions
         if len(ranges) <= max(fewest or 1, 1) or not least_bytes:
@@ -188,31 +183,32 @@ class OffsetReader:
         for one in ranges:
             start[one.tp] = min(start.get(one.tp, one.from_offset), one.from_offset)
             end[one.tp] = max(end.get(one.tp, 0), one.until_offset)
-        return self.record_bytes.estimate(start, end)
+        return self.sizes.estimate(start, end)
 
     def ends(self, known: StreamOffset) -> Ends:
-        """The ends now, asked again while they contradict what the stream has read already.
+        """The current ends, looked up again while they contradict what the stream has read already.
 
-        A broker that was just elected or started may for a moment show too low an end (KAFKA-7703) or not know a
-        topic yet. What still looks so after the last try is returned as it is: the caller takes it for lost.
+        A broker that was just elected or started may for a moment report a lower end (KAFKA-7703) or not know a topic
+        yet. After the last try the answer is returned as it is, and the caller reports data loss.
         """
         for attempt in range(1, self._options.num_retries + 1):
             assigned = self.assigned(optional={tp.topic for tp in known.offsets})
             ends = Ends(self._list(dict.fromkeys(assigned.partitions, LATEST)), assigned.topic_ids)
-            doubtful = {
+            suspect = {
                 tp
                 for tp, offset in known.offsets.items()
                 if ends.offsets.get(tp, -1) < offset and not _recreated(tp.topic, known.topic_ids, ends.topic_ids)
             }
-            if not doubtful or attempt == self._options.num_retries:
+            if not suspect or attempt == self._options.num_retries:
                 break
-            logger.warning("Partitions %s are gone or end too early, asking again", format_partitions(doubtful))
+            logger.warning("Partitions %s are gone or end too early, looking again", format_partitions(suspect))
             self._cluster.invalidate()
             self._sleep(self._options.retry_interval_ms / 1000)
         return ends
 
     def assigned(self, *, optional: Collection[str] = ()) -> Assigned:
-        """What the options select, by fresh metadata. A missing topic raises UnknownTopic unless it is `optional`."""
+        """The selected partitions, from fresh metadata. A missing topic raises UnknownTopic unless it is in
+        `optional`."""
         topics = self._with_retries(lambda: self._topics(optional))
         selection = self._options.selection
         if isinstance(selection.subscription, Assign):
@@ -221,7 +217,7 @@ class OffsetReader:
             every = sorted(TopicPartition(name, index) for name, topic in topics.items() for index in topic.partitions)
         partitions = [tp for tp in every if selection.keeps(tp)]
         if every and not partitions and not optional:
-            raise ConfigError(f"Option 'filterPartitions' lets none of {format_partitions(set(every))} pass")
+            raise ConfigError(f"Option 'filterPartitions' excludes all of {format_partitions(set(every))}")
         ids = {tp.topic: topics[tp.topic].topic_id for tp in partitions}
         return Assigned(
             tuple(partitions),
@@ -230,7 +226,7 @@ class OffsetReader:
         )
 
     def resolve(self, limit: OffsetRangeLimit, assigned: Assigned, *, which: str) -> dict[TopicPartition, int]:
-        """`limit` as one offset for each assigned partition; `which` (start or end) for messages."""
+        """Resolve `limit` to an offset for each assigned partition; `which` (start or end) is for messages."""
         partitions = assigned.partitions
         if limit is Position.COMMITTED:
             committed = self.committed.read()
@@ -245,10 +241,10 @@ class OffsetReader:
         named = {tp: offset for tp, offset in wanted.items() if offset < 0}
         return {**wanted, **self._list(named)}
 
-    def _there(self, start: Offsets, end: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """`end`, or with failOnDataLoss=false what there is of it, so that no task waits for what may never come.
+    def _existing(self, start: Offsets, end: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """`end`, or with failOnDataLoss=false at most the current end, so that no task waits for records in vain.
 
-        Brokers give no end that is too low: a new leader refuses to until it knows (KIP-207).
+        Brokers report no end that is too low: a new leader refuses until it knows the end (KIP-207).
         """
         if self._options.fail_on_data_loss or not isinstance(self._options.ending, SpecificOffsets):
             return end
@@ -264,18 +260,18 @@ class OffsetReader:
         return found
 
     def _filtered(self, start: dict[TopicPartition, int], end: Offsets) -> dict[TopicPartition, int]:
-        """`start`, or the first record that is young enough for `filterTimestampFrom`; the end where there is none.
+        """`start` moved to the first record that passes `filterTimestampFrom`, or to the end if there is none.
 
-        Asked after `end` is known: of what came later nothing is read. Younger records may have been followed by
-        older ones, so the rows are looked at all the same.
+        Looked up after `end`, because later records are not read. Timestamps need not grow, so the rows are filtered
+        all the same.
         """
         earliest = self._options.filters.timestamp_from
         backlog = [tp for tp in start if start[tp] < end[tp]]
         if earliest is None or not backlog:
             return start
         found = self._list(dict.fromkeys(backlog, earliest))
-        young = {tp: end[tp] if found[tp] < 0 else min(max(start[tp], found[tp]), end[tp]) for tp in backlog}
-        return {**start, **young}
+        moved = {tp: end[tp] if found[tp] < 0 else min(max(start[tp], found[tp]), end[tp]) for tp in backlog}
+        return {**start, **moved}
 
     def _at_timestamps(
         self, limit: Timestamps | TimestampForAll, assigned: Assigned, which: str
@@ -316,12 +312,12 @@ class OffsetReader:
         return topics
 
     def _topic(self, name: str, named: Collection[TopicPartition]) -> TopicMetadata:
-        """One topic, by a broker that has heard of the partitions `named` if there is one."""
+        """One topic, if possible from a broker that knows all the partitions in `named`."""
         wanted = {tp.partition for tp in named if tp.topic == name}
         return self._cluster.topic(name, lambda found: wanted.issubset(found.partitions))
 
     def _list(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Offsets at timestamps (or EARLIEST, LATEST), -1 where no record is that young."""
+        """Offsets at timestamps (or EARLIEST, LATEST); -1 where no record is at or after the timestamp."""
         return {tp: answer.offset for tp, answer in self._ask(timestamps).items()}
 
     def _ask(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
@@ -351,7 +347,7 @@ def _exists(tp: TopicPartition, topics: Mapping[str, TopicMetadata], optional: C
     if tp.topic in optional:
         return False
     count = 0 if topic is None else len(topic.partitions)
-    # Spark's own source leaves such a partition out and says nothing.
+    # Spark's own source silently leaves out such a partition.
     raise UnknownTopic(f"topic {tp.topic!r} has {count} partitions, option 'assign' names partition {tp.partition}")
 
 
@@ -376,7 +372,12 @@ def _check_timestamps(timestamps: Offsets, assigned: Assigned, which: str) -> No
 
 
 class CommittedOffsets:
-    """The offsets of the options' `group` in their `offsetStore`; does nothing when there is no store."""
+    """The committed offsets of `group` in `offsetStore`, for a start at `committed` and to publish progress.
+
+    The store is opened when it is first needed; without a store nothing is published. The checkpoint of a stream is
+    the truth, and the store only informs people and other queries. So an unreachable store never stops a stream: the
+    commit is logged as a warning and repeated with the next one.
+    """
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
@@ -384,11 +385,11 @@ class CommittedOffsets:
         self._published: Offsets | None = None
 
     def read(self) -> dict[TopicPartition, int]:
-        """Next offsets by partition, empty when nothing was committed. Raises what the store raises."""
+        """Next offsets by partition; empty when nothing was committed. Raises the store's errors."""
         return self._open().read(self._group())
 
     def publish(self, offsets: Offsets) -> None:
-        """Tell the store how far the stream is, once per change. Raises ConfigError only."""
+        """Commit the position of the stream when it has changed. Raises ConfigError only."""
         if self._options.offset_store is None or not offsets or offsets == self._published:
             return
         try:
@@ -397,21 +398,23 @@ class CommittedOffsets:
         except ConfigError:
             raise
         except (PykafkaError, OSError) as error:
-            logger.warning("Offsets of group '%s' were not published, will be again: %s", self._group(), error)
+            logger.warning(
+                "Offsets of group '%s' were not published, the next commit retries: %s", self._group(), error
+            )
             self.close()
 
     def close(self) -> None:
-        """Give back connections. May be called again; the next use opens the store anew."""
+        """Close connections. May be called again; the next use opens the store again."""
         store, self._store = self._store, None
         if store is not None:
             store.close()
 
     def _open(self) -> OffsetStore:
         if self._store is None:
-            assert self._options.offset_store is not None, "checked by read_options.py"
+            assert self._options.offset_store is not None, "parse_options checks it"
             self._store = open_store(self._options.offset_store, self._options.store_options)
         return self._store
 
     def _group(self) -> str:
-        assert self._options.group is not None, "checked by read_options.py"
+        assert self._options.group is not None, "parse_options checks it"
         return self._options.group

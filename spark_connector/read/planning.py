@@ -1,10 +1,8 @@
-"""Which offsets a batch reads, and in how many tasks: pure functions, no broker, no clock.
+"""Which offsets a batch reads, and in how many tasks: pure functions without broker or clock.
 
-Called on the driver by both readers with offsets that are already resolved. The rules are those of
-Spark's `KafkaOffsetRangeCalculator` and `KafkaMicroBatchStream.rateLimit`, except that the cap of a
-trigger is a cap here: Spark rounds every partition's share up to one record.
-
-`split_ranges` and `share_tasks` never drop an offset: the ranges they return cover exactly those they were given.
+Both readers call them on the driver with resolved offsets. The rules are those of Spark's `KafkaOffsetRangeCalculator`
+and `KafkaMicroBatchStream.rateLimit`, except that the limit of a trigger is strict: Spark rounds the share of every
+partition up to one record. `split_ranges` and `share_tasks` never drop an offset: their ranges cover the given ones.
 """
 
 from __future__ import annotations
@@ -32,7 +30,7 @@ __all__ = [
 
 @dataclass(frozen=True, order=True)
 class OffsetRange:
-    """Offsets of one partition from `from_offset` up to, not including, `until_offset`; a task reads one or more."""
+    """Offsets of one partition from `from_offset` to `until_offset`, exclusive. A task reads one or more ranges."""
 
     tp: TopicPartition
     from_offset: int
@@ -40,7 +38,7 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """Offsets in the range; fewer records where compaction or transaction markers left holes."""
+        """Number of offsets; there may be fewer records, because of compaction and transaction markers."""
         return self.until_offset - self.from_offset
 
     def __str__(self) -> str:
@@ -55,14 +53,14 @@ def batch_ranges(start: Mapping[TopicPartition, int], end: Mapping[TopicPartitio
             raise ConnectorError(
                 "RESOLVED_START_OFFSET_GREATER_THAN_END_OFFSET",
                 f"The resolved start offset {start[tp]} is greater than the resolved end offset {end[tp]} for topic "
-                f"{tp.topic} partition {tp.partition}. The start is set too high, or the topic was created anew.",
+                f"{tp.topic} partition {tp.partition}. The start is set too high, or the topic was recreated.",
             )
         ranges.append(OffsetRange(tp, start[tp], end[tp]))
     return ranges
 
 
 def keep_offsets(ranges: Sequence[OffsetRange], filters: ReadFilters) -> list[OffsetRange]:
-    """What option `filterOffsets` leaves of the ranges: any number of pieces of each, in order."""
+    """The parts of the ranges that pass `filterOffsets`, in order; zero or more parts of each range."""
     result: list[OffsetRange] = []
     for r in ranges:
         wanted = filters.offsets_of(r.tp)
@@ -74,10 +72,10 @@ def keep_offsets(ranges: Sequence[OffsetRange], filters: ReadFilters) -> list[Of
 def stream_ranges(
     start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], *, fail_on_data_loss: bool
 ) -> list[OffsetRange]:
-    """Ranges of a micro-batch, in order of partition; what is gone or runs backwards is data loss.
+    """Ranges of a micro-batch, in order of partition. A deleted partition, or an end before its start, is data loss.
 
-    Partitions only in `start` were deleted. One only in `end` cannot be placed: the reader puts the start of new
-    partitions into the offset, so that means a damaged checkpoint.
+    A partition only in `start` was deleted. A partition only in `end` means a damaged checkpoint, because the reader
+    records the start of every new partition in the offset.
     """
     if deleted := start.keys() - end.keys():
         report_data_loss(
@@ -96,7 +94,7 @@ def stream_ranges(
                 "PARTITION_OFFSET_CHANGED",
                 f"Partition {tp} offset was changed from {start[tp]} to {end[tp]}. This could either be a user error "
                 "that the start offset is set too high and this is the first batch, or the topic was truncated or "
-                "created anew, and some data may have been missed.",
+                "recreated, and some data may have been missed.",
                 fail=fail_on_data_loss,
             )
         else:
@@ -111,9 +109,9 @@ def split_ranges(
     max_records: int | None = None,
     most_of: Mapping[TopicPartition, int] | None = None,
 ) -> list[OffsetRange]:
-    """Ranges that a task can read: empty ones left out, none above `max_records`, about `min_partitions` or more.
+    """Non-empty ranges of at most `max_records` offsets, at least about `min_partitions` of them.
 
-    `most_of`: the same as `max_records` for single partitions, where bytes limit them.
+    `most_of`: like `max_records`, for single partitions whose bytes are limited.
     """
     result = [r for r in ranges if r.size > 0]
     if max_records is not None or most_of:
@@ -125,7 +123,7 @@ def split_ranges(
 
 
 def _split_large(ranges: Sequence[OffsetRange], min_partitions: int) -> list[OffsetRange]:
-    """Split in proportion to size. Ranges too small for a second task are left out of the sum (SPARK-36576)."""
+    """Split in proportion to size. Ranges too small to split do not count in the sum (SPARK-36576)."""
     total = sum(r.size for r in ranges)
     whole = {r for r in ranges if _part_count(r.size, total, min_partitions) == 1}
     to_split = total - sum(r.size for r in whole)
@@ -137,11 +135,11 @@ def _split_large(ranges: Sequence[OffsetRange], min_partitions: int) -> list[Off
 
 
 def _part_count(size: int, total: int, parts: int) -> int:
-    return max((2 * size * parts + total) // (2 * total), 1)  # rounds half up, as Java's Math.round does
+    return max((2 * size * parts + total) // (2 * total), 1)  # rounds half up, like Java's Math.round
 
 
 def _divide(whole: OffsetRange, parts: int) -> list[OffsetRange]:
-    """Cut into `parts` consecutive ranges; the later ones take the odd offsets, none is empty (SPARK-28489)."""
+    """At most `parts` consecutive, non-empty ranges; later ones take the remainder (SPARK-28489)."""
     result = []
     start, remaining = whole.from_offset, whole.size
     for part in range(parts):
@@ -161,10 +159,11 @@ def share_tasks(
     min_partitions: int | None = None,
     max_records: int | None = None,
 ) -> list[tuple[OffsetRange, ...]]:
-    """What each task reads: a range of an estimated `least_bytes` or more alone, smaller ones together up to that.
+    """The ranges of each task. A range of `least_bytes` (estimated) or more has its own task; smaller ones share tasks
+    up to that size.
 
-    No task of several ranges holds more than `max_records`, and there are `min_partitions` tasks where there are as
-    many ranges.
+    A shared task has at most `max_records` offsets. There are at least `min_partitions` tasks if there are that many
+    ranges.
     """
     tasks: list[list[OffsetRange]] = []
     shared: list[list[OffsetRange]] = []
@@ -191,12 +190,12 @@ def share_tasks(
 def limit_offsets(
     cap: int, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """New ends that lie together at most `cap` (> 0) beyond `start`, and exactly that if so much is there.
+    """New ends that are in total `cap` (> 0) offsets after `start`, or fewer if the backlog is smaller.
 
-    Every partition with data gets one offset, the rest is shared in proportion to backlog. With more such
-    partitions than offsets, or offsets left over by rounding, it is one partition's turn after the other: the turn
-    follows from the start offsets themselves, which grow by `cap` from batch to batch, so nobody starves and
-    nothing must be remembered over a restart.
+    Every partition with data gets one offset; the rest is shared in proportion to backlog. If there are fewer offsets
+    than such partitions, or some are left by rounding, partitions get one each in round-robin order. The first one
+    follows from the sum of the start offsets, which grows by `cap` with every batch. So no partition starves, and no
+    state must survive a restart.
     """
     sizes = {tp: end[tp] - start[tp] for tp in end if tp in start and end[tp] > start[tp]}
     if sum(sizes.values()) <= cap:
@@ -222,10 +221,11 @@ def limit_bytes(
     start: Mapping[TopicPartition, int],
     end: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """New ends that lie together at most `cap` (> 0) estimated bytes beyond `start`, or one offset if that is more.
+    """New ends that are in total at most `cap` (> 0) estimated bytes after `start`, but at least one offset.
 
-    Shared as `limit_offsets` shares offsets. When not even one offset of each partition fits, the turn ends at the
-    first that does not fit and begins there the next time, so that large records are not passed over for ever.
+    Bytes are shared like offsets in `limit_offsets`. If one offset of each partition does not fit, the round-robin
+    stops at the first partition that does not fit and begins there next time, so that large records are not skipped for
+    ever.
     """
     sizes = {tp: end[tp] - start[tp] for tp in end if tp in start and end[tp] > start[tp]}
     total = sum(size * bytes_per_offset[tp] for tp, size in sizes.items())
@@ -246,7 +246,7 @@ def limit_bytes(
 
 
 def _turn(start: Mapping[TopicPartition, int], sizes: Mapping[TopicPartition, int]) -> list[TopicPartition]:
-    """The partitions that have data, beginning with the one whose turn it is by the start offsets."""
+    """The partitions with data in round-robin order; the start offsets determine the first one."""
     everyone = sorted(start)
     first = sum(start.values()) % len(everyone)
     return [tp for tp in everyone[first:] + everyone[:first] if tp in sizes]

@@ -1,6 +1,6 @@
-"""The schema of a read as Spark's types: that of Spark's own Kafka source, or the columns asked for.
+"""The schema of a read as Spark types: that of Spark's own Kafka source, or the selected columns and formats.
 
-Called by source.py at `load()` and when Spark asks for a reader. The same in Arrow is `arrow.arrow_schema`.
+Called by source.py at `load()` and when Spark asks for a reader. `arrow_batches.arrow_schema` is the same in Arrow.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TYPES: dict[str, DataType] = {
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """What a read with these options gives."""
+    """The schema of a read with these options."""
     if options.formats.columns:
         from spark_connector.formats.record_decoder import decoded_schema
         from spark_connector.formats.spark_schema import spark_fields
@@ -49,5 +49,5 @@ def source_schema(options: SourceOptions) -> StructType:
 
 
 def spark_schema(columns: Sequence[str] = COLUMNS[:-1]) -> StructType:
-    """Those columns as they come from Kafka: every field nullable, `headers` NULL for a record that has none."""
+    """The columns as Kafka has them: every field is nullable; `headers` is NULL for a record without headers."""
     return StructType([StructField(name, _TYPES[name]) for name in columns])

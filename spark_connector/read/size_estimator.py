@@ -1,12 +1,12 @@
-"""Bytes per offset of partitions, estimated without reading them: for limits in bytes, and for ranges to share tasks.
+"""Bytes per offset of partitions, estimated without reading them: for limits in bytes, shared tasks, and lag in bytes.
 
-Called on the driver through offset_reader.py. What a partition's log takes on disk (DescribeLogDirs, KIP-113), divided
-by its offsets, first to last: compressed bytes, as they are fetched. Brokers are asked at most once a minute, and at
-once for a topic they were not asked about. Where they do not tell (it takes DESCRIBE on the cluster), the first batches
-of the backlog are fetched and measured: those of the longest backlogs, whose mean stands for the rest.
+Called on the driver. The size of a partition's log on disk (DescribeLogDirs, KIP-113) divided by its offsets gives
+compressed bytes, as they are fetched. Brokers are asked at most once a minute, and at once for a topic that was not
+asked for yet. Where they do not answer (it takes DESCRIBE on the cluster), the first batches of the longest backlogs
+are fetched and measured, and their mean stands for the other partitions.
 
-An average of the whole log is wrong for a stretch of it to the degree in which the sizes of records drift. Offsets
-without a record (compaction, transaction markers) count, so a record may take more than is said here.
+If the sizes of records drift, the average of a whole log is wrong for a part of it. Offsets without a record
+(compaction, transaction markers) count, so a record may take more bytes than estimated.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker.errors import BrokerError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
 
-__all__ = ["RecordBytes"]
+__all__ = ["SizeEstimator"]
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -32,16 +32,16 @@ _REFRESH_S = 60.0
 _MOST_SAMPLES = 16
 _SAMPLE_BYTES = 64 << 10
 _UNKNOWN = 1024
-"""What a record is taken for where nothing could be found out: nothing could be fetched there either."""
+"""The estimate where neither sizes nor samples could be had; records could not be fetched there either."""
 
 
-class RecordBytes:
-    """Estimates for one cluster, kept for a while. Not thread-safe."""
+class SizeEstimator:
+    """Cached estimates for one cluster. Not thread-safe."""
 
     def __init__(
         self, cluster: Cluster, monotonic: Callable[[], float] = time.monotonic, *, only_to_share: bool = False
     ) -> None:
-        """`only_to_share`: nobody has set a limit in bytes, so a worse estimate is nothing to warn of."""
+        """`only_to_share`: no limit in bytes is set, so a rough estimate is logged at debug level only."""
         self._cluster = cluster
         self._monotonic = monotonic
         self._known: dict[TopicPartition, int] = {}
@@ -51,7 +51,7 @@ class RecordBytes:
     def estimate(
         self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int]:
-        """Bytes per offset, at least 1, of each partition that has something between `start` and `end`."""
+        """Bytes per offset, at least 1, of each partition that has offsets between `start` and `end`."""
         backlog = {tp: end[tp] - offset for tp, offset in start.items() if end.get(tp, 0) > offset}
         now = self._monotonic()
         topics = {tp.topic for tp in backlog}
@@ -73,14 +73,14 @@ class RecordBytes:
             for directory in Admin(self._cluster).describe_log_dirs(topics=sorted(topics)):
                 for tp, replica in directory.partitions.items():
                     if not replica.is_future:
-                        sizes[tp] = max(sizes.get(tp, 0), replica.size)  # followers may lag, none has more
+                        sizes[tp] = max(sizes.get(tp, 0), replica.size)  # a follower never has more than the leader
             first, last = (
                 list_offsets(self._cluster, dict.fromkeys(sizes, place), isolation_level="read_uncommitted")
                 for place in (EARLIEST, LATEST)
             )
         except PykafkaError as error:
             level = logging.DEBUG if self._warned else logging.WARNING
-            logger.log(level, "Brokers do not tell the sizes of %s, samples are fetched: %s", sorted(topics), error)
+            logger.log(level, "Brokers do not report sizes of %s, fetching samples: %s", sorted(topics), error)
             self._warned = True
             return {}
         counts = {tp: last[tp].offset - first[tp].offset for tp in sizes}
@@ -94,7 +94,7 @@ class RecordBytes:
                 with Fetcher(self._cluster, tp, max_bytes=_SAMPLE_BYTES, max_wait_ms=0) as fetcher:
                     headers = [header for _, header in walk_batches(fetcher.fetch(offset).records)]
             except BrokerError:
-                continue  # deleted up to here or altogether: reading will tell
+                continue  # deleted: the read reports it
             except PykafkaError as error:
                 logger.warning("No sample could be fetched, sizes are guessed: %s", error)
                 break

@@ -1,25 +1,25 @@
-"""The offset of a stream, as it stands in Spark's checkpoint.
+"""The offset of a stream, as Spark's checkpoint stores it.
 
-stream_reader.py makes these, Spark stores them as JSON and compares them **as text**, so a document is
-canonical: keys sorted, partitions in numeric order, nothing optional written when empty. Offsets are the
-NEXT to read. One document:
+Spark stores these documents as JSON and compares them **as text**, so a document is canonical: keys sorted, partitions
+in numeric order, empty optional fields left out. Each offset is the NEXT one to read. One document:
 
-    {"v": 1,
-     "topics": {"t": {"0": 23, "1": 7}},     end of the batch, start of the next one
-     "ids":    {"t": "uuid"},                 topic ids, where the broker has them: a recreated topic shows
+    {"added":  {"t": {"1": 0}},               partitions that do not continue where the last batch ended: new ones, and
+                                              those whose next records are gone; where they start
+     "ids":    {"t": "uuid"},                 topic ids, if the broker has them: they reveal a recreated topic
      "init":   {"t": {"0": 3, "1": 0}},       first batch only: where the query started
-     "added":  {"t": {"1": 0}},               partitions that do not go on where the batch before ended, for they are
-                                              new or their next records are gone: where they start
+     "latest": {"t": {"0": 90, "1": 7}},      ends of the partitions, if a limit ended the batch earlier; to compute
+                                              lag on Spark 4.0 and 4.1, which do not ask for it
      "selects": {"subscribe": "t"},           the options that selected the partitions
-     "skipped": {"t": 120},                   offsets passed over since the query began (failOnDataLoss=false)
-     "latest": {"t": {"0": 90, "1": 7}}}      where partitions ended, if a limit ended the batch before; for lag, on
-                                              Spark 4.0 and 4.1, which do not ask for it
+     "skipped": {"t": 120},                   offsets skipped since the query began (failOnDataLoss=false)
+     "topics": {"t": {"0": 23, "1": 7}},      end of the batch, start of the next one
+     "v": 1}
 
-The last three came later: they are optional, and who does not know them loses only them, so the version is the same.
+`latest`, `selects` and `skipped` were added later. They are optional, and a reader that does not know them loses
+nothing else, so the version is the same.
 
-Spark calls `initialOffset` twice for batch 0 and once more after a crash, and a start like `latest`
-moves in between. So the resolved start travels inside the first END offset, which is logged before the
-batch runs; `plan_start` reads it back. The same holds for partitions that appear later.
+Spark calls `initialOffset` twice for batch 0 and once more after a crash, and a start like `latest` moves in between.
+So the first END offset, which Spark logs before the batch runs, carries the resolved start; `plan_start` reads it. The
+same holds for partitions that appear later.
 """
 
 from __future__ import annotations
@@ -31,16 +31,19 @@ from typing import Any
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 
-__all__ = ["Offsets", "StreamOffset", "plan_start"]
+__all__ = ["Document", "Offsets", "StreamOffset", "plan_start"]
 
 _VERSION = 1
+
+Document = dict[str, Any]
+"""A stream offset as Spark passes it: JSON objects only."""
 
 Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
 class StreamOffset:
-    """One such document. `init` is None in all but the first end offset of a query."""
+    """One such document. `init` is None except in the first end offset of a query."""
 
     offsets: Offsets
     topic_ids: Mapping[str, str] = field(default_factory=dict)
@@ -50,28 +53,23 @@ class StreamOffset:
     selects: Mapping[str, str] = field(default_factory=dict)
     latest: Offsets | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> Document:
         """The canonical document; equal offsets give equal JSON text."""
-        document: dict[str, Any] = {}
-        if self.added:
-            document["added"] = _to_json(self.added)
-        if self.topic_ids:
-            document["ids"] = dict(sorted(self.topic_ids.items()))
-        if self.init is not None:
-            document["init"] = _to_json(self.init)
-        if self.latest is not None:
-            document["latest"] = _to_json(self.latest)
-        if self.selects:
-            document["selects"] = dict(sorted(self.selects.items()))
-        if skipped := {topic: count for topic, count in sorted(self.skipped.items()) if count}:
-            document["skipped"] = skipped
-        document["topics"] = _to_json(self.offsets)
-        document["v"] = _VERSION
-        return document
+        document: Document = {
+            "added": _to_json(self.added) or None,
+            "ids": dict(sorted(self.topic_ids.items())) or None,
+            "init": None if self.init is None else _to_json(self.init),
+            "latest": None if self.latest is None else _to_json(self.latest),
+            "selects": dict(sorted(self.selects.items())) or None,
+            "skipped": {topic: count for topic, count in sorted(self.skipped.items()) if count} or None,
+            "topics": _to_json(self.offsets),
+            "v": _VERSION,
+        }
+        return {name: value for name, value in document.items() if value is not None}
 
     @classmethod
     def from_json(cls, document: Any) -> StreamOffset:
-        """Read a document back from the checkpoint. Raises ConnectorError when this source did not write it."""
+        """Parse a document of a checkpoint. Raises ConnectorError when this source did not write it."""
         try:
             if document["v"] != _VERSION:
                 raise ConnectorError(
@@ -97,7 +95,7 @@ class StreamOffset:
 
 
 def plan_start(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, int]:
-    """Where the batch that ends at `end` begins: what `end` carries wins over what Spark hands in as `start`."""
+    """Where the batch that ends at `end` begins: starts recorded in `end` win over the `start` that Spark passes."""
     base = start.offsets if end.init is None else end.init
     return {**base, **end.added}
 

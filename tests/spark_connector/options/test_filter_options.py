@@ -114,7 +114,7 @@ def test_the_other_filters() -> None:
         ({"filterKeyPrefix": "X''"}, r"'filterKeyPrefix' is empty"),
         ({"filterHeader": "=x"}, r"'filterHeader' must be a name"),
         ({"filterHeder": "x"}, r"Unknown option 'filterHeder'.*Did you mean 'filterHeader'"),
-        ({"pushDown": "true"}, r"'pushDown'.*silently lacks rows.*Use the options columns, filterPartitions"),
+        ({"pushDown": "true"}, r"'pushDown'.*silently misses rows.*Use the options columns, filterPartitions"),
         ({"pushDown": "maybe"}, r"'pushDown' must be true or false"),
     ],
 )

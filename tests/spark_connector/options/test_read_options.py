@@ -11,15 +11,8 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.options.range_limit import Position, SpecificOffsets, TimestampForAll, Timestamps
-from spark_connector.options.read_options import (
-    Assign,
-    ByteLimits,
-    Mode,
-    SourceOptions,
-    Subscribe,
-    SubscribePattern,
-    parse_options,
-)
+from spark_connector.options.read_options import ByteLimits, Mode, SourceOptions, parse_options
+from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 MINIMUM = {"kafka.bootstrap.servers": "localhost:9092", "subscribe": "t"}

@@ -47,7 +47,7 @@ def test_rows_and_rates_are_sparks() -> None:
 
 
 def test_a_batch_repeated_after_a_crash_has_no_latest_offset_and_unknown_lag() -> None:
-    lag = lag_of(source(START, END), record_bytes=lambda read, ends: pytest.fail("nothing to ask for"))
+    lag = lag_of(source(START, END), estimate=lambda read, ends: pytest.fail("nothing to ask for"))
     assert lag.topics == ()
     assert lag.total is None
     assert lag.metrics() == {}
@@ -73,16 +73,16 @@ def test_a_log_that_ends_before_what_was_read_is_no_negative_lag() -> None:
 
 def test_bytes_are_offsets_times_the_average_record() -> None:
     sizes = {TopicPartition("t", 0): 100.0, TopicPartition("t", 1): 10.0, TopicPartition("u", 0): 1.5}
-    lag = lag_of(source(START, END, LATEST), record_bytes=lambda read, ends: sizes)
+    lag = lag_of(source(START, END, LATEST), estimate=lambda read, ends: sizes)
     assert [topic.bytes_behind for topic in lag.topics] == [1810, 8]
     assert lag.metrics()["estimatedTotalBytesBehindLatest"] == lag.bytes_behind == 1818
 
 
 def test_bytes_of_an_unknown_size_are_unknown_unless_nothing_is_behind() -> None:
-    lag = lag_of(source(START, END, LATEST), record_bytes=lambda read, ends: {TopicPartition("t", 0): 1.0})
+    lag = lag_of(source(START, END, LATEST), estimate=lambda read, ends: {TopicPartition("t", 0): 1.0})
     assert [topic.bytes_behind for topic in lag.topics] == [None, None]
     assert lag.bytes_behind is None
-    caught_up = lag_of(source(START, END, END), record_bytes=lambda read, ends: {})
+    caught_up = lag_of(source(START, END, END), estimate=lambda read, ends: {})
     assert caught_up.bytes_behind == 0
 
 

@@ -207,7 +207,7 @@ def test_partitions_are_filtered_and_a_start_names_what_is_left(timed: Topic) ->
     assert plan(timed, filterPartitions=json.dumps({timed.name: "0"})) == [(0, 0, 10)]
     start = json.dumps({timed.name: {"1": 3}})
     assert plan(timed, filterPartitions="1", startingOffsets=start) == [(1, 3, 5)]
-    with pytest.raises(ConfigError, match=rf"'filterPartitions' lets none of \[{timed.name}-0, {timed.name}-1\] pass"):
+    with pytest.raises(ConfigError, match=rf"'filterPartitions' excludes all of \[{timed.name}-0, {timed.name}-1\]"):
         plan(timed, filterPartitions="2-")
 
 

@@ -17,7 +17,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.batch_reader import KafkaBatchReader
 from spark_connector.read.planning import limit_bytes, limit_offsets
-from spark_connector.read.size_estimator import RecordBytes
+from spark_connector.read.size_estimator import SizeEstimator
 from tests.support.kafka import Kafka
 from tests.support.spark_versions import since_spark
 from tests.support.stream_calls import (
@@ -164,7 +164,7 @@ def test_tasks_are_cut_by_bytes_in_batch_and_stream(reader_of: ReaderOf, broker:
 
 
 class TestEstimates:
-    """RecordBytes by itself."""
+    """SizeEstimator by itself."""
 
     def test_brokers_are_asked_once_a_minute_and_at_once_for_a_new_topic(
         self, broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
@@ -181,7 +181,7 @@ class TestEstimates:
         for name in names:
             fill(Topic(broker.bootstrap, name), [100] * 10)
         now, cluster = [0.0], Cluster(broker.bootstrap)
-        sizes = RecordBytes(cluster, lambda: now[0])
+        sizes = SizeEstimator(cluster, lambda: now[0])
         first, second = (TopicPartition(name, 0) for name in names)
         for seconds, tps, expected in (
             (0.0, [first], [[topic]]),
@@ -206,7 +206,7 @@ class TestEstimates:
             fill(made, [300] * (20 if partition < 16 else 10), partition)
         ends = {TopicPartition(topic, p): 20 if p < 16 else 10 for p in range(20)}
         cluster = Cluster(broker.bootstrap)
-        found = RecordBytes(cluster).estimate(dict.fromkeys(ends, 0), ends)
+        found = SizeEstimator(cluster).estimate(dict.fromkeys(ends, 0), ends)
         assert found.keys() == ends.keys()
         assert all(300 < size < 380 for size in found.values())
         cluster.close()
@@ -216,5 +216,5 @@ class TestEstimates:
         gone = TopicPartition(topic, 0)
         with pytest.raises(UnknownTopic):
             cluster.topic(topic)
-        assert RecordBytes(cluster).estimate({gone: 0}, {gone: 5}) == {gone: 1024}
+        assert SizeEstimator(cluster).estimate({gone: 0}, {gone: 5}) == {gone: 1024}
         cluster.close()

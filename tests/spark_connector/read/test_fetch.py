@@ -155,7 +155,7 @@ def test_a_deleted_topic_is_data_loss(ten: Topic) -> None:
 
 
 def test_a_topic_that_was_recreated_after_planning_is_not_read(ten: Topic) -> None:
-    with pytest.raises(DataLoss, match=r"COULD_NOT_READ_OFFSET_RANGE.*created anew since the batch was planned"):
+    with pytest.raises(DataLoss, match=r"COULD_NOT_READ_OFFSET_RANGE.*recreated since the batch was planned"):
         read(ten, 0, 10, topic_id="00000000-0000-0000-0000-000000000001")
 
 

@@ -195,7 +195,7 @@ def test_a_range_that_is_gone_is_data_loss_or_skipped_alone(wide: Topic, caplog:
 
 def test_a_topic_created_anew_after_planning_is_not_read(wide: Topic) -> None:
     spans, ids = ranges(wide, (0, 0, 20), (1, 0, 20)), {wide.name: "00000000-0000-0000-0000-000000000001"}
-    with pytest.raises(DataLoss, match="created anew since the batch was planned"):
+    with pytest.raises(DataLoss, match="recreated since the batch was planned"):
         list(read_ranges(options(wide), spans, ids))
     assert prefetch(options(wide), spans, ids) is None
 

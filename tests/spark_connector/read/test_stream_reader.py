@@ -280,7 +280,7 @@ def test_a_recreated_topic_is_recognised_even_when_it_is_longer(reader_of: Reade
     numbers.delete()
     numbers.create(2)
     numbers.number(20, 0, first=100)
-    with pytest.raises(DataLoss, match=r"KAFKA_DATA_LOSS.TOPIC_RECREATED.*deleted and created anew"):
+    with pytest.raises(DataLoss, match=r"KAFKA_DATA_LOSS.TOPIC_RECREATED.*deleted and recreated"):
         reader_of(numbers).latestOffset(start, ALL)
     lenient = reader_of(numbers, failOnDataLoss="false")
     end = as_spark_does(lenient.latestOffset(start, ALL))

@@ -79,9 +79,9 @@ def test_without_the_hook_tasks_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(datasource_internal, "_SimpleStreamReaderWrapper")
-    stream_reader._handing_over.cache_clear()
+    stream_reader._class_with_rows.cache_clear()
     reader, start, end = batch()
     (task,) = reader.partitions(start, end)
-    stream_reader._handing_over.cache_clear()
+    stream_reader._class_with_rows.cache_clear()
     assert not has_rows(reader)
     assert sum(taken.num_rows for taken in reader.read(task)) == 15
