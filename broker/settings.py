@@ -1,8 +1,7 @@
-"""How a setting is declared: name, type, default, check and one line of doc, once.
+"""Declares settings with Kafka's property names: name, type, default, check and one line of doc, once.
 
-Used by config.py (broker), log_config.py (topics) and whatever else reads Kafka's property names. A
-group of settings is a frozen dataclass whose fields are made by `setting()`; `parse_properties` turns
-text values into an instance and refuses what it does not know.
+A group of settings is a frozen dataclass whose fields `setting()` makes. `parse_properties` parses text values into
+an instance and refuses unknown names. Used for broker, topic and client settings.
 """
 
 from __future__ import annotations
@@ -14,13 +13,15 @@ import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeVar
+from types import MappingProxyType, UnionType
+from typing import Annotated, Any, TypeVar, Union
 
 from broker.errors import ConfigError
 
 __all__ = [
+    "Long",
     "Setting",
+    "Short",
     "UpdateMode",
     "at_least",
     "between",
@@ -36,22 +37,24 @@ __all__ = [
 Check = Callable[[Any], str | None]
 T = TypeVar("T")
 
+Long = Annotated[int, "long"]
+Short = Annotated[int, "short"]
+
 
 class UpdateMode(StrEnum):
-    """How a broker setting changes while the broker runs, in the words of Kafka's documentation (KIP-226)."""
+    """Whether a broker setting can change while the broker runs, in the terms of Kafka's documentation (KIP-226)."""
 
     READ_ONLY = "read-only"
     """Only by a restart."""
     PER_BROKER = "per-broker"
-    """For one broker at a time."""
+    """For each broker separately."""
     CLUSTER_WIDE = "cluster-wide"
     """For all brokers at once, or for one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """One declared key. `type` is Kafka's name for it: boolean, string, int (32 bits), short, long, double, list,
-    password."""
+    """A declared key. `type` is Kafka's: boolean, string, int (32 bits), short, long, double, list, password."""
 
     name: str
     attribute: str
@@ -64,11 +67,11 @@ class Setting:
 
     @property
     def sensitive(self) -> bool:
-        """Whether the value must never be shown."""
+        """Whether the value must not be shown."""
         return self.type == "password"
 
     def parse(self, text: str) -> Any:
-        """The value of `text`; raises ConfigError that names the key, the text and what is allowed."""
+        """The value of `text`. Raises ConfigError that names the key, the text and what is allowed."""
         try:
             value = _PARSERS[self.type](text.strip())
         except ValueError:
@@ -82,7 +85,7 @@ class Setting:
         return value
 
     def format(self, value: Any) -> str:
-        """The value as a properties file or DescribeConfigs shows it; a password never is."""
+        """The value as text for a properties file or DescribeConfigs; a password is hidden."""
         if value is None:
             return ""
         if self.sensitive:
@@ -92,7 +95,7 @@ class Setting:
         if isinstance(value, tuple):
             return ",".join(value)
         if isinstance(value, float):
-            return str(value).replace("e+", "E").replace("e", "E")  # as Java writes them
+            return str(value).replace("e+", "E").replace("e", "E")  # as Java formats it
         return str(value)
 
 
@@ -100,31 +103,30 @@ def setting(
     name: str,
     default: Any,
     doc: str,
+    check: Check | None = None,
+    update: UpdateMode = UpdateMode.READ_ONLY,
     *,
     group: str = "",
-    check: Check | None = None,
     type: str = "",
-    update: UpdateMode = UpdateMode.READ_ONLY,
 ) -> Any:
-    """A dataclass field that declares the key `name`. `type` where the annotation does not say it: a `long` or `short`
-    among the ints, a `password` among the strings."""
+    """A dataclass field that declares the key `name`. Give `type` where the annotation does not tell (`password`)."""
     metadata = {"name": name, "doc": doc, "group": group, "check": check, "type": type, "update": update}
     return dataclasses.field(default=default, metadata=metadata, repr=type != "password")
 
 
 def settings_of(cls: type[Any]) -> Mapping[str, Setting]:
-    """Every key that `cls` declares, in the order of declaration."""
-    return _declared(cls)  # type: ignore[arg-type]  # mypy takes classes for not hashable
+    """All keys of `cls` in the order of declaration."""
+    return _declared(cls)  # type: ignore[arg-type]  # mypy thinks that classes are not hashable
 
 
 @functools.cache
 def _declared(cls: type[Any]) -> Mapping[str, Setting]:
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     result = {}
     for field in dataclasses.fields(cls):
         meta = field.metadata
         if not meta:
-            continue  # a field that is no setting
+            continue  # not a setting
         kind = meta["type"] or _type_name(hints[field.name])
         result[meta["name"]] = Setting(
             meta["name"], field.name, kind, field.default, meta["doc"], meta["group"], meta["check"], meta["update"]
@@ -150,13 +152,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def read_properties_file(path: Path) -> dict[str, str]:
-    """A Java properties file without the exotic escapes: `key=value`, `#` or `!` comments, `\\` continues."""
+    """Read a Java properties file: `key=value`, `#` and `!` comments, `\\` continues a line; no other escapes."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"cannot read {path}: it is no text file in UTF-8 ({error.reason})") from error
+        raise ConfigError(f"cannot read {path}: it is not a UTF-8 text file ({error.reason})") from error
     properties: dict[str, str] = {}
     for number, line in enumerate(text.replace("\\\n", "").splitlines(), 1):
         line = line.strip()
@@ -170,22 +172,22 @@ def read_properties_file(path: Path) -> dict[str, str]:
 
 
 def at_least(low: int) -> Check:
-    """The value must not be smaller than `low`."""
+    """Checks value >= `low`."""
     return lambda value: None if value is None or value >= low else f"must be at least {low}"
 
 
 def between(low: float, high: float) -> Check:
-    """The value must lie in [low, high]."""
+    """Checks `low` <= value <= `high`."""
     return lambda value: None if value is None or low <= value <= high else f"must lie between {low} and {high}"
 
 
 def gzip_level(value: int) -> str | None:
-    """A level of zlib's: 1 to 9, or -1 for its own choice."""
+    """Checks a zlib level: 1 to 9, or -1 for the default."""
     return None if value == -1 or 1 <= value <= 9 else "must lie between 1 and 9, or be -1"
 
 
 def one_of(allowed: Sequence[str]) -> Check:
-    """The value, or each item of a list, must be one of `allowed`."""
+    """Checks that the value, or each item of a list, is one of `allowed`."""
 
     def check(value: Any) -> str | None:
         items = value if isinstance(value, tuple) else (value,)
@@ -228,7 +230,8 @@ _PARSERS: dict[str, Callable[[str], Any]] = {
 
 
 def _type_name(hint: Any) -> str:
-    options = [h for h in (typing.get_args(hint) or (hint,)) if h is not type(None)]
     if typing.get_origin(hint) is tuple:
         return "list"
-    return {int: "int", bool: "boolean", str: "string", float: "double"}[options[0]]
+    if typing.get_origin(hint) in (Union, UnionType):  # X | None
+        hint = typing.get_args(hint)[0]
+    return {Long: "long", Short: "short", int: "int", bool: "boolean", str: "string", float: "double"}[hint]

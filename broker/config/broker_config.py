@@ -1,8 +1,7 @@
-"""All of the broker's settings together, read from a properties file and overrides, and checked against each other.
+"""All broker settings, read from a properties file and overrides, and checked together.
 
-`BrokerConfig.load(file, overrides)` is what `pykafka broker start` calls. The README's table and
-`conf/server.properties` are tested against the declarations in the files beside this one. Topic settings
-live in `log/log_config.py`; the broker keys that give topics their defaults map to them in `topic_defaults`.
+The table in the documentation and `conf/server.properties` are tested against the declarations. Topic settings are in
+`log/log_config.py`; `topic_defaults` maps the broker keys to them that give topics their defaults.
 """
 
 from __future__ import annotations
@@ -12,21 +11,23 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
-from broker.config.basic_settings import BasicSettings
-from broker.config.cleaner_settings import CleanerSettings
-from broker.config.group_settings import GroupSettings
 from broker.config.listener import Listener, parse_listeners, parse_protocol_map
-from broker.config.log_settings import LogSettings
-from broker.config.network_settings import NetworkSettings
-from broker.config.observability_settings import ObservabilitySettings
 from broker.config.security_settings import (
     LISTENER_PREFIX,
     ListenerSecurity,
     SecuritySettings,
     listener_security,
 )
-from broker.config.transaction_settings import TransactionSettings
-from broker.config.zookeeper_settings import ZooKeeperSettings
+from broker.config.setting_groups import (
+    BasicSettings,
+    CleanerSettings,
+    GroupSettings,
+    LogSettings,
+    NetworkSettings,
+    ObservabilitySettings,
+    TransactionSettings,
+    ZooKeeperSettings,
+)
 from broker.errors import ConfigError
 from broker.settings import parse_properties, read_properties_file, settings_of
 
@@ -57,14 +58,14 @@ IGNORED_KEYS = frozenset(
         "ssl.secure.random.implementation",
     ]
 )
-"""Keys of an Apache Kafka `server.properties` that mean nothing here: noted in the log, not refused."""
+"""Keys of an Apache Kafka `server.properties` that have no meaning here: logged and ignored."""
 
 _REPLICATION_FACTORS = {
-    "default.replication.factor": "a topic is refused that is created without a replication factor of its own",
+    "default.replication.factor": "a topic created without a replication factor is refused",
     "offsets.topic.replication.factor": "__consumer_offsets has one replica",
     "transaction.state.log.replication.factor": "__transaction_state has one replica",
 }
-_NOT_REPLICATED = "%s=%s: pykafka does not replicate records, and so %s"
+_NOT_REPLICATED = "%s=%s: pykafka does not replicate records, so %s"
 
 TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
     "cleanup.policy": {"log.cleanup.policy": 1},
@@ -94,7 +95,7 @@ TOPIC_DEFAULT_KEYS: Mapping[str, Mapping[str, int]] = {
     "segment.ms": {"log.roll.ms": 1, "log.roll.hours": 3_600_000},
     "unclean.leader.election.enable": {"unclean.leader.election.enable": 1},
 }
-"""Topic key → the broker keys that give its default, the strongest first, each with the factor to the topic key's unit
+"""Topic key → the broker keys of its default, in order of precedence, each with the factor to the topic key's unit
 (org.apache.kafka.storage.internals.log.LogConfig.TOPIC_CONFIG_SYNONYMS)."""
 
 
@@ -110,12 +111,12 @@ class BrokerConfig(
     NetworkSettings,
     BasicSettings,
 ):
-    """Every broker key; `settings_of(BrokerConfig)` lists them with their docs, the last base first."""
+    """`settings_of(BrokerConfig)` lists all keys with their docs, those of the last base class first."""
 
     named: frozenset[str] = dataclasses.field(default=frozenset(), repr=False, compare=False)
-    """Keys that the file or an override names, whatever their values: DescribeConfigs calls these static."""
+    """Keys that the file or an override sets; DescribeConfigs calls these static."""
     listener_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict, repr=False, hash=False)
-    """The keys `listener.name.<name>.<key>`; there are passwords among them."""
+    """The keys `listener.name.<name>.<key>`; some are passwords."""
 
     @classmethod
     def load(cls, path: Path | None = None, overrides: Mapping[str, str] | None = None) -> BrokerConfig:
@@ -167,11 +168,11 @@ class BrokerConfig(
         return parse_listeners(self.advertised_listeners, "advertised.listeners", protocols)
 
     def listener_security(self) -> dict[str, ListenerSecurity]:
-        """Listener name → what holds for it. Raises ConfigError."""
+        """Security settings by listener name. Raises ConfigError."""
         return {one.name: listener_security(self, one, self.listener_overrides) for one in self.parsed_listeners()}
 
     def topic_defaults(self) -> dict[str, str]:
-        """What a topic gets that sets nothing itself, in topic key names."""
+        """The defaults of topics, by topic key."""
         declared = settings_of(BrokerConfig)
         found: dict[str, str] = {}
         for topic_key, synonyms in TOPIC_DEFAULT_KEYS.items():
@@ -183,5 +184,5 @@ class BrokerConfig(
         return found
 
     def describe(self) -> dict[str, str]:
-        """Key → value as text, every key."""
+        """All keys with their values as text."""
         return {s.name: s.format(getattr(self, s.attribute)) for s in settings_of(BrokerConfig).values()}

@@ -1,8 +1,8 @@
-"""The broker's settings in force: its file, and over that what was altered while it runs (KIP-226). Pure.
+"""The broker's current settings: its file, overridden by what was altered at run time (KIP-226).
 
-Held by the server. Two layers lie over the file, both kept in ZooKeeper: settings for all brokers, and settings for
-this one, which win. Whoever must hear of a change subscribes; everybody else reads `current` when he needs a value.
-Idea: Kafka's `DynamicBrokerConfig`. cluster/broker_configs.py reads and writes the layers.
+Two layers in ZooKeeper override the file: settings for all brokers, and settings for this one, which take precedence.
+cluster/broker_configs.py reads and writes them. Do not cache `current`: a setting can change at run time. Idea:
+Kafka's `DynamicBrokerConfig`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
-from broker.settings import Setting, UpdateMode, did_you_mean, parse_properties, settings_of
+from broker.settings import UpdateMode, did_you_mean, parse_properties, settings_of
 
 __all__ = ["DynamicConfig"]
 
@@ -22,34 +22,34 @@ KEYS = settings_of(BrokerConfig)
 
 
 class DynamicConfig:
-    """Lives on the event loop, but for the first `apply`, which comes before anyone else knows it."""
+    """Used on the event loop, except for the first `apply` at start."""
 
     def __init__(self, static: BrokerConfig) -> None:
         self.static = static
         self.current = static
         self.cluster_wide: Mapping[str, str] = {}
-        """What was altered for all brokers, as far as it can be used."""
+        """The valid settings altered for all brokers."""
         self.own: Mapping[str, str] = {}
-        """What was altered for this broker, as far as it can be used."""
+        """The valid settings altered for this broker."""
         self._subscribers: list[Callable[[BrokerConfig], None]] = []
 
-    def subscribe(self, told: Callable[[BrokerConfig], None]) -> None:
-        """Call `told` with the settings, now and after each change."""
-        self._subscribers.append(told)
-        told(self.current)
+    def subscribe(self, on_change: Callable[[BrokerConfig], None]) -> None:
+        """Call `on_change` with the settings, now and after each change."""
+        self._subscribers.append(on_change)
+        on_change(self.current)
 
     def candidate(self, altered: Mapping[str, str], *, cluster_wide: bool) -> BrokerConfig:
-        """The settings that would be in force if one layer became `altered`. Raises ConfigError with all that is
-        wrong about the first bad key: unknown, not to be changed (at this level), or of a bad value."""
+        """The settings with `altered` as one layer. Raises ConfigError for a key that is unknown, cannot be altered (at
+        this level) or has a bad value."""
         for name in altered:
             _check_alterable(name, cluster_wide=cluster_wide)
         layers = (altered, self.own) if cluster_wide else (self.cluster_wide, altered)
         return self._merged(*layers)
 
     def apply(self, cluster_wide: Mapping[str, str], own: Mapping[str, str]) -> None:
-        """Take over both layers as ZooKeeper has them and tell the subscribers.
+        """Set both layers to what ZooKeeper has, and notify the subscribers.
 
-        What cannot be used was written there by another program: it is logged and left out, so that the others hold.
+        Another program may have written invalid settings there: they are logged and ignored, and the others apply.
         """
         for altered, at_cluster_level in ((cluster_wide, True), (own, False)):
             usable: dict[str, str] = {}
@@ -71,8 +71,8 @@ class DynamicConfig:
             if old != new:
                 shown = "(hidden)" if key.sensitive else key.format(new)
                 logger.info("setting changed: %s=%s", key.name, shown)
-        for told in self._subscribers:
-            told(self.current)
+        for on_change in self._subscribers:
+            on_change(self.current)
 
     def _merged(self, cluster_wide: Mapping[str, str], own: Mapping[str, str]) -> BrokerConfig:
         merged = parse_properties(BrokerConfig, {**cluster_wide, **own}, base=self.static)
@@ -80,12 +80,11 @@ class DynamicConfig:
         return merged
 
 
-def _check_alterable(name: str, *, cluster_wide: bool) -> Setting:
+def _check_alterable(name: str, *, cluster_wide: bool) -> None:
     key = KEYS.get(name)
     if key is None:
         raise ConfigError(f"unknown setting {name!r}{did_you_mean(name, KEYS)}")
     if key.update is UpdateMode.READ_ONLY:
-        raise ConfigError(f"cannot update {name} dynamically: set it in the broker's file and start the broker again")
+        raise ConfigError(f"cannot update {name} dynamically: set it in the broker's file and restart the broker")
     if cluster_wide and key.update is UpdateMode.PER_BROKER:
         raise ConfigError(f"cannot update {name} at default cluster level, broker id must be specified")
-    return key

@@ -1,4 +1,4 @@
-"""Listeners, as `listeners`, `advertised.listeners` and `listener.security.protocol.map` name them."""
+"""Parses `listeners`, `advertised.listeners` and `listener.security.protocol.map`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from broker.errors import ConfigError
 __all__ = ["PROTOCOLS", "Listener", "advertised_listeners", "parse_listeners", "parse_protocol_map"]
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_BY_THEIR_NAMES = dict(zip(PROTOCOLS, PROTOCOLS, strict=True))
+_DEFAULT_MAP = {protocol: protocol for protocol in PROTOCOLS}
 
 
 @dataclasses.dataclass(frozen=True)
 class Listener:
-    """Where to listen, or what to tell clients: `NAME://host:port`; port 0 takes a free one."""
+    """An address to listen on or to advertise: `NAME://host:port`; port 0 takes a free one."""
 
     name: str
     host: str
@@ -23,7 +23,7 @@ class Listener:
     protocol: str = "PLAINTEXT"
 
     @classmethod
-    def parse(cls, text: str, key: str = "listeners", protocols: Mapping[str, str] = _BY_THEIR_NAMES) -> Listener:
+    def parse(cls, text: str, key: str = "listeners", protocols: Mapping[str, str] = _DEFAULT_MAP) -> Listener:
         """`protocols`: listener name → security protocol. Raises ConfigError."""
         name, separator, rest = text.partition("://")
         host, colon, port = rest.rpartition(":")
@@ -32,8 +32,8 @@ class Listener:
         name = name.upper()
         if name not in protocols:
             raise ConfigError(
-                f"{key}={text}: what does {name} speak? Add {name}:PROTOCOL to listener.security.protocol.map, "
-                f"PROTOCOL one of {', '.join(PROTOCOLS)}"
+                f"{key}={text}: listener {name} has no security protocol. Add {name}:PROTOCOL to "
+                f"listener.security.protocol.map, PROTOCOL one of {', '.join(PROTOCOLS)}"
             )
         return cls(name, host.strip("[]"), int(port), protocols[name])
 
@@ -64,7 +64,7 @@ def parse_protocol_map(entries: Iterable[str]) -> dict[str, str]:
                 f"listener.security.protocol.map={entry}: expected NAME:PROTOCOL, PROTOCOL of {', '.join(PROTOCOLS)}"
             )
         if name in protocols:
-            raise ConfigError(f"listener.security.protocol.map: {name} stands there twice")
+            raise ConfigError(f"listener.security.protocol.map: {name} is there twice")
         protocols[name] = protocol
     return protocols
 
@@ -76,23 +76,25 @@ def parse_listeners(texts: Iterable[str], key: str, protocols: Mapping[str, str]
         listener = Listener.parse(text, key, protocols)
         if listener.name in found:
             raise ConfigError(
-                f"{key}={text}: there is a listener {listener.name} already; give this one a name of its own and say "
-                "in listener.security.protocol.map what it speaks"
+                f"{key}={text}: there is already a listener {listener.name}; give this one another name and add its "
+                "protocol to listener.security.protocol.map"
             )
         found[listener.name] = listener
     return list(found.values())
 
 
 def advertised_listeners(bound: Iterable[Listener], advertised: Iterable[Listener]) -> list[Listener]:
-    """What clients are told: the advertised ones, else those bound. Where we listen everywhere, that is localhost
-    (Kafka refuses to start); port 0 stands for the port that was bound."""
+    """The listeners to advertise to clients, by default the bound ones.
+
+    A wildcard address becomes localhost (Kafka refuses to start), and port 0 the bound port.
+    """
     by_name = {listener.name: listener for listener in bound}
-    told = list(advertised) or list(by_name.values())
+    chosen = list(advertised) or list(by_name.values())
     return [
         dataclasses.replace(
             one,
             host="localhost" if one.host in ("", "0.0.0.0", "::") else one.host,
             port=one.port or by_name[one.name].port,
         )
-        for one in told
+        for one in chosen
     ]

@@ -1,108 +1,96 @@
-"""Who may connect and how: what listeners speak, TLS, SASL; and what one listener has of its own.
+"""Security settings: protocols of listeners, TLS, SASL, and what a listener overrides.
 
-A part of `BrokerConfig`. `listener.name.<name>.<key>` overrides a key for one listener; the users of PLAIN are there
-only, in `listener.name.<name>.plain.sasl.jaas.config`. Those of SCRAM are in ZooKeeper (cluster/users.py).
+`listener.name.<name>.<key>` overrides a key for one listener. `listener.name.<name>.plain.sasl.jaas.config` lists the
+users of PLAIN; those of SCRAM are in ZooKeeper (cluster/users.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from functools import partial
 
 from broker.config.listener import Listener
 from broker.errors import ConfigError
 from broker.security.jaas import parse_jaas
 from broker.security.store_settings import SECURITY, StoreSettings
-from broker.settings import at_least, did_you_mean, one_of, parse_properties, setting, settings_of
+from broker.settings import Long, at_least, did_you_mean, one_of, parse_properties, setting, settings_of
 
 __all__ = ["LISTENER_PREFIX", "MECHANISMS", "ListenerSecurity", "SecuritySettings", "listener_security"]
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LISTENER_PREFIX = "listener.name."
 _JAAS = "sasl.jaas.config"
+_security = partial(setting, group=SECURITY)
 _NOT_PER_LISTENER = frozenset(["listener.security.protocol.map", "inter.broker.listener.name"])
 
 
-def _served(value: tuple[str, ...]) -> str | None:
+def _supported(value: tuple[str, ...]) -> str | None:
     wrong = [name for name in value if name not in MECHANISMS]
-    return f"{wrong[0]} is not served; there are {', '.join(MECHANISMS)}" if wrong else None
+    return f"{wrong[0]} is not supported; choose from {', '.join(MECHANISMS)}" if wrong else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SecuritySettings(StoreSettings):
-    """A part of `BrokerConfig`; the stores of keys and certificates are in the base."""
+    """The stores of keys and certificates are in the base class."""
 
-    listener_security_protocol_map: tuple[str, ...] = setting(
+    listener_security_protocol_map: tuple[str, ...] = _security(
         "listener.security.protocol.map",
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
-        "NAME:PROTOCOL,…: what the listener of each name speaks.",
-        group=SECURITY,
+        "NAME:PROTOCOL,…: the security protocol of each listener.",
     )
-    inter_broker_listener_name: str | None = setting(
-        "inter.broker.listener.name", None, "The listener that brokers are to use among themselves.", group=SECURITY
+    inter_broker_listener_name: str | None = _security(
+        "inter.broker.listener.name", None, "Listener that brokers use among themselves."
     )
-    ssl_client_auth: str = setting(
+    ssl_client_auth: str = _security(
         "ssl.client.auth",
         "none",
         "Whether clients show a certificate: none, requested or required.",
-        group=SECURITY,
-        check=one_of(("none", "requested", "required")),
+        one_of(("none", "requested", "required")),
     )
-    ssl_enabled_protocols: tuple[str, ...] = setting(
-        "ssl.enabled.protocols",
-        ("TLSv1.2", "TLSv1.3"),
-        "Versions of TLS that are spoken.",
-        group=SECURITY,
-        check=one_of(("TLSv1.2", "TLSv1.3")),
+    ssl_enabled_protocols: tuple[str, ...] = _security(
+        "ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "Accepted TLS versions.", one_of(("TLSv1.2", "TLSv1.3"))
     )
-    ssl_cipher_suites: tuple[str, ...] = setting(
-        "ssl.cipher.suites", (), "Cipher suites of TLS 1.2, in OpenSSL's names; by default OpenSSL's.", group=SECURITY
+    ssl_cipher_suites: tuple[str, ...] = _security(
+        "ssl.cipher.suites", (), "Cipher suites of TLS 1.2, in OpenSSL's names; by default OpenSSL's."
     )
-    sasl_enabled_mechanisms: tuple[str, ...] = setting(
+    sasl_enabled_mechanisms: tuple[str, ...] = _security(
         "sasl.enabled.mechanisms",
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),
-        "Ways to log in: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 (Kafka's default, GSSAPI, is not served).",
-        group=SECURITY,
-        check=_served,
+        "SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 (GSSAPI, Kafka's default, is not supported).",
+        _supported,
     )
-    sasl_server_max_receive_size: int = setting(
+    sasl_server_max_receive_size: int = _security(
         "sasl.server.max.receive.size",
         524288,
-        "A larger request closes its connection while nobody has logged in on it.",
-        group=SECURITY,
-        check=at_least(1),
+        "Before authentication, a larger request closes its connection.",
+        at_least(1),
     )
-    connection_failed_authentication_delay_ms: int = setting(
-        "connection.failed.authentication.delay.ms",
-        100,
-        "How long the answer to a failed login is held back.",
-        group=SECURITY,
-        check=at_least(0),
+    connection_failed_authentication_delay_ms: int = _security(
+        "connection.failed.authentication.delay.ms", 100, "Delay of the response to a failed login.", at_least(0)
     )
-    connections_max_reauth_ms: int = setting(
+    connections_max_reauth_ms: Long = _security(
         "connections.max.reauth.ms",
         0,
-        "A connection whose client has not logged in again for so long is closed (KIP-368); 0 for never.",
-        group=SECURITY,
-        check=at_least(0),
-        type="long",
+        "A connection is closed unless its client logs in again within this time (KIP-368); 0: never.",
+        at_least(0),
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class ListenerSecurity:
-    """What holds for one listener."""
+    """A listener with its security settings."""
 
     listener: Listener
     settings: SecuritySettings
     plain_users: Mapping[str, str] = dataclasses.field(repr=False)
-    """User → password, of PLAIN."""
+    """User → password of PLAIN."""
 
 
 def listener_security(settings: SecuritySettings, listener: Listener, overrides: Mapping[str, str]) -> ListenerSecurity:
-    """`settings` with those of `overrides`, the keys `listener.name.…` of all listeners, that name this one.
+    """`settings` with the `overrides` (the keys `listener.name.…` of all listeners) of this listener.
 
-    Raises ConfigError for a key that cannot be overridden or read, and for SASL without a mechanism or a user.
+    Raises ConfigError for a key that cannot be overridden or parsed, and for SASL without a mechanism or a user.
     """
     prefix = f"{LISTENER_PREFIX}{listener.name.lower()}."
     own = {key[len(prefix) :]: text for key, text in overrides.items() if key.lower().startswith(prefix)}
@@ -110,7 +98,7 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
     known = settings_of(SecuritySettings)
     for key in own:
         if key not in known or key in _NOT_PER_LISTENER:
-            raise ConfigError(f"{prefix}{key}: a listener has no setting {key!r} of its own{did_you_mean(key, known)}")
+            raise ConfigError(f"{prefix}{key}: {key!r} cannot be set for one listener{did_you_mean(key, known)}")
     base = SecuritySettings(**{one.attribute: getattr(settings, one.attribute) for one in known.values()})
     merged = parse_properties(SecuritySettings, own, base=base)
     users: dict[str, str] = {}
@@ -119,9 +107,11 @@ def listener_security(settings: SecuritySettings, listener: Listener, overrides:
         if module.name == "PlainLoginModule":
             users |= module.users
         elif module.name != "ScramLoginModule":
-            raise ConfigError(f"{prefix}{key}: {module.name} is not served; use PlainLoginModule or ScramLoginModule")
+            raise ConfigError(
+                f"{prefix}{key}: {module.name} is not supported; use PlainLoginModule or ScramLoginModule"
+            )
     if listener.sasl and not merged.sasl_enabled_mechanisms:
-        raise ConfigError(f"listener {listener.name}: name a way to log in in sasl.enabled.mechanisms")
+        raise ConfigError(f"listener {listener.name}: name a mechanism in sasl.enabled.mechanisms")
     if listener.sasl and "PLAIN" in merged.sasl_enabled_mechanisms and not users:
         raise ConfigError(
             f"listener {listener.name} has no user for PLAIN: set {prefix}plain.{_JAAS}="

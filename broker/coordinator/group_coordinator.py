@@ -14,7 +14,7 @@ from typing import TypeVar
 from uuid import uuid4
 
 from broker.clock import Clock
-from broker.config.group_settings import GroupSettings
+from broker.config.setting_groups import GroupSettings
 from broker.coordinator import group_requests
 from broker.coordinator.group_messages import (
     NO_OFFSET,

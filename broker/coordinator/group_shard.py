@@ -14,7 +14,7 @@ from functools import partial
 from typing import cast
 
 from broker.clock import Clock
-from broker.config.group_settings import GroupSettings
+from broker.config.setting_groups import GroupSettings
 from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.coordinator.group_messages import JoinReply, SyncReply
 from broker.coordinator.group_offsets import PendingCommits

@@ -21,7 +21,7 @@ from enum import StrEnum
 from math import inf
 from typing import NamedTuple
 
-from broker.config.group_settings import GroupSettings
+from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_members import Member, Reply, Roster, Waiter, Waiters
 from broker.coordinator.group_messages import JoinReply, SyncReply
 from broker.coordinator.group_offsets import GroupOffsets

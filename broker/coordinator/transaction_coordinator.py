@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from typing import NamedTuple, Protocol, TypeVar
 
 from broker.clock import Clock
-from broker.config.transaction_settings import TransactionSettings
+from broker.config.setting_groups import TransactionSettings
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.shard_map import ShardMap
 from broker.coordinator.transaction_markers import MarkerWriter

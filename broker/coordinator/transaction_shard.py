@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from broker.clock import Clock
-from broker.config.transaction_settings import TransactionSettings
+from broker.config.setting_groups import TransactionSettings
 from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.coordinator.record_reader import MalformedRecord
 from broker.coordinator.record_store import RecordStore

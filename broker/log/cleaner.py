@@ -15,7 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 from broker.clock import Clock
-from broker.config.cleaner_settings import CleanerSettings
+from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, CorruptBatch
 from broker.log.cleanable import Cleanable, cleanable
 from broker.log.compaction_plan import (

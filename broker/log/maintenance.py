@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from broker.clock import Clock
-from broker.config.cleaner_settings import CleanerSettings
+from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError
 from broker.log.cleaner import Cleaner
 from broker.log.compaction_process import Compactor

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from broker.clock import Clock
 from broker.config.broker_config import BrokerConfig
-from broker.config.cleaner_settings import CleanerSettings
+from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.log.checkpoints import PARTITION_METADATA, read_topic_id
 from broker.log.compaction_process import Compactor

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from broker.clock import SystemClock
-from broker.config.group_settings import GroupSettings
+from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import JoinRequest, LeavingMember, SyncRequest
 from broker.coordinator.record_store import RecordRun

@@ -14,7 +14,7 @@ import pytest
 
 from broker.clock import ManualClock
 from broker.cluster.topics import Topics
-from broker.config.group_settings import GroupSettings
+from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import CommitRequest
 from broker.coordinator.group_records import OffsetAndMetadata

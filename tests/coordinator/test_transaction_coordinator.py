@@ -8,7 +8,7 @@ from itertools import chain
 
 import pytest
 
-from broker.config.transaction_settings import TransactionSettings
+from broker.config.setting_groups import TransactionSettings
 from broker.coordinator.record_store import KeyValue
 from broker.coordinator.transaction_coordinator import ListedTransaction
 from broker.coordinator.transaction_records import TransactionState, decode_transaction

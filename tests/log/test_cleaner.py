@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from broker.clock import ManualClock
-from broker.config.cleaner_settings import CleanerSettings
+from broker.config.setting_groups import CleanerSettings
 from broker.errors import CorruptBatch
 from broker.log.checkpoints import CLEAN_OFFSETS, read_offsets
 from broker.log.cleanable import cleanable

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.clock import ManualClock
-from broker.config.cleaner_settings import CleanerSettings
+from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, ErrorCode
 from broker.log.consistency import check_partition
 from broker.log.log import Log

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from broker.clock import Clock
-from broker.config.cleaner_settings import CleanerSettings
+from broker.config.setting_groups import CleanerSettings
 from broker.log.compaction import compact
 from broker.log.compaction_plan import Compacted, CompactionPlan, CompactionResult
 from broker.log.log import Log

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from broker.clock import ManualClock
-from broker.config.group_settings import GroupSettings
+from broker.config.setting_groups import GroupSettings
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import CommitRequest, JoinReply, JoinRequest, SyncRequest
 from broker.coordinator.group_records import OffsetAndMetadata

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from broker.config.group_settings import GroupSettings
+from broker.config.setting_groups import GroupSettings
 from broker.coordinator import group_requests
 from broker.coordinator.group_messages import JoinReply, JoinRequest, LeavingMember, SyncReply, SyncRequest
 from broker.coordinator.group_records import GroupMetadata

@@ -8,7 +8,7 @@ from itertools import count
 from typing import TypeVar
 
 from broker.clock import ManualClock
-from broker.config.transaction_settings import TransactionSettings
+from broker.config.setting_groups import TransactionSettings
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_markers import EndMarker
 from broker.coordinator.transaction_records import TransactionMetadata
