@@ -1,9 +1,9 @@
-"""AddPartitionsToTxn: say which partitions a transaction is going to write to, before it does (KIP-98).
+"""AddPartitionsToTxn: add the partitions that a transaction will write to (KIP-98).
 
-Behaviour: all partitions of a transaction are added, or none: when one does not exist the others get
-OPERATION_NOT_ATTEMPTED. To a client's transaction no internal topic is added (TOPIC_AUTHORIZATION_FAILED, as in Kafka).
-Version notes: to 3 a client's own transaction; from 4 several at once, which
-brokers send for producers (KIP-890), and which may only ask whether partitions were added (`verify_only`).
+Behaviour: all partitions are added or none. If one does not exist, the others get OPERATION_NOT_ATTEMPTED. A client
+cannot add internal topics (TOPIC_AUTHORIZATION_FAILED, as in Kafka).
+Version notes: up to 3 a client adds to its own transaction. From 4 brokers send several transactions at once for their
+producers (KIP-890), or only ask whether the partitions were added (`verify_only`).
 """
 
 from __future__ import annotations
@@ -11,25 +11,24 @@ from __future__ import annotations
 from collections.abc import Awaitable, Mapping, Sequence
 from typing import Any
 
-from broker.api.context import ApiContext
-from broker.api.transaction_requests import Answer, code_for_version, encoded_once, later, producer_of
+from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.transaction_requests import Answer, code_for_version, encoded_once, producer_of, when_known
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
 
-FEW = 16
-"""Answers about so many partitions are worth keeping."""
+MAX_CACHED_PARTITIONS = 16
+"""An answer is cached if it has this many partitions or fewer."""
 
 Codes = Mapping[TopicPartition, ErrorCode]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
-    """Add the partitions and give each its result."""
+    """Add the partitions, with a result for each."""
     body = request.body
     if field(body, "transactions") is not None:
         return _add_batch(context, request)
@@ -41,19 +40,19 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
     def answer(code: ErrorCode) -> Answer:
         shown = code_for_version(request.api, request.version, code)
 
-        def body() -> Mapping[str, Any]:
+        def body() -> Fields:
             return {"results_by_topic_v3_and_below": _results(dict.fromkeys(partitions, shown))}
 
-        if code is not ErrorCode.none or len(partitions) > FEW:
+        if code is not ErrorCode.none or len(partitions) > MAX_CACHED_PARTITIONS:
             return body()
         return encoded_once(request, tuple(partitions), body)
 
     producer = ProducerIdAndEpoch(body.v3_and_below_producer_id, body.v3_and_below_producer_epoch)
     added = context.transactions.add_partitions(body.v3_and_below_transactional_id, producer, frozenset(partitions))
-    return later(added, answer)
+    return when_known(added, answer)
 
 
-async def _add_batch(context: ApiContext, request: Request) -> Mapping[str, Any]:
+async def _add_batch(context: ApiContext, request: Request) -> Fields:
     results = []
     for asked in request.body.transactions:
         partitions = _partitions(asked.topics)
@@ -81,8 +80,8 @@ def _partitions(topics: Any) -> list[TopicPartition]:
 def _refused(
     context: ApiContext, partitions: Sequence[TopicPartition], *, internal: bool
 ) -> dict[TopicPartition, ErrorCode]:
-    """A result for every partition when one of them cannot be written to; else nothing. `internal`: the brokers' own
-    topics can be."""
+    """A result for every partition if one of them cannot be added, else an empty dict. `internal` allows internal
+    topics."""
     errors = {}
     for tp in partitions:
         if tp.topic in INTERNAL_TOPICS and not internal:
@@ -92,8 +91,8 @@ def _refused(
     return {tp: errors.get(tp, ErrorCode.operation_not_attempted) for tp in partitions} if errors else {}
 
 
-def _results(codes: Codes) -> list[Mapping[str, Any]]:
-    topics: dict[str, list[Mapping[str, Any]]] = {}
+def _results(codes: Codes) -> list[Fields]:
+    topics: dict[str, list[Fields]] = {}
     for (topic, index), code in codes.items():
         topics.setdefault(topic, []).append({"partition_index": index, "partition_error_code": code})
     return [{"name": topic, "results_by_partition": results} for topic, results in topics.items()]

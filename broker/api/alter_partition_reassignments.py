@@ -1,27 +1,25 @@
-"""AlterPartitionReassignments: which brokers hold a partition's replicas (KIP-455, KIP-860).
+"""AlterPartitionReassignments: assign a partition's replicas to brokers (KIP-455, KIP-860).
 
-A partition may be assigned to where it lies already. Moving records to other brokers is not supported yet, so that no
+A request that names the present replicas succeeds. Moving replicas to other brokers is not supported yet, so no
 reassignment is ever in progress and none can be cancelled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.cluster.assignment import check_replication_factor
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.cluster_metadata import ClusterMetadata
 
 __all__ = ["handle"]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Each partition is answered for itself."""
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    """Each partition has its own result."""
     may_change_factor = field(request.body, "allow_replication_factor_change", True)
     responses = []
     for topic in request.body.topics:
@@ -46,16 +44,16 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
 def _assign(
     metadata: ClusterMetadata, tp: TopicPartition, replicas: Sequence[int] | None, may_change_factor: bool
 ) -> None:
-    """Raise BrokerError unless the partition lies on just these brokers."""
+    """Raise BrokerError unless these are the brokers of the partition already."""
     info = metadata.partition(tp)
     if info is None:
         raise BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
     if replicas is None:
         raise BrokerError(ErrorCode.no_reassignment_in_progress, f"no reassignment of {tp} is in progress")
     if not replicas or len(set(replicas)) != len(replicas):
-        raise _refused(f"{tp} cannot lie on brokers {list(replicas)}: name each once, and at least one")
+        raise _refused(f"{tp} cannot be on brokers {list(replicas)}: name at least one, and each only once")
     if unknown := sorted(set(replicas) - set(metadata.brokers)):
-        raise _refused(f"{tp} cannot lie on brokers that are not registered: {unknown}")
+        raise _refused(f"{tp} cannot be on brokers that are not registered: {unknown}")
     if len(replicas) != len(info.replicas) and not may_change_factor:
         raise BrokerError(
             ErrorCode.invalid_replication_factor, f"{tp} has {len(info.replicas)} replicas, asked for {len(replicas)}"

@@ -1,21 +1,17 @@
-"""AlterReplicaLogDirs: into which of this broker's data directories a partition belongs (KIP-113).
+"""AlterReplicaLogDirs: move a partition to another data directory of this broker (KIP-113).
 
-Where a partition lies already it may be told to be. Moving one to another directory is not supported: INVALID_REQUEST,
-and the broker's log says so, for the answer has no room for words.
+A request that names the present directory succeeds. Moving is not supported and gets INVALID_REQUEST. The answer has no
+field for a reason, so that goes to the broker's log.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
@@ -23,9 +19,9 @@ __all__ = ["handle"]
 logger = logging.getLogger(__name__)
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Each partition is answered for itself."""
-    results: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    """Each partition has its own result."""
+    results: dict[str, list[Fields]] = defaultdict(list)
     for directory in request.body.dirs:
         for topic in directory.topics:
             for index in topic.partitions:
@@ -43,5 +39,5 @@ def _place(context: ApiContext, tp: TopicPartition, wanted: str) -> ErrorCode:
         return ErrorCode.replica_not_available if known else ErrorCode.unknown_topic_or_partition
     if log.directory.parent.absolute() == Path(wanted):
         return ErrorCode.none
-    logger.warning("%s lies in %s and is not moved to %s: that is not supported", tp, log.directory.parent, wanted)
+    logger.warning("%s stays in %s: moving it to %s is not supported", tp, log.directory.parent, wanted)
     return ErrorCode.invalid_request

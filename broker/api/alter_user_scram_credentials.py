@@ -1,18 +1,15 @@
-"""AlterUserScramCredentials: set and take away the SCRAM credentials of users (KIP-554).
+"""AlterUserScramCredentials: set and delete the SCRAM credentials of users (KIP-554).
 
-The client sends the salted password, from which the two keys that are kept are made here. What is wrong about one
-change of a user refuses all of his; other users' changes are made (kafka.server.ZkAdminManager).
+The client sends the salted password, and the broker stores two keys derived from it. If one change of a user is wrong,
+all changes of that user are refused. Other users are not affected (`kafka.server.ZkAdminManager`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 
 __all__ = ["handle"]
@@ -22,7 +19,7 @@ _MECHANISMS = {one.number: one for one in ScramMechanism}
 Changes = dict[ScramMechanism, ScramCredential | None]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each user succeeds or fails alone."""
     changes: dict[str, Changes] = {}
     failed: dict[str, BrokerError] = {}
@@ -46,7 +43,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
 def _note(
     context: ApiContext, change: Any, upsertion: Any | None, changes: dict[str, Changes], failed: dict[str, BrokerError]
 ) -> None:
-    """Check one change and note it, or why it cannot be made; the first reason stays."""
+    """Check one change and add it to `changes`, or its user to `failed` (the first error counts)."""
     try:
         mechanism, made = _checked(context, change, upsertion)
         of_user = changes.setdefault(change.name, {})

@@ -1,9 +1,9 @@
-"""ApiVersions: what this broker answers, read off the route table itself (KIP-35, KIP-511).
+"""ApiVersions: the APIs and versions this broker serves, taken from the route table (KIP-35, KIP-511).
 
-A client that asks in a version we do not have gets UNSUPPORTED_VERSION in version 0 with the list, so
-that it can ask again. Produce is advertised from version 0, though served from 3: librdkafka otherwise
-takes the broker for one that knows no record batches (Apache Kafka 4 does the same).
-Version notes: from 3 a client says what software it is, and is refused when that cannot be a name.
+A request in an unknown version gets UNSUPPORTED_VERSION and the list, in version 0, so that the client can retry.
+Produce is advertised from version 0 although it is served from 3: otherwise librdkafka assumes that the broker does not
+know record batches (Apache Kafka 4 does the same).
+Version notes: from 3 a client sends the name and version of its software. Names that are not valid are refused.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 def make_handler(routes: Sequence[Route]) -> Handler:
-    """The handler that answers from `routes` (filled by the time a request comes)."""
+    """The handler that answers from `routes`, which are filled in before the first request."""
 
     def handle(request: Request, client: Client) -> Mapping[str, Any]:
         if request.body is None:

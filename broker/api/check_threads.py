@@ -1,7 +1,7 @@
-"""Checks of large batches go on in threads of their own, so that no other connection waits for them.
+"""Threads that finish the checks of large batches, so that no other connection waits for them.
 
-Owned by the API context; called by the Produce handler for what its first look did not finish. There are two threads,
-so that one client's large batches do not hold up all others', and memory stays what two decompressors need.
+Owned by the API context, used by the Produce handler. There are two threads: one client's large batches do not block
+all others, and the memory for decompression stays limited.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ T = TypeVar("T")
 
 
 class CheckThreads:
-    """`finish` runs checks to their ends; `keep` sees work through although its connection is gone."""
+    """`finish` runs checks in a thread; `keep` completes work even if its connection is closed."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None
         self._kept: set[asyncio.Future[Any]] = set()
 
     async def finish(self, checks: Sequence[BatchCheck]) -> list[BrokerError | None]:
-        """Run the checks one after another; why each failed, or None."""
+        """Run the checks one after another. Returns the error of each, or None."""
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "batch-checks")
         return await asyncio.get_running_loop().run_in_executor(
@@ -37,26 +37,28 @@ class CheckThreads:
         )
 
     def keep(self, work: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
-        """What awaits this may be cancelled, the work is not: a request that has come is served, as by Kafka. Who is
-        cancelled waits for its end all the same, and gives back the request's memory no earlier."""
+        """Run `work` as a task that is not cancelled with its caller: as in Kafka, a request that arrived is served.
+
+        A cancelled caller still waits for the end of the work, so that the request's memory is released after it.
+        """
         task = asyncio.ensure_future(work)
         self._kept.add(task)
         task.add_done_callback(self._ended)
-        return _through(task)
+        return _completed(task)
 
     def _ended(self, task: asyncio.Future[Any]) -> None:
         self._kept.discard(task)
         if not task.cancelled():
-            task.exception()  # nobody may be left to take it
+            task.exception()  # marks the exception as retrieved: its caller may be gone
 
     async def close(self) -> None:
-        """Wait for what is under way."""
+        """Wait for all work that was kept."""
         await asyncio.gather(*self._kept, return_exceptions=True)
         if self._threads is not None:
             self._threads.shutdown(wait=False)
 
 
-async def _through(task: asyncio.Future[T]) -> T:
+async def _completed(task: asyncio.Future[T]) -> T:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -1,6 +1,6 @@
-"""Look-ups of what is not in the page cache: a thread reads it first, so that others are served meanwhile.
+"""Look-ups of pages that are not in the page cache: a thread reads them first, so that other connections are served.
 
-Called by the handlers of Fetch and ListOffsets for an attempt that has ended with ColdRead.
+Called by the handlers of Fetch and ListOffsets after an attempt that raised ColdRead.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ __all__ = ["warmed"]
 
 T = TypeVar("T")
 
-MOST_MISSES: Final = 1000
-"""Misses of one request, each in another partition or a little farther on."""
+MAX_MISSES: Final = 1000
+"""Cold reads that one request may retry."""
 
 
 async def warmed(attempt: Callable[[], T], cold: ColdRead) -> T:
-    """Begin anew after each miss. Where pages go as fast as they come, the last time waits for the disk."""
-    for _ in range(MOST_MISSES):
-        with suppress(OSError):  # reading again tells
+    """Retry `attempt` after reading the missing pages in a thread.
+
+    The last attempt waits for the disk, in case pages are dropped from the cache as fast as they are read.
+    """
+    for _ in range(MAX_MISSES):
+        with suppress(OSError):  # the next attempt raises it again
             await asyncio.to_thread(cold.warm)
         cold.settle()
         try:

@@ -1,8 +1,8 @@
-"""Settings as DescribeConfigs and CreateTopics show them: value, where it comes from, type, synonyms.
+"""Settings as DescribeConfigs and CreateTopics show them: value, source, type and synonyms.
 
-Called by config_resources.py and create_topics.py. Sources and types are numbered as in Kafka's ConfigSource and
-ConfigType; synonyms stand in Kafka's order (kafka.server.ConfigHelper): altered for this broker, for all brokers, set
-in the broker's file, built in — each layer with the names from the finest unit to the coarsest.
+Sources and types have the numbers of Kafka's ConfigSource and ConfigType. Synonyms are in Kafka's order
+(`kafka.server.ConfigHelper`): altered for this broker, altered for all brokers, set in the broker's file, default.
+Within each of these, a name with a finer unit comes first.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BROKER_KEYS = settings_of(BrokerConfig)
 
 
 class Synonym(NamedTuple):
-    """One of the values that a setting has had given, under the name it was given by."""
+    """A value that was set, under the name it was set by."""
 
     name: str
     value: str | None
@@ -45,7 +45,7 @@ class Synonym(NamedTuple):
 
 
 class ConfigEntry(NamedTuple):
-    """One setting in force. `synonyms` are the strongest first; a value that must not be shown is None."""
+    """One setting in force. The first of `synonyms` wins. A secret value is None."""
 
     name: str
     value: str | None
@@ -58,7 +58,7 @@ class ConfigEntry(NamedTuple):
 
 
 def topic_entries(dynamic: DynamicConfig, overrides: Mapping[str, str]) -> list[ConfigEntry]:
-    """Every setting of a topic that has `overrides`, over the broker's settings."""
+    """Every setting of a topic: its `overrides`, else the broker's settings."""
     return [
         entry._replace(
             value=overrides[entry.name],
@@ -93,12 +93,12 @@ def broker_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:
 
 
 def _synonyms_from(name: str, dynamic: DynamicConfig, names: Iterable[str]) -> tuple[Synonym, ...]:
-    """From the first under `name` itself on, as Kafka: what was set in a coarser unit only does not show."""
+    """The synonyms from the first that is called `name` on, as in Kafka."""
     return tuple(itertools.dropwhile(lambda one: one.name != name, _synonyms(dynamic, names)))
 
 
 def cluster_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:
-    """The settings altered for all brokers: those alone."""
+    """The settings that were altered for all brokers."""
     return [
         _broker_entry(_BROKER_KEYS[name], value, (Synonym(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER),))
         for name, value in dynamic.cluster_wide.items()
@@ -125,7 +125,7 @@ def _synonyms(dynamic: DynamicConfig, names: Iterable[str]) -> Iterable[Synonym]
 
 @functools.lru_cache(maxsize=4)
 def _static_values(static: BrokerConfig) -> Mapping[str, str]:
-    """What the file or an override names, or a test made to differ from the default."""
+    """The settings from the file and the command line, and those that differ from their default."""
     return {
         name: key.format(value)
         for name, key in _BROKER_KEYS.items()
@@ -140,7 +140,7 @@ def _built_in_values() -> Mapping[str, str]:
 
 @functools.cache
 def _names_of(name: str) -> tuple[str, ...]:
-    """The broker keys that give one thing in different units, from the finest; of most there is one."""
+    """The keys of one setting in different units, the finest first. Most settings have one key."""
     groups = (tuple(names) for names in TOPIC_DEFAULT_KEYS.values())
     return next((group for group in groups if name in group), (name,))
 

@@ -1,18 +1,13 @@
-"""The kinds of things that have settings: topics, brokers, and the loggers of a broker.
-
-Called by the config handlers. Each kind describes one of its members, tells what that has of its own, and alters it.
-Errors are BrokerError with Kafka's codes; the text says what was wrong and what to set. ConfigError is a bad setting.
-"""
+"""The resources that have settings: topics, brokers, and the loggers of a broker. Used by the config handlers."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Protocol
 
-from broker.api.broker_loggers import LEVEL, alter_loggers, check_loggers, logger_entries, own_levels
-from broker.api.config_changes import Changes
-from broker.api.config_entries import ConfigEntry, broker_entries, cluster_entries, topic_entries
+from broker.api.config_entries import ConfigEntry, ConfigSource, broker_entries, cluster_entries, topic_entries
 from broker.api.context import ApiContext
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ErrorCode
@@ -21,11 +16,25 @@ from broker.protocol.topic_names import check_topic_name
 from broker.settings import Setting, settings_of
 from broker.zookeeper.cluster_metadata import Topic
 
-__all__ = ["ConfigResource", "ResourceType", "resource"]
+__all__ = ["Changes", "ConfigResource", "ResourceType", "resource"]
+
+Changes = dict[str, str | None]
+"""Setting → new value, or None to delete it."""
+
+_ROOT = "root"
+_LEVELS = {
+    "TRACE": 5,
+    "DEBUG": logging.DEBUG,
+    "INFO": logging.INFO,
+    "WARN": logging.WARNING,
+    "ERROR": logging.ERROR,
+    "FATAL": logging.CRITICAL,
+}
+_LEVEL = Setting("level", "level", "string", None, "Level of a logger.", "", None)
 
 
 class ResourceType(IntEnum):
-    """Numbers of Kafka's ConfigResource.Type."""
+    """Kafka's `ConfigResource.Type`."""
 
     TOPIC = 2
     BROKER = 4
@@ -35,27 +44,27 @@ class ResourceType(IntEnum):
 
 
 class ConfigResource(Protocol):
-    """One thing that has settings."""
+    """One resource with settings."""
 
     replaceable: bool
-    """Whether AlterConfigs, too, may alter it."""
+    """Whether AlterConfigs may alter it too."""
 
     @property
     def keys(self) -> Mapping[str, Setting]:
-        """What is known of its settings."""
+        """Its known settings."""
 
     def describe(self) -> list[ConfigEntry]:
         """All its settings in force."""
 
     def current(self) -> Mapping[str, str]:
-        """What it has of its own."""
+        """The values set on it."""
 
     async def alter(self, changes: Changes, *, validate_only: bool) -> None:
-        """All or none of the changes. Raises BrokerError or ConfigError."""
+        """Make all of the changes, or none. Raises BrokerError (Kafka's codes) or ConfigError (a bad value)."""
 
 
 def resource(context: ApiContext, kind: int, name: str) -> ConfigResource:
-    """The resource of that kind and name. Raises BrokerError when there is none."""
+    """The resource of this kind and name. Raises BrokerError if there is none."""
     if kind == ResourceType.TOPIC:
         return _Topic(context, name)
     if kind == ResourceType.BROKER:
@@ -129,19 +138,50 @@ class _Broker:
 
 
 class _Loggers:
+    """The loggers of this broker process (KIP-412). Levels are not stored: a restart resets them.
+
+    Names are those of Python's loggers (`broker.server`), `root` is the topmost. Levels are Kafka's.
+    """
+
     replaceable = False
 
     @property
     def keys(self) -> Mapping[str, Setting]:
-        return dict.fromkeys(own_levels(), LEVEL)
+        return dict.fromkeys(_logger_names(), _LEVEL)
 
     def describe(self) -> list[ConfigEntry]:
-        return logger_entries()
+        return [
+            ConfigEntry(name, _level_name(_logger(name).getEffectiveLevel()), ConfigSource.DYNAMIC_BROKER_LOGGER)
+            for name in _logger_names()
+        ]
 
     def current(self) -> Mapping[str, str]:
-        return own_levels()
+        """Each logger with its own level, or an empty text if it takes its parent's."""
+        return {name: _level_name(_logger(name).level) if _logger(name).level else "" for name in _logger_names()}
 
     async def alter(self, changes: Changes, *, validate_only: bool) -> None:
-        check_loggers(changes)
+        known = _logger_names()
+        for name, level in changes.items():
+            if name not in known:
+                raise BrokerError(ErrorCode.invalid_config, f"there is no logger {name!r}")
+            if level is None and name == _ROOT:
+                raise BrokerError(ErrorCode.invalid_request, "the level of the root logger cannot be removed")
+            if level is not None and level.upper() not in _LEVELS:
+                raise BrokerError(ErrorCode.invalid_config, f"{name}={level}: the levels are {', '.join(_LEVELS)}")
         if not validate_only:
-            alter_loggers(changes)
+            for name, level in changes.items():
+                _logger(name).setLevel(logging.NOTSET if level is None else _LEVELS[level.upper()])
+
+
+def _logger_names() -> set[str]:
+    made = (name for name, one in logging.root.manager.loggerDict.items() if isinstance(one, logging.Logger))
+    return {_ROOT, *made}
+
+
+def _logger(name: str) -> logging.Logger:
+    return logging.getLogger(None if name == _ROOT else name)
+
+
+def _level_name(level: int) -> str:
+    """The lowest of Kafka's levels that is not below `level`."""
+    return next((name for name, number in _LEVELS.items() if level <= number), "FATAL")

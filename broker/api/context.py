@@ -1,12 +1,14 @@
-"""What every handler may reach: handed in once, so that a handler is a plain function.
+"""What a handler gets and returns.
 
-A handler is `handle(context, request, client)` and gives the response body as a mapping in kio's field
-names (see protocol/messages.py), or an awaitable of it. It never sees sockets or versions.
+A handler is a plain function `handle(context, request, client)`. It returns the fields of the response by kio's names
+(see protocol/messages.py), or an awaitable of them. It never sees a socket.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 from broker.api.check_threads import CheckThreads
 from broker.clock import Clock
@@ -20,8 +22,13 @@ from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.log.manager import LogManager
 from broker.metrics import Metrics
+from broker.net.router import Client
+from broker.protocol.messages import Request
 
-__all__ = ["ApiContext"]
+__all__ = ["ApiContext", "Client", "Fields", "Request"]
+
+Fields: TypeAlias = Mapping[str, Any]
+"""A response, or a part of one: field name → value."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,5 +50,5 @@ class ApiContext:
 
     @property
     def config(self) -> BrokerConfig:
-        """The settings in force, which may have been altered since the broker started."""
+        """The settings in force. They can change at run time, so do not cache them."""
         return self.configs.dynamic.current

@@ -1,7 +1,7 @@
-"""CreateTopics: topics with a partition count or a manual assignment, and their settings.
+"""CreateTopics: create topics with a partition count or a manual assignment, and their settings.
 
-Behaviour: each topic succeeds or fails alone; -1 for the counts takes the broker's defaults (KIP-464); with
-validate_only nothing is created. Version notes: 5 answers with the settings in force, 7 with the topic id.
+Behaviour: each topic succeeds or fails alone. A count of -1 takes the broker's default (KIP-464). With validate_only
+nothing is created. Version notes: 5 answers with the settings in force, 7 with the topic id.
 """
 
 from __future__ import annotations
@@ -11,27 +11,25 @@ from collections.abc import Mapping
 from typing import Any
 
 from broker.api.config_entries import topic_entries
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.cluster.topics import NewTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 
 __all__ = ["handle"]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Create each topic; a name that stands twice in the request is refused, once."""
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    """Create each topic. A name that is twice in the request is refused."""
     names = Counter(topic.name for topic in request.body.topics)
     once = [topic for topic in request.body.topics if names[topic.name] == 1]
     results = [await _create(context, topic, request.body.validate_only) for topic in once]
     for name in (name for name, times in names.items() if times > 1):
-        error = BrokerError(ErrorCode.invalid_request, f"topic {name} stands in the request more than once")
+        error = BrokerError(ErrorCode.invalid_request, f"topic {name} is in the request more than once")
         results.append(_failed(name, error))
     return {"topics": results}
 
 
-async def _create(context: ApiContext, asked: Any, validate_only: bool) -> Mapping[str, Any]:
+async def _create(context: ApiContext, asked: Any, validate_only: bool) -> Fields:
     try:
         new = NewTopic(
             asked.name,
@@ -69,11 +67,11 @@ async def _create(context: ApiContext, asked: Any, validate_only: bool) -> Mappi
 def _assignment(asked: Any) -> Mapping[int, tuple[int, ...]]:
     assignment = {a.partition_index: tuple(a.broker_ids) for a in asked.assignments}
     if len(assignment) < len(asked.assignments):
-        raise BrokerError(ErrorCode.invalid_replica_assignment, "a partition stands in the assignment more than once")
+        raise BrokerError(ErrorCode.invalid_replica_assignment, "a partition is in the assignment more than once")
     return assignment
 
 
-def _failed(name: str, error: BrokerError) -> Mapping[str, Any]:
+def _failed(name: str, error: BrokerError) -> Fields:
     return {
         "name": name,
         "error_code": error.code,

@@ -1,20 +1,17 @@
-"""DeleteRecords: let partitions start at a later offset, so that what lies before is gone.
+"""DeleteRecords: delete the records of partitions below an offset, which becomes the log start offset.
 
-Behaviour: -1 stands for the high watermark; an offset before the log's start changes nothing. Answered once the new
-starts are on disk, so that no crash brings records back. Refused on internal topics, and with POLICY_VIOLATION where
-cleanup.policy lacks delete, as Kafka does. Every version is alike.
+Behaviour: -1 stands for the high watermark. An offset below the log start offset changes nothing. The answer comes once
+the new start is on disk, so that a crash does not bring records back. As in Kafka, internal topics are refused, and
+topics whose cleanup.policy lacks delete get POLICY_VIOLATION. All versions are alike.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
 
@@ -24,8 +21,8 @@ HIGH_WATERMARK = -1
 NO_OFFSET = -1
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Delete in each partition; each succeeds or fails alone."""
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    """Each partition succeeds or fails alone."""
     topics = [
         {
             "name": topic.name,

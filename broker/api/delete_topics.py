@@ -1,19 +1,16 @@
-"""DeleteTopics: by name, from version 6 also by topic id. The files go a little later, as retention's do.
+"""DeleteTopics: delete topics by name, from version 6 also by topic id. Their files are deleted a little later.
 
-Version notes: that topics may not be deleted has an error code of its own from version 3.
+Version notes: from 3 there is TOPIC_DELETION_DISABLED; older versions get INVALID_REQUEST.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 
 __all__ = ["handle"]
 
@@ -23,8 +20,8 @@ _FIRST_WITH_DISABLED = 3
 Named = tuple[str | None, uuid.UUID]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Delete each topic; each succeeds or fails alone. What stands twice in the request is refused, once."""
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    """Each topic succeeds or fails alone. A topic that is twice in the request is refused."""
     topics = field(request.body, "topics")
     if topics is None:
         asked: list[Named] = [(name, _NO_ID) for name in request.body.topic_names]
@@ -43,7 +40,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
                     "delete.topic.enable is false on this broker",
                 )
             if times[named] > 1:
-                raise BrokerError(ErrorCode.invalid_request, "the topic stands in the request more than once")
+                raise BrokerError(ErrorCode.invalid_request, "the topic is in the request more than once")
             name = _name_of(context, named)
             topic_id = await context.topics.delete(name)
         except BrokerError as error:
@@ -56,10 +53,10 @@ def _name_of(context: ApiContext, named: Named) -> str:
     name, topic_id = named
     if name is not None:
         if topic_id != _NO_ID:
-            raise BrokerError(ErrorCode.invalid_request, "a topic is named by its name or by its id, not by both")
+            raise BrokerError(ErrorCode.invalid_request, "name a topic by its name or by its id, not by both")
         return name
     if topic_id == _NO_ID:
-        raise BrokerError(ErrorCode.invalid_request, "a topic is named by its name or by its id, not by neither")
+        raise BrokerError(ErrorCode.invalid_request, "name a topic by its name or by its id")
     topic = context.topics.metadata.topic_by_id(topic_id)
     if topic is None:
         raise BrokerError(ErrorCode.unknown_topic_id, f"no topic has the id {topic_id}")

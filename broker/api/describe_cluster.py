@@ -6,21 +6,17 @@ Version notes: from 1 the client says whether it takes us for a broker or for a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 
 __all__ = ["handle"]
 
 BROKERS, CONTROLLERS = 1, 2
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """What the metadata cache knows of the cluster."""
     endpoint_type = field(request.body, "endpoint_type", BROKERS)
     if endpoint_type != BROKERS:

@@ -3,25 +3,24 @@ KIP-226, KIP-412, KIP-569), each with source, type, synonyms and documentation. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from broker.api.config_entries import ConfigEntry, ConfigSource
 from broker.api.config_resources import resource
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 
 __all__ = ["handle"]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Describe each resource; each succeeds or fails alone."""
     return {"results": [_resource(context, asked, request.body) for asked in request.body.resources]}
 
 
-def _resource(context: ApiContext, asked: Any, body: Any) -> Mapping[str, Any]:
+def _resource(context: ApiContext, asked: Any, body: Any) -> Fields:
     answer = {"resource_type": asked.resource_type, "resource_name": asked.resource_name}
     try:
         entries = resource(context, asked.resource_type, asked.resource_name).describe()
@@ -32,7 +31,7 @@ def _resource(context: ApiContext, asked: Any, body: Any) -> Mapping[str, Any]:
     return {**answer, "error_code": ErrorCode.none, "error_message": None, "configs": _configs(chosen, body)}
 
 
-def _configs(entries: Sequence[ConfigEntry], body: Any) -> list[Mapping[str, Any]]:
+def _configs(entries: Sequence[ConfigEntry], body: Any) -> list[Fields]:
     documented = field(body, "include_documentation", False)
     return [
         {

@@ -5,13 +5,9 @@ Version notes: 3 — tells what the client may do with the group, if it asks; 6 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 
 __all__ = ["handle"]
 
@@ -21,7 +17,7 @@ GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
 NOT_ASKED = -(2**31)
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Describe each named group."""
     operations = GROUP_OPERATIONS if field(request.body, "include_authorized_operations", False) else NOT_ASKED
     return {
@@ -29,7 +25,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
     }
 
 
-async def _describe(context: ApiContext, group_id: str, version: int, operations: int) -> Mapping[str, Any]:
+async def _describe(context: ApiContext, group_id: str, version: int, operations: int) -> Fields:
     found = await context.groups.describe(group_id)
     absent = found.error is ErrorCode.none and found.state == "Dead" and version >= 6
     return {

@@ -9,23 +9,20 @@ import shutil
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 
 __all__ = ["handle"]
 
 UNKNOWN = -1
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Every directory, with the partitions asked for that lie there; null asks for all."""
     asked = request.body.topics
     wanted = None if asked is None else {(topic.topic, index) for topic in asked for index in topic.partitions}
-    sizes: dict[Path, dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
+    sizes: dict[Path, dict[str, list[Fields]]] = defaultdict(lambda: defaultdict(list))
     for tp, log in context.logs.logs().items():
         if wanted is None or tp in wanted:
             described = {"partition_index": tp.partition, "partition_size": log.size, "offset_lag": 0}
@@ -37,7 +34,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
     return {"error_code": ErrorCode.none, "results": results}
 
 
-def _directory(path: Path, topics: Mapping[str, list[Mapping[str, Any]]]) -> Mapping[str, Any]:
+def _directory(path: Path, topics: Mapping[str, list[Fields]]) -> Fields:
     try:
         usage = shutil.disk_usage(path)
         total, usable = usage.total, usage.free
@@ -52,7 +49,7 @@ def _directory(path: Path, topics: Mapping[str, list[Mapping[str, Any]]]) -> Map
     }
 
 
-def _offline(path: Path) -> Mapping[str, Any]:
+def _offline(path: Path) -> Fields:
     return {
         "error_code": ErrorCode.kafka_storage_error,
         "log_dir": str(path.absolute()),

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.log.producer_state import ProducerEntry
-from broker.net.router import Client
-from broker.protocol.messages import Request
 from broker.protocol.topic_names import check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Every producer that each asked partition has state of."""
     return {
         "topics": [
@@ -31,7 +26,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
     }
 
 
-def _partition(context: ApiContext, tp: TopicPartition) -> Mapping[str, Any]:
+def _partition(context: ApiContext, tp: TopicPartition) -> Fields:
     try:
         check_topic_name(tp.topic)
         producers = context.topics.partition(tp).log.producers
@@ -50,7 +45,7 @@ def _partition(context: ApiContext, tp: TopicPartition) -> Mapping[str, Any]:
     }
 
 
-def _producer(entry: ProducerEntry) -> Mapping[str, Any]:
+def _producer(entry: ProducerEntry) -> Fields:
     return {
         "producer_id": entry.producer_id,
         "producer_epoch": entry.epoch,

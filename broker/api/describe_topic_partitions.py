@@ -7,20 +7,17 @@ next one begins. No topics named means all.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from broker.api.authorized_operations import NOT_ASKED, TOPIC_OPERATIONS
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 from broker.protocol.topic_names import absence
 from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 
 __all__ = ["handle"]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """One page."""
     body, metadata = request.body, context.topics.metadata
     names = {topic.name for topic in body.topics}
@@ -42,8 +39,8 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
 
 def _page(
     metadata: ClusterMetadata, names: Sequence[str], start: Mapping[str, int], limit: int, *, leave_out_absent: bool
-) -> tuple[list[Mapping[str, Any]], Mapping[str, Any] | None]:
-    page: list[Mapping[str, Any]] = []
+) -> tuple[list[Fields], Fields | None]:
+    page: list[Fields] = []
     for name in names:
         if limit == 0:
             return page, {"topic_name": name, "partition_index": 0}
@@ -61,7 +58,7 @@ def _page(
     return page, None
 
 
-def _topic(metadata: ClusterMetadata, topic: Topic, indexes: Sequence[int]) -> Mapping[str, Any]:
+def _topic(metadata: ClusterMetadata, topic: Topic, indexes: Sequence[int]) -> Fields:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
@@ -72,7 +69,7 @@ def _topic(metadata: ClusterMetadata, topic: Topic, indexes: Sequence[int]) -> M
     }
 
 
-def _partition(metadata: ClusterMetadata, index: int, info: PartitionInfo) -> Mapping[str, Any]:
+def _partition(metadata: ClusterMetadata, index: int, info: PartitionInfo) -> Fields:
     led = info.leader in metadata.brokers
     return {
         "error_code": ErrorCode.none if led else ErrorCode.leader_not_available,
@@ -87,5 +84,5 @@ def _partition(metadata: ClusterMetadata, index: int, info: PartitionInfo) -> Ma
     }
 
 
-def _absent(name: str, code: ErrorCode) -> Mapping[str, Any]:
+def _absent(name: str, code: ErrorCode) -> Fields:
     return {"error_code": code, "name": name, "partitions": (), "topic_authorized_operations": TOPIC_OPERATIONS}

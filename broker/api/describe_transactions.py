@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.transaction_coordinator import TransactionDescription
-from broker.net.router import Client
-from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Describe each id; one that is not known gets TRANSACTIONAL_ID_NOT_FOUND."""
     described = (context.transactions.describe(name) for name in request.body.transactional_ids)
     return {"transaction_states": [_describe(found) for found in described]}
 
 
-def _describe(found: TransactionDescription) -> Mapping[str, Any]:
+def _describe(found: TransactionDescription) -> Fields:
     known = found.metadata
     if known is None:
         return {
@@ -42,7 +39,7 @@ def _describe(found: TransactionDescription) -> Mapping[str, Any]:
     }
 
 
-def _topics(partitions: Iterable[TopicPartition]) -> list[Mapping[str, Any]]:
+def _topics(partitions: Iterable[TopicPartition]) -> list[Fields]:
     topics: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         topics.setdefault(topic, []).append(index)

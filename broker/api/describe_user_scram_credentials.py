@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Mapping
-from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 
 __all__ = ["handle"]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """The users named, or all."""
     known = context.users.credentials()
     asked = collections.Counter(user.name for user in request.body.users or ()) or collections.Counter(list(known))
@@ -25,7 +21,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
     }
 
 
-def _result(known: Mapping[str, Any], user: str, times: int) -> Mapping[str, Any]:
+def _result(known: Fields, user: str, times: int) -> Fields:
     code, message = ErrorCode.none, None
     if times > 1:
         code = ErrorCode.duplicate_resource

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.cluster_metadata import ClusterMetadata
 
@@ -22,7 +20,7 @@ __all__ = ["handle"]
 PREFERRED, UNCLEAN = 0, 1
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each partition is answered for itself; when all are asked for, those that need no election are left out."""
     metadata = context.topics.metadata
     kind = field(request.body, "election_type", PREFERRED)
@@ -39,8 +37,8 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
     return _answer(ErrorCode.none, errors)
 
 
-def _answer(code: ErrorCode, errors: Mapping[TopicPartition, BrokerError]) -> Mapping[str, Any]:
-    results: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+def _answer(code: ErrorCode, errors: Mapping[TopicPartition, BrokerError]) -> Fields:
+    results: dict[str, list[Fields]] = defaultdict(list)
     for tp, error in errors.items():
         result = {"partition_id": tp.partition, "error_code": error.code, "error_message": error.message}
         results[tp.topic].append(result)

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from broker.api.context import ApiContext
-from broker.api.transaction_requests import Answer, code_for_version, encoded_once, later, producer_of
+from broker.api.context import ApiContext, Client, Request
+from broker.api.transaction_requests import Answer, code_for_version, encoded_once, producer_of, when_known
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 
 __all__ = ["handle"]
 
@@ -28,4 +26,4 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
             return encoded_once(request, None, lambda: {"error_code": code})
         return {"error_code": code_for_version(request.api, request.version, code)}
 
-    return later(ended, answer)
+    return when_known(ended, answer)

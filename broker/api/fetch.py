@@ -1,15 +1,15 @@
 """Fetch: record batches from an offset on, as file ranges for sendfile.
 
-Behaviour: up to the high watermark or, for a reader of committed data, the last stable offset, with the list of
-the aborted transactions that it has to leave out (KIP-98). At least one batch even when it is larger than what
-was asked for (KIP-74), the rest within max bytes, partitions in the order asked, each once. With less than min
-bytes at hand the answer waits, at most max wait. An error answers at once, but not that a topic or partition does not
-exist: as in Kafka (`KafkaApis` sorts these out, only the others reach `ReplicaManager`), the partitions beside it are
-waited for. Fetch sessions (KIP-227) are declined: session id 0 makes a client name its partitions each time.
-Nobody replicates from this broker, so whoever asks as a replica is refused.
-What has to be looked up in a log but is not in the page cache is read by a thread first, so that others are served
+Behaviour: reads up to the high watermark. With isolation level read_committed it reads up to the last stable offset and
+adds the list of aborted transactions (KIP-98). The first batch is returned even if it is larger than max bytes
+(KIP-74), the rest stays within max bytes. Partitions are read once each, in the order of the request.
+
+With less than min bytes the answer waits, at most max wait. An error is answered at once, except for a topic or
+partition that does not exist: as in Kafka, the answer still waits for the other partitions. Fetch sessions (KIP-227)
+are declined: with session id 0 a client names its partitions in each request. There is no replication, so a replica's
+fetch is refused. Index pages that are not in the page cache are read by a thread, so that other connections are served
 meanwhile.
-Version notes: topic names up to 12, ids from 13; zstd from 10; a disk that fails has an error of its own from 6.
+Version notes: topic names up to 12, ids from 13; zstd from 10; KAFKA_STORAGE_ERROR from 6.
 """
 
 from __future__ import annotations
@@ -20,14 +20,13 @@ from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from broker.api.cold_reads import warmed
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import ColdRead, FileSlice, unless_cold
 from broker.net.response import Part
-from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.fetch_response import PartitionAnswer, TopicAnswer, encode_fetch_response
-from broker.protocol.messages import Request, field, to_ms
+from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import Codec
 from broker.replica.delayed_fetch import DelayedFetch
@@ -38,7 +37,7 @@ __all__ = ["handle"]
 _NO_ID = uuid.UUID(int=0)
 _COMMITTED = 1
 _FULL = (0, -1)
-"""Session epochs of a fetch that names all its partitions: of a new session, and of none."""
+"""Session epochs of a fetch that names all its partitions: a new session, or no session."""
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _FIRST_WITH_ZSTD = 10
 _FIRST_WITH_STORAGE_ERROR = 6
@@ -47,19 +46,19 @@ _FETCH_SESSION_ID_NOT_FOUND = int(ErrorCode.fetch_session_id_not_found)
 
 @dataclasses.dataclass(slots=True)
 class _Read:
-    """What one pass over the asked partitions found. `complete`: waiting would bring nothing more."""
+    """What one pass over the requested partitions found. `complete`: there is no reason to wait for more."""
 
     topics: list[TopicAnswer] = dataclasses.field(default_factory=list)
     partitions: list[Partition] = dataclasses.field(default_factory=list)
     sizes: list[int] = dataclasses.field(default_factory=list)
-    """Bytes found of each of `partitions`."""
+    """Bytes found in each of `partitions`."""
     errors: list[int] = dataclasses.field(default_factory=list)
     size: int = 0
     complete: bool = False
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Part] | Awaitable[Sequence[Part]]:
-    """Answer at once when there is enough to read, else wait for it."""
+    """Answer at once if there is enough to read, otherwise wait for more."""
     body = request.body
     if field(body, "session_epoch", -1) not in _FULL:
         context.metrics.failed(ApiKey.FETCH, _FETCH_SESSION_ID_NOT_FOUND)
@@ -129,7 +128,7 @@ def _read_partition(
             raise BrokerError(ErrorCode.unknown_topic_id)
         partition = context.topics.partition(TopicPartition(topic, asked.partition))
         _check_asked(body, partition, asked)
-        found = _take(partition, asked, budget - read.size, committed, first=read.size == 0)
+        found = _read_slice(partition, asked, budget - read.size, committed, first=read.size == 0)
         aborted = partition.aborted_in(asked.fetch_offset, found) if committed and found is not None else ()
         if request.version < _FIRST_WITH_ZSTD and partition.log.config.codec is Codec.ZSTD:
             raise BrokerError(ErrorCode.unsupported_compression_type)
@@ -144,7 +143,7 @@ def _read_partition(
     read.sizes.append(0 if found is None else found.length)
     if found is not None:
         read.size += found.length
-        # A slice ends with its segment: no append makes that of a rolled one longer.
+        # A slice ends with its segment. If that is not the active one, waiting would not make the slice longer.
         read.complete |= asked.fetch_offset < partition.log.active_base_offset
     return PartitionAnswer(
         asked.partition,
@@ -158,23 +157,23 @@ def _read_partition(
 
 
 def _check_asked(body: Any, partition: Partition, asked: Any) -> None:
-    """Raise BrokerError for whoever is no reader, or knows leader epochs that we do not (KIP-320, KIP-595)."""
+    """Raise BrokerError for a replica's fetch and for leader epochs that do not match ours (KIP-320, KIP-595)."""
     if _replica_id(body) >= 0:
-        raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition.tp} has no replica but ours")
+        raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition.tp} is not replicated to other brokers")
     partition.check_epoch(field(asked, "current_leader_epoch", -1))
     epoch = field(asked, "last_fetched_epoch", -1)
     if epoch >= 0 and partition.end_offset_for_epoch(epoch) == UNKNOWN_EPOCH:
-        raise BrokerError(ErrorCode.offset_out_of_range, f"{partition.tp} knows nothing of leader epoch {epoch}")
+        raise BrokerError(ErrorCode.offset_out_of_range, f"{partition.tp} does not know leader epoch {epoch}")
 
 
 def _replica_id(body: Any) -> int:
-    """Of a broker that replicates; below 0 for a reader. Version notes: in a field of its own from 15."""
+    """The broker id of a replica, below 0 for a consumer. Version notes: in another field from 15."""
     state = field(body, "replica_state")
     return int(field(body, "replica_id", -1) if state is None else state.replica_id)
 
 
-def _take(partition: Partition, asked: Any, budget: int, committed: bool, *, first: bool) -> FileSlice | None:
-    """Only the first partition with records may exceed what was asked for."""
+def _read_slice(partition: Partition, asked: Any, budget: int, committed: bool, *, first: bool) -> FileSlice | None:
+    """Read within the limits. Only the first partition with records may exceed them."""
     limit = min(asked.partition_max_bytes, budget)
     found = partition.read(asked.fetch_offset, max(limit, 0), committed=committed)
     if found is not None and found.length > limit and not first:

@@ -7,15 +7,11 @@ Version notes: 1 — transactions (key type 1). 4 — several keys at once (KIP-
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.zookeeper.znodes import BrokerInfo
 
@@ -30,7 +26,7 @@ _PARTITIONS_SETTING = {
 }
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Find each key's coordinator."""
     kind = field(request.body, "key_type", GROUP)
     keys = field(request.body, "coordinator_keys")
@@ -39,7 +35,7 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
     return {"coordinators": [await _find(context, kind, key, client.listener) for key in keys]}
 
 
-async def _find(context: ApiContext, kind: int, key: str, listener: str) -> Mapping[str, Any]:
+async def _find(context: ApiContext, kind: int, key: str, listener: str) -> Fields:
     answer = {"key": key, "node_id": -1, "host": "", "port": -1}
     try:
         broker = await _coordinator(context, kind, key)

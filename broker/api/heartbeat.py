@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from broker.api.context import ApiContext
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.api.context import ApiContext, Client, Fields, Request
+from broker.protocol.messages import field
 
 __all__ = ["handle"]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Renew the member's session."""
     body = request.body
     error = await context.groups.heartbeat(

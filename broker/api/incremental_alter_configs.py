@@ -1,7 +1,7 @@
-"""IncrementalAlterConfigs: set, delete, append to or subtract from settings of topics, of brokers (those that may
-change at run time, KIP-226) and of a broker's loggers (KIP-339).
+"""IncrementalAlterConfigs (KIP-339): set or delete settings, or append to and subtract from those that are lists.
 
-Changes of topics and brokers are kept in ZooKeeper; all hold at once.
+It alters topics, brokers (only settings that may change at run time, KIP-226) and a broker's loggers. Changes of topics
+and brokers are kept in ZooKeeper and take effect at once. Errors are those of Kafka's `ConfigAdminManager`.
 """
 
 from __future__ import annotations
@@ -10,33 +10,32 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from broker.api.config_changes import Changes, incremental_changes
-from broker.api.config_resources import resource
-from broker.api.context import ApiContext
+from broker.api.config_resources import Changes, resource
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ConfigError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 from broker.settings import Setting
 
-__all__ = ["alter_each", "handle"]
+__all__ = ["alter_each", "check_named_once", "handle"]
+
+SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 
 ChangesOf = Callable[[Sequence[Any], Mapping[str, str], Mapping[str, Setting]], Changes]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
-    """Alter each resource; each succeeds or fails alone."""
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+    """Alter each resource. Each succeeds or fails alone."""
     return await alter_each(context, request, incremental_changes)
 
 
-async def alter_each(context: ApiContext, request: Request, changes_of: ChangesOf) -> Mapping[str, Any]:
-    """Apply `changes_of(what is asked, what the resource has, what its settings are)` to each resource."""
+async def alter_each(context: ApiContext, request: Request, changes_of: ChangesOf) -> Fields:
+    """Apply `changes_of(requested changes, values set on the resource, its known settings)` to each resource."""
     named = Counter((asked.resource_type, asked.resource_name) for asked in request.body.resources)
     responses = []
     for asked in request.body.resources:
         code, message = ErrorCode.none, None
         try:
             if named[asked.resource_type, asked.resource_name] > 1:
-                raise BrokerError(ErrorCode.invalid_request, "a resource may stand in the request only once")
+                raise BrokerError(ErrorCode.invalid_request, "a resource may be in the request only once")
             await _alter(context, asked, request.body.validate_only, changes_of)
         except BrokerError as error:
             code, message = error.code, error.message or None
@@ -59,3 +58,42 @@ async def _alter(context: ApiContext, asked: Any, validate_only: bool, changes_o
         raise BrokerError(ErrorCode.invalid_request, "AlterConfigs is for topics and brokers only")
     changes = changes_of(asked.configs, found.current(), found.keys)
     await found.alter(changes, validate_only=validate_only)
+
+
+def incremental_changes(asked: Sequence[Any], current: Mapping[str, str], keys: Mapping[str, Setting]) -> Changes:
+    """The new value of each setting in `asked`, or None to delete it.
+
+    `current` has the values set on the resource, `keys` its known settings. Raises BrokerError `invalid_request` (a
+    name twice, no value, an unknown operation) and ConfigError (not a list).
+    """
+    check_named_once(asked)
+    return {change.name: _new_value(change, current.get(change.name), keys.get(change.name)) for change in asked}
+
+
+def check_named_once(asked: Sequence[Any]) -> None:
+    twice = [name for name, count in Counter(change.name for change in asked).items() if count > 1]
+    if twice:
+        raise BrokerError(ErrorCode.invalid_request, f"named more than once: {', '.join(twice)}")
+
+
+def _new_value(change: Any, current: str | None, key: Setting | None) -> str | None:
+    operation = change.config_operation
+    if operation == DELETE:
+        return None
+    if operation not in (SET, APPEND, SUBTRACT):
+        raise BrokerError(ErrorCode.invalid_request, f"{change.name}: there is no config operation {operation}")
+    if change.value is None:
+        raise BrokerError(ErrorCode.invalid_request, f"a value is needed for {change.name}")
+    if operation == SET or key is None:  # an unknown setting is refused later, with all others that are unknown
+        return str(change.value)
+    if key.type != "list":
+        raise ConfigError(f"{change.name}: only a list can be appended to or subtracted from")
+    items = _items(key.format(key.default) if current is None else current)
+    named = _items(change.value)
+    if operation == APPEND:
+        return ",".join(items + [item for item in named if item not in items])
+    return ",".join(item for item in items if item not in named)
+
+
+def _items(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]

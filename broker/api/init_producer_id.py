@@ -9,23 +9,21 @@ commit, KIP-939) is not served.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Mapping
-from typing import Any
+from collections.abc import Awaitable
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_records import NO_EPOCH, NO_PRODUCER_ID
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode, PykafkaError
-from broker.net.router import Client
-from broker.protocol.messages import Request, field, to_ms
+from broker.protocol.messages import field, to_ms
 
 __all__ = ["handle"]
 
 logger = logging.getLogger(__name__)
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields | Awaitable[Fields]:
     """A fresh producer id in epoch 0, or the transactional id's own; fresh ids are taken from ZooKeeper in blocks."""
     body = request.body
     claimed = ProducerIdAndEpoch(field(body, "producer_id", NO_PRODUCER_ID), field(body, "producer_epoch", NO_EPOCH))
@@ -37,9 +35,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
     return _answer(ready, 0) if ready is not None else _wait(context)
 
 
-async def _init_transactional(
-    context: ApiContext, request: Request, claimed: ProducerIdAndEpoch | None
-) -> Mapping[str, Any]:
+async def _init_transactional(context: ApiContext, request: Request, claimed: ProducerIdAndEpoch | None) -> Fields:
     body = request.body
     try:
         reply = await context.transactions.init_producer_id(
@@ -52,21 +48,21 @@ async def _init_transactional(
     return _answer(reply.producer_id, reply.producer_epoch)
 
 
-async def _wait(context: ApiContext) -> Mapping[str, Any]:
+async def _wait(context: ApiContext) -> Fields:
     try:
         return _answer(await context.producer_ids.take_from_new_block(), 0)
     except PykafkaError as error:
         return _no_id(error)
 
 
-def _no_id(error: PykafkaError) -> Mapping[str, Any]:
+def _no_id(error: PykafkaError) -> Fields:
     logger.warning("no producer id can be given: %s", error)
     return _refused(ErrorCode.coordinator_load_in_progress)  # producers ask again
 
 
-def _answer(producer_id: int, epoch: int) -> Mapping[str, Any]:
+def _answer(producer_id: int, epoch: int) -> Fields:
     return {"error_code": ErrorCode.none, "producer_id": producer_id, "producer_epoch": epoch}
 
 
-def _refused(code: ErrorCode) -> Mapping[str, Any]:
+def _refused(code: ErrorCode) -> Fields:
     return {"error_code": code, "producer_id": NO_PRODUCER_ID, "producer_epoch": NO_EPOCH}

@@ -6,18 +6,14 @@ Version notes: 1 — a rebalance time-out of its own; 4 — a dynamic member is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.group_messages import JoinRequest
-from broker.net.router import Client
-from broker.protocol.messages import Request, field, to_ms
+from broker.protocol.messages import field, to_ms
 
 __all__ = ["handle"]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Wait for the group to form and say which generation it is."""
     body = request.body
     reply = await context.groups.join(

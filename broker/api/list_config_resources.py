@@ -5,19 +5,15 @@ There are no client metrics subscriptions and no settings of groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from broker.api.config_resources import ResourceType
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 
 __all__ = ["handle"]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Names and types; no types asked for means all."""
     asked = field(request.body, "resource_types", (ResourceType.CLIENT_METRICS,)) or tuple(ResourceType)
     if any(kind not in tuple(ResourceType) for kind in asked):

@@ -1,10 +1,10 @@
 """ListOffsets: the earliest and latest offset, or the first at or after a timestamp.
 
-Timestamps below zero ask for an end of the log: -1 latest, -2 earliest, -3 the record with the largest
-timestamp (KIP-734), -4 earliest local (here: earliest), -5 latest tiered (here: none). A reader of committed
-data (KIP-98) gets the last stable offset for the latest, and nothing that lies after it.
-What has to be read for a time but is not in the page cache is read by a thread first, so that others are served.
-Version notes: -5 is of version 9; below it, and any other negative time, is UNSUPPORTED_VERSION as of Kafka 4.
+Negative timestamps have a special meaning: -1 latest, -2 earliest, -3 the record with the largest timestamp (KIP-734),
+-4 earliest local (here: earliest), -5 latest tiered (here: none). With isolation level read_committed the latest offset
+is the last stable offset, and no later offset is returned (KIP-98). Pages that a look-up by time needs and that are not
+in the page cache are read by a thread, so that other connections are served meanwhile.
+Version notes: -5 is new in 9. Other negative timestamps get UNSUPPORTED_VERSION, as in Kafka 4.
 """
 
 from __future__ import annotations
@@ -15,24 +15,23 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from broker.api.cold_reads import warmed
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import ColdRead, unless_cold
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 
 __all__ = ["handle"]
 
-Answer: TypeAlias = Mapping[str, Any]
+Answer: TypeAlias = Fields
 
 LATEST, EARLIEST, MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED = -1, -2, -3, -4, -5
 _FIRST_TIERED = 9
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
-    """One offset per asked partition, or its error; what stands twice in the request is refused."""
+    """An offset or an error for each partition. A partition that is twice in the request is refused."""
     topics = request.body.topics
     times = Counter((topic.name, asked.partition_index) for topic in topics for asked in topic.partitions)
     found: list[Answer] = []
@@ -68,7 +67,7 @@ def _partition(
 ) -> Answer:
     try:
         if times[tp] > 1:
-            raise BrokerError(ErrorCode.invalid_request, f"{tp} stands in the request more than once")
+            raise BrokerError(ErrorCode.invalid_request, f"{tp} is in the request more than once")
         if asked.timestamp < LATEST_TIERED or (asked.timestamp == LATEST_TIERED and request.version < _FIRST_TIERED):
             raise BrokerError(ErrorCode.unsupported_version, f"timestamp {asked.timestamp} has no meaning here")
         partition = context.topics.partition(tp)

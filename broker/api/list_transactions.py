@@ -7,22 +7,20 @@ regular expression matches as a whole (KIP-1152): RE2's, as in Kafka, which take
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.transaction_coordinator import ListedTransaction
 from broker.coordinator.transaction_records import TransactionState
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 
 __all__ = ["handle"]
 
 _STATES = {state.title: state for state in TransactionState}
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """List them; state names that do not exist are told back, and what is left of the filter holds."""
     body = request.body
     unknown = [name for name in body.state_filters if name not in _STATES]

@@ -15,12 +15,11 @@ from collections.abc import Awaitable, Container, Mapping, Sequence
 from typing import Any
 
 from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.net.response import Response
-from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 from broker.protocol.metadata_response import encode_metadata, encode_topic
 from broker.protocol.topic_names import INTERNAL_TOPICS, absence
 from broker.zookeeper.cluster_metadata import ClusterMetadata, Topic
@@ -83,7 +82,7 @@ def _answer(
     return _around(context, request, client, topics)
 
 
-def _encode_refused(context: ApiContext, request: Request, topic: Mapping[str, Any]) -> bytes:
+def _encode_refused(context: ApiContext, request: Request, topic: Fields) -> bytes:
     context.metrics.failed(ApiKey.METADATA, topic["error_code"])
     return encode_topic(request.version, topic)
 
@@ -103,7 +102,7 @@ def _around(context: ApiContext, request: Request, client: Client, topics: Seque
     return encode_metadata(request, body, topics)
 
 
-def _wanted(metadata: ClusterMetadata, item: Any, failed: Mapping[str, BrokerError]) -> Topic | Mapping[str, Any]:
+def _wanted(metadata: ClusterMetadata, item: Any, failed: Mapping[str, BrokerError]) -> Topic | Fields:
     """The topic, or what is said of one that is not there."""
     topic_id = field(item, "topic_id") or _NO_ID
     if item.name is None:
@@ -114,7 +113,7 @@ def _wanted(metadata: ClusterMetadata, item: Any, failed: Mapping[str, BrokerErr
     return topic
 
 
-def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Mapping[str, Any]:
+def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Fields:
     return {
         "error_code": code,
         "name": name,
@@ -125,7 +124,7 @@ def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Mapping[s
     }
 
 
-def _topic(metadata: ClusterMetadata, reached: Container[int], topic: Topic, operations: int) -> Mapping[str, Any]:
+def _topic(metadata: ClusterMetadata, reached: Container[int], topic: Topic, operations: int) -> Fields:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,

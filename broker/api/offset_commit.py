@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.offset_requests import asked_partitions, committed_offset, results_by_topic
 from broker.coordinator.group_messages import CommitRequest
-from broker.net.router import Client
-from broker.protocol.messages import Request, field, to_ms
+from broker.protocol.messages import field, to_ms
 
 __all__ = ["handle"]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Store the offsets; a partition that does not exist gets its own error, the others are kept."""
     body = request.body
     known, results = asked_partitions(context, body.topics)

@@ -5,19 +5,14 @@ Those of topics that a member subscribes to stay, with GROUP_SUBSCRIBED_TO_TOPIC
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.offset_requests import asked_partitions, results_by_topic
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 
 __all__ = ["handle"]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Delete the offsets of the partitions that exist, or give an error for the whole group."""
     topics = request.body.topics
     known, results = asked_partitions(context, topics)

@@ -7,20 +7,19 @@ UNSTABLE_OFFSET_COMMIT, and asks again (KIP-447); 8 — several groups at once (
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.group_messages import FetchReply
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """The offsets of the named partitions, or of all when none are named."""
     groups = field(request.body, "groups")
     stable = field(request.body, "require_stable", False)
@@ -43,7 +42,7 @@ async def _fetch(context: ApiContext, group_id: str, topics: Sequence[Any] | Non
     return await context.groups.fetch_offsets(group_id, wanted, require_stable=stable)
 
 
-def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Mapping[str, Any]]:
+def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Fields]:
     """Version 1 has no error of its own: each partition carries the group's."""
     return [
         {
@@ -57,8 +56,8 @@ def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Mapping[str, Any]]:
     ]
 
 
-def _topics(reply: FetchReply) -> list[Mapping[str, Any]]:
-    by_topic: defaultdict[str, list[Mapping[str, Any]]] = defaultdict(list)
+def _topics(reply: FetchReply) -> list[Fields]:
+    by_topic: defaultdict[str, list[Fields]] = defaultdict(list)
     for tp, found in reply.offsets.items():
         by_topic[tp.topic].append(
             {

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """The end offset of each asked epoch."""
     return {
         "topics": [
@@ -27,7 +24,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str
     }
 
 
-def _partition(context: ApiContext, topic: str, asked: Any) -> Mapping[str, Any]:
+def _partition(context: ApiContext, topic: str, asked: Any) -> Fields:
     try:
         partition = context.topics.partition(TopicPartition(topic, asked.partition))
         partition.check_epoch(asked.current_leader_epoch)

@@ -1,14 +1,12 @@
-"""What the requests about committed offsets have in common: partitions by topic, with a result each.
-
-Used by the handlers of OffsetCommit, TxnOffsetCommit and OffsetDelete.
-"""
+"""What the handlers of OffsetCommit, TxnOffsetCommit and OffsetDelete share: partitions by topic, each with a
+result."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Fields
 from broker.coordinator.group_records import OffsetAndMetadata
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
@@ -20,7 +18,7 @@ __all__ = ["asked_partitions", "committed_offset", "results_by_topic"]
 def asked_partitions(
     context: ApiContext, topics: Iterable[Any]
 ) -> tuple[dict[TopicPartition, Any], dict[TopicPartition, ErrorCode]]:
-    """The partitions of a request that exist, as they were asked for, and an error for each of the others."""
+    """The partitions of a request that exist, with their entries, and an error for each of the others."""
     known, errors = {}, {}
     for topic in topics:
         for asked in topic.partitions:
@@ -33,14 +31,14 @@ def asked_partitions(
 
 
 def committed_offset(asked: Any) -> OffsetAndMetadata:
-    """What a commit says about one partition."""
+    """The offset that a commit has for one partition."""
     return OffsetAndMetadata(
         asked.committed_offset, field(asked, "committed_leader_epoch", -1), asked.committed_metadata or ""
     )
 
 
-def results_by_topic(topics: Iterable[Any], results: Mapping[TopicPartition, ErrorCode]) -> list[Mapping[str, Any]]:
-    """The result of each partition of the request, in its order."""
+def results_by_topic(topics: Iterable[Any], results: Mapping[TopicPartition, ErrorCode]) -> list[Fields]:
+    """The result of each partition, in the order of the request."""
     return [
         {
             "name": topic.name,

@@ -1,13 +1,15 @@
 """Produce: append record batches as leader.
 
-Behaviour: acks 0 gets no answer, and its connection is closed when it fails; 1 and all are answered once
-the records are in the log (and, where the topic's flush settings ask for it, on disk). Every partition has
-its own error. With one replica acks=all equals acks=1. Clients do not write to internal topics. Records of a
-transaction are refused when their partition is not in it.
-Every record is looked at before anything is appended (log/append_checks.py). Compressed batches that turn out to be
-large are finished in a thread, and the request is appended and answered after that: requests of a connection stay in
-order, for it handles one at a time. What the batches of a request may grow to is bounded. While a disk is slow, appends
-to it wait for their turns (replica/partition.py), and the answer for them.
+Behaviour: with acks=0 there is no answer, and an error closes the connection. With acks=1 and all the answer comes when
+the records are in the log (and on disk, if the topic's flush settings ask for it). With one replica acks=all equals
+acks=1. Each partition has its own error. Clients cannot write to internal topics.
+
+Every record is checked before anything is appended (log/append_checks.py). Checks of large compressed batches finish in
+a thread. Requests of a connection stay in order, because it handles one at a time. The memory that the batches of a
+request may grow to is limited. While a disk is slow, appends and their answers wait in a queue (replica/partition.py).
+
+Records of a transaction are refused unless their partition was added to it (KIP-890). Otherwise records that arrive
+after the end of their transaction would open one that nobody ends, and readers would wait for its end forever.
 Version notes: 3 is the first with record batches, 7 with zstd; topic ids (13) are not served.
 """
 
@@ -15,37 +17,38 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Mapping, Sequence
+import struct
+from collections.abc import Awaitable, Sequence
 from typing import Any, Final
 
-from broker.api.context import ApiContext
-from broker.api.produce_verification import check_transaction
-from broker.api.produced_batch import produced_batch
-from broker.errors import BrokerError, ErrorCode, ProtocolError, RecordsRefused
-from broker.log.append_checks import Allowance, BatchCheck
+from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.transaction_requests import code_for_version
+from broker.coordinator.transaction_state import ProducerIdAndEpoch
+from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, RecordsRefused
+from broker.log.append_checks import Allowance, BatchCheck, writable
 from broker.log.log import AppendResult
-from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import Request
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.compression import DECOMPRESSION_LIMIT
+from broker.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeader
+from broker.records.compression import DECOMPRESSION_LIMIT, Codec
 from broker.replica.partition import Partition
 
 __all__ = ["handle"]
 
-Answer = Mapping[str, Any] | None
+Answer = Fields | None
 Unsafe = list[tuple[Partition, dict[str, Any], Awaitable[AppendResult | None]]]
-"""Partitions whose records must be on disk before they are acknowledged, or are not appended yet (then it gives where
-they are): with what they will be answered, and when."""
+"""Partitions that cannot be acknowledged yet, with their answers and what to wait for. The awaitable returns None
+once the records are on disk, or the result of an append that was still queued."""
 
 INLINE_COST: Final = 1 << 20
-"""What the checks of a request may cost on the event loop, in bytes looked at; the rest is done in a thread."""
+"""Bytes of a request that are checked on the event loop. The rest is checked in a thread."""
 
 _GROWTH: Final = 4
-"""Times socket.request.max.bytes that the batches of a request may grow to, but at least `DECOMPRESSION_LIMIT`."""
+"""The decompressed batches of a request may have this many times socket.request.max.bytes (`DECOMPRESSION_LIMIT` or
+more)."""
 
-# Kafka tells where the log begins with all errors of an append but these.
+# Kafka sends the log start offset with every error of an append except these.
 _WITHOUT_LOG_START: Final = {
     ErrorCode.corrupt_message,
     ErrorCode.message_too_large,
@@ -55,10 +58,31 @@ _WITHOUT_LOG_START: Final = {
     ErrorCode.kafka_storage_error,
 }
 
+# Byte positions in a batch (records/batch.py), and what `_batch_of` checks.
+_MAGIC: Final = 16
+_ATTRIBUTES: Final = 22  # the low byte
+_LENGTH: Final = struct.Struct(">i")
+_SHORTEST: Final = 14
+"""The length of a record in the oldest format. A smaller length means damaged data."""
+_FIRST_WITH_ZSTD: Final = 7
+
+# Older clients do not retry these errors of KIP-890, but all retry NOT_ENOUGH_REPLICAS.
+_RETRY: Final = {
+    ErrorCode.concurrent_transactions,
+    ErrorCode.coordinator_load_in_progress,
+    ErrorCode.coordinator_not_available,
+    ErrorCode.not_coordinator,
+}
+_REASONS: Final = {
+    ErrorCode.transaction_abortable: "the partition was not added to the transaction, or the transaction has ended",
+    ErrorCode.producer_fenced: "another producer with the same transactional id has taken over",
+    ErrorCode.invalid_producer_id_mapping: "the transactional id is not known, or has another producer id",
+}
+
 
 @dataclasses.dataclass(slots=True)
 class _Part:
-    """What the request has for one partition: a check of it, or `failed`, the answer that it will get."""
+    """What the request has for one partition: the check of its batch, or `failed`, its error answer."""
 
     tp: TopicPartition
     partition: Partition | None = None
@@ -67,7 +91,7 @@ class _Part:
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
-    """Append what each partition was sent."""
+    """Append each partition's batch."""
     allowance = Allowance(max(DECOMPRESSION_LIMIT, _GROWTH * context.config.socket_request_max_bytes))
     cost = INLINE_COST
     parts: list[_Part] = []
@@ -78,7 +102,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
             parts.append(part)
             try:
                 partition = _partition(context, request, part.tp)
-                batch = produced_batch(data.records, request.version)
+                batch = _batch_of(data.records, request.version)
             except BrokerError as error:
                 part.failed = _failed(context, part.tp, error)
                 continue
@@ -98,7 +122,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
 async def _finished(
     context: ApiContext, request: Request, parts: Sequence[_Part], unfinished: Sequence[_Part]
 ) -> Answer:
-    """Let a thread end the checks, then append."""
+    """Finish the checks in a thread, then append."""
     errors = await context.check_threads.finish([part.check for part in unfinished if part.check is not None])
     for part, error in zip(unfinished, errors, strict=True):
         if error is not None:
@@ -107,7 +131,7 @@ async def _finished(
         if part.failed is None:
             try:
                 if context.topics.partition(part.tp) is not part.partition:
-                    raise BrokerError(ErrorCode.not_leader_or_follower, f"{part.tp} was opened anew: send again")
+                    raise BrokerError(ErrorCode.not_leader_or_follower, f"{part.tp} was reopened: send again")
             except BrokerError as error:
                 part.failed = _failed(context, part.tp, error)
     answer = _appended(context, request, parts)
@@ -116,7 +140,7 @@ async def _finished(
 
 def _appended(context: ApiContext, request: Request, parts: Sequence[_Part]) -> Answer | Awaitable[Answer]:
     unsafe: Unsafe = []
-    by_topic: dict[str, list[Mapping[str, Any]]] = {}
+    by_topic: dict[str, list[Fields]] = {}
     for part in parts:
         answer = part.failed or _append(context, request, part, unsafe)
         by_topic.setdefault(part.tp.topic, []).append(answer)
@@ -126,7 +150,7 @@ def _appended(context: ApiContext, request: Request, parts: Sequence[_Part]) -> 
     return _answer(request.body, responses)
 
 
-async def _made_safe(context: ApiContext, unsafe: Unsafe, body: Any, responses: Sequence[Mapping[str, Any]]) -> Answer:
+async def _made_safe(context: ApiContext, unsafe: Unsafe, body: Any, responses: Sequence[Fields]) -> Answer:
     outcomes = await asyncio.gather(*(awaitable for _, _, awaitable in unsafe), return_exceptions=True)
     for (partition, response, _), outcome in zip(unsafe, outcomes, strict=True):
         if isinstance(outcome, BrokerError):
@@ -138,7 +162,7 @@ async def _made_safe(context: ApiContext, unsafe: Unsafe, body: Any, responses: 
     return _answer(body, responses)
 
 
-def _answer(body: Any, responses: Sequence[Mapping[str, Any]]) -> Answer:
+def _answer(body: Any, responses: Sequence[Fields]) -> Answer:
     if body.acks != 0:
         return {"responses": responses}
     for topic in responses:
@@ -150,13 +174,13 @@ def _answer(body: Any, responses: Sequence[Mapping[str, Any]]) -> Answer:
     return None
 
 
-def _append(context: ApiContext, request: Request, part: _Part, unsafe: Unsafe) -> Mapping[str, Any]:
+def _append(context: ApiContext, request: Request, part: _Part, unsafe: Unsafe) -> Fields:
     partition, check = part.partition, part.check
     assert partition is not None
     assert check is not None
     try:
         if check.header.is_transactional:
-            check_transaction(context, request.version, request.body.transactional_id, part.tp, check.header)
+            _check_transaction(context, request.version, request.body.transactional_id, part.tp, check.header)
     except BrokerError as error:
         return _failed(context, part.tp, error)
     try:
@@ -186,16 +210,16 @@ def _stored(partition: Partition, result: AppendResult) -> dict[str, Any]:
 def _failed(
     context: ApiContext, tp: TopicPartition, error: BrokerError, partition: Partition | None = None
 ) -> dict[str, Any]:
-    """The answer for a partition; `partition` is given where its log was asked."""
+    """The error answer for a partition. `partition` is given if its log refused the batch."""
     context.metrics.failed(ApiKey.PRODUCE, error.code)
     refused = error.record_errors if isinstance(error, RecordsRefused) else ()
-    begins = -1 if partition is None or error.code in _WITHOUT_LOG_START else partition.log.log_start_offset
+    log_start = -1 if partition is None or error.code in _WITHOUT_LOG_START else partition.log.log_start_offset
     return {
         "index": tp.partition,
         "error_code": error.code,
         "base_offset": -1,
         "log_append_time": -1,
-        "log_start_offset": begins,
+        "log_start_offset": log_start,
         "record_errors": [{"batch_index": place, "batch_index_error_message": text} for place, text in refused],
         "error_message": error.message or None,
     }
@@ -216,12 +240,71 @@ def _partition(context: ApiContext, request: Request, tp: TopicPartition) -> Par
 
 
 def _check_in_sync(context: ApiContext, tp: TopicPartition, needed: int) -> None:
-    """Refuse acks=all for a partition that an older broker has made with several replicas: none but ours is in sync."""
+    """Refuse acks=all for a partition that an older broker made with several replicas: only ours is in sync."""
     info = context.topics.metadata.partition(tp)
     replicas = len(info.replicas) if info is not None else 1
     if min(needed, replicas) > 1:
         raise BrokerError(
             ErrorCode.not_enough_replicas,
-            f"min.insync.replicas={needed}, and of {replicas} replicas the leader alone is in sync: pykafka does not "
+            f"min.insync.replicas={needed}, but of {replicas} replicas only the leader is in sync: pykafka does not "
             "replicate records; set min.insync.replicas=1",
         )
+
+
+def _batch_of(records: bytes | bytearray | memoryview | None, version: int) -> bytearray | memoryview:
+    """The one batch in `records`, to be patched in place if possible. An incomplete batch after it is ignored.
+
+    Rules and codes are those of Kafka's `ProduceRequest.validateRecords` and `ByteBufferLogInputStream`. Raises
+    BrokerError `invalid_record`, `corrupt_message` or `unsupported_compression_type`.
+    """
+    data = memoryview(writable(records or b""))
+    size = _batch_size(data)
+    if size is None:
+        raise BrokerError(ErrorCode.invalid_record, f"no whole record batch in {len(data)} bytes for this partition")
+    if data[_MAGIC] != 2:
+        raise BrokerError(ErrorCode.invalid_record, f"magic {data[_MAGIC]} is not 2: Produce v3 takes nothing older")
+    if size < HEADER_SIZE:
+        raise CorruptBatch(f"a batch of {size} bytes is shorter than its header")
+    if data[_ATTRIBUTES] & CODEC_MASK == Codec.ZSTD and version < _FIRST_WITH_ZSTD:
+        raise BrokerError(
+            ErrorCode.unsupported_compression_type, f"zstd needs Produce v{_FIRST_WITH_ZSTD}, this is v{version}"
+        )
+    if len(data) > size and _batch_size(data[size:]) is not None:
+        raise BrokerError(ErrorCode.invalid_record, "Produce takes one record batch for each partition")
+    return data[:size]
+
+
+def _batch_size(data: memoryview) -> int | None:
+    """Size of the first batch in bytes, None if it is incomplete. Raises CorruptBatch if it cannot be a batch."""
+    if len(data) < LENGTH_END:
+        return None
+    (length,) = _LENGTH.unpack_from(data, LENGTH_END - _LENGTH.size)
+    if length < _SHORTEST:
+        raise CorruptBatch(f"a record batch cannot have a length of {length}")
+    if len(data) <= _MAGIC:
+        return None
+    if data[_MAGIC] > 2:
+        raise CorruptBatch(f"magic {data[_MAGIC]} is not known")
+    return LENGTH_END + int(length) if LENGTH_END + length <= len(data) else None
+
+
+def _check_transaction(
+    context: ApiContext,
+    version: int,
+    transactional_id: str | None,
+    tp: TopicPartition,
+    header: BatchHeader,
+) -> None:
+    """Raise BrokerError unless the producer of the batch has an open transaction that contains `tp`."""
+    if transactional_id is None:
+        raise BrokerError(
+            ErrorCode.transactional_id_authorization_failed, "records of a transaction need a transactional id"
+        )
+    if not context.config.transaction_partition_verification_enable:
+        return
+    producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
+    code = context.transactions.verify(transactional_id, producer, tp)
+    if code is ErrorCode.none:
+        return
+    shown = ErrorCode.not_enough_replicas if code in _RETRY else code_for_version(ApiKey.PRODUCE, version, code)
+    raise BrokerError(shown, _REASONS.get(code, f"transaction {transactional_id}: {code.name}"))

@@ -7,18 +7,14 @@ Version notes: from 1 the answer that ends a login says how long it holds (KIP-3
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 
 __all__ = ["handle"]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """One step of the login."""
     if client.sasl is None:
         return _refused(BrokerError(ErrorCode.illegal_sasl_state, "this listener asks for no login"))
@@ -32,5 +28,5 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Mappi
     return {"error_code": ErrorCode.none, "auth_bytes": token, "session_lifetime": lifetime_ms}
 
 
-def _refused(error: BrokerError) -> Mapping[str, Any]:
+def _refused(error: BrokerError) -> Fields:
     return {"error_code": error.code, "error_message": error.message, "auth_bytes": b"", "session_lifetime": 0}

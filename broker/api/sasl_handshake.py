@@ -6,18 +6,13 @@ listener without SASL, and when a login has succeeded that does not expire, this
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 
 __all__ = ["handle"]
 
 
-def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Begin a login; the mechanisms that are enabled in any case."""
     if client.sasl is None:
         return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}

@@ -5,21 +5,17 @@ Version notes: from 5 a member must say which protocol it takes part in (KIP-559
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.group_messages import SyncRequest
 from broker.errors import ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 
 __all__ = ["handle"]
 
 _FIRST_WITH_PROTOCOL = 5
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Wait for the leader's assignment and give this member its part."""
     body = request.body
     if request.version >= _FIRST_WITH_PROTOCOL and None in (body.protocol_type, body.protocol_name):

@@ -1,7 +1,7 @@
 """The whole API on one page: key, versions served, handler.
 
-The router serves from this table and ApiVersions answers from it, so what is advertised is what is
-handled. Adding an API is a file beside this one and a line here.
+The router serves from this table and ApiVersions answers from it, so the broker advertises exactly what it handles. To
+add an API, add a file beside this one and a line here.
 """
 
 from __future__ import annotations
@@ -18,15 +18,11 @@ from broker.api import (
     alter_replica_log_dirs,
     alter_user_scram_credentials,
     api_versions,
-    create_acls,
     create_partitions,
     create_topics,
-    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
-    describe_acls,
-    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
@@ -47,9 +43,9 @@ from broker.api import (
     list_config_resources,
     list_groups,
     list_offsets,
-    list_partition_reassignments,
     list_transactions,
     metadata,
+    not_supported,
     offset_commit,
     offset_delete,
     offset_fetch,
@@ -94,9 +90,9 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.END_TXN, 0, 4, end_txn.handle),
     (ApiKey.WRITE_TXN_MARKERS, 1, 2, write_txn_markers.handle),
     (ApiKey.TXN_OFFSET_COMMIT, 0, 4, txn_offset_commit.handle),
-    (ApiKey.DESCRIBE_ACLS, 1, 3, describe_acls.handle),
-    (ApiKey.CREATE_ACLS, 1, 3, create_acls.handle),
-    (ApiKey.DELETE_ACLS, 1, 3, delete_acls.handle),
+    (ApiKey.DESCRIBE_ACLS, 1, 3, not_supported.describe_acls),
+    (ApiKey.CREATE_ACLS, 1, 3, not_supported.create_acls),
+    (ApiKey.DELETE_ACLS, 1, 3, not_supported.delete_acls),
     (ApiKey.DESCRIBE_CONFIGS, 1, 4, describe_configs.handle),
     (ApiKey.ALTER_CONFIGS, 0, 2, alter_configs.handle),
     (ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, alter_replica_log_dirs.handle),
@@ -107,9 +103,9 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
     (ApiKey.ELECT_LEADERS, 0, 2, elect_leaders.handle),
     (ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, incremental_alter_configs.handle),
     (ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, alter_partition_reassignments.handle),
-    (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, list_partition_reassignments.handle),
+    (ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, not_supported.list_partition_reassignments),
     (ApiKey.OFFSET_DELETE, 0, 0, offset_delete.handle),
-    (ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, describe_client_quotas.handle),
+    (ApiKey.DESCRIBE_CLIENT_QUOTAS, 0, 1, not_supported.describe_client_quotas),
     (ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, 0, 0, describe_user_scram_credentials.handle),
     (ApiKey.ALTER_USER_SCRAM_CREDENTIALS, 0, 0, alter_user_scram_credentials.handle),
     (ApiKey.DESCRIBE_CLUSTER, 0, 2, describe_cluster.handle),
@@ -123,7 +119,7 @@ API_TABLE: tuple[tuple[ApiKey, int, int, Callable[..., Any]], ...] = (
 
 
 def make_routes(context: ApiContext) -> list[Route]:
-    """The table bound to a running broker."""
+    """Bind the table to a running broker."""
     routes: list[Route] = []
     for api, low, high, handler in API_TABLE:
         if api is ApiKey.API_VERSIONS:

@@ -1,23 +1,23 @@
-"""What the requests of transactional producers have in common.
+"""What the handlers of transactional producers share: error codes by version, answers now or later, cached answers.
 
-Used by the handlers of AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and InitProducerId. Version rule: clients
-that are older than PRODUCER_FENCED are told INVALID_PRODUCER_EPOCH (KIP-588), those older than
-TRANSACTION_ABORTABLE are told INVALID_TXN_STATE (KIP-890).
+Version notes: clients that do not know PRODUCER_FENCED get INVALID_PRODUCER_EPOCH (KIP-588), those that do not know
+TRANSACTION_ABORTABLE get INVALID_TXN_STATE (KIP-890).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from typing import Any, TypeAlias
 
+from broker.api.context import Fields, Request
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import Request, encode_response, with_correlation_id
+from broker.protocol.messages import encode_response, with_correlation_id
 
-__all__ = ["Answer", "code_for_version", "encoded_once", "later", "producer_of"]
+__all__ = ["Answer", "code_for_version", "encoded_once", "producer_of", "when_known"]
 
-Answer = Mapping[str, Any] | Sequence[bytes]
+Answer: TypeAlias = Fields | Sequence[bytes]
 
 _ENCODED: dict[Hashable, bytes] = {}
 _MAX_ENCODED = 2048
@@ -34,7 +34,7 @@ _FIRST_VERSIONS = {
 
 
 def code_for_version(api: ApiKey, version: int, code: ErrorCode) -> ErrorCode:
-    """The error as a client of this version knows it."""
+    """The error code for a client of this version."""
     knows_fenced, knows_abortable = _FIRST_VERSIONS[api]
     if code is ErrorCode.producer_fenced and version < knows_fenced:
         return ErrorCode.invalid_producer_epoch
@@ -43,25 +43,29 @@ def code_for_version(api: ApiKey, version: int, code: ErrorCode) -> ErrorCode:
     return code
 
 
-def encoded_once(request: Request, key: Hashable, answer: Callable[[], Mapping[str, Any]]) -> Sequence[bytes]:
-    """What `answer` gives, encoded. It is asked once for each `key`, which names all that its answer depends on
-    besides the API and its version: a producer gets the same answers again and again."""
-    known = (request.api, request.version, key)
-    frame = _ENCODED.get(known)
+def encoded_once(request: Request, key: Hashable, answer: Callable[[], Fields]) -> Sequence[bytes]:
+    """The encoded result of `answer`, cached by API, version and `key`: a producer often gets the same answer again.
+
+    `key` must contain everything else that the answer depends on.
+    """
+    cache_key = (request.api, request.version, key)
+    frame = _ENCODED.get(cache_key)
     if frame is None:
         if len(_ENCODED) >= _MAX_ENCODED:
             _ENCODED.clear()
-        frame = _ENCODED[known] = encode_response(request, answer())
+        frame = _ENCODED[cache_key] = encode_response(request, answer())
     return [with_correlation_id(frame, request.correlation_id)]
 
 
 def producer_of(body: Any) -> ProducerIdAndEpoch:
-    """Who sends the request."""
+    """The producer that sent the request."""
     return ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
 
 
-def later(code: ErrorCode | Awaitable[ErrorCode], answer: Callable[[ErrorCode], Answer]) -> Answer | Awaitable[Answer]:
-    """The answer to a code that is there already, or comes."""
+def when_known(
+    code: ErrorCode | Awaitable[ErrorCode], answer: Callable[[ErrorCode], Answer]
+) -> Answer | Awaitable[Answer]:
+    """Call `answer` with the code, now or when it is known."""
     return answer(code) if isinstance(code, ErrorCode) else _after(code, answer)
 
 

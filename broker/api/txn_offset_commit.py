@@ -10,21 +10,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.offset_requests import asked_partitions, committed_offset, results_by_topic
 from broker.api.transaction_requests import code_for_version, producer_of
 from broker.coordinator.group_messages import CommitRequest
 from broker.errors import ErrorCode
-from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.messages import Request, field
+from broker.protocol.messages import field
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Store the offsets of the partitions that exist; each partition has its own result."""
     body = request.body
     known, results = asked_partitions(context, body.topics)

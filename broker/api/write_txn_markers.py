@@ -5,25 +5,22 @@ Version notes: 2 tells the protocol version of the transaction, which changes no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from broker.api.context import ApiContext
+from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.transaction_markers import EndMarker
 from broker.errors import BrokerError, ErrorCode
-from broker.net.router import Client
-from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["handle"]
 
 
-async def handle(context: ApiContext, request: Request, client: Client) -> Mapping[str, Any]:
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Append each marker to each of its partitions."""
     return {"markers": [await _write_all(context, marker) for marker in request.body.markers]}
 
 
-async def _write_all(context: ApiContext, asked: Any) -> Mapping[str, Any]:
+async def _write_all(context: ApiContext, asked: Any) -> Fields:
     marker = EndMarker(asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch)
     return {
         "producer_id": asked.producer_id,
