@@ -27,7 +27,7 @@ OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
 	test_spark_stream.py \
 	test_load.py::test_each_load_takes_what_is_new)
 
-.PHONY: help demo test test-spark check bench slow format readme notebooks clean preflight
+.PHONY: help demo test test-spark check bench slow format docs reference notebooks clean preflight
 
 help:
 	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
@@ -37,7 +37,8 @@ help:
 	@echo "make slow    the many-round tests: kill -9 of broker, driver and worker"
 	@echo "make bench   measure; the result goes to docs/performance.md"
 	@echo "make format  format the code and fix what the linter can"
-	@echo "make readme  write the tables of README.md anew from the code"
+	@echo "make docs    build the documentation site into build/site; a broken link fails it"
+	@echo "make reference  write the generated pages of docs/reference from the code"
 	@echo "make notebooks  run the notebooks and store their outputs"
 	@echo "make clean   remove the environment, caches and test output"
 
@@ -68,8 +69,11 @@ format: $(VENV)/.test-installed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-readme: $(VENV)/.test-installed
-	$(BIN)/python -m tests.support.readme_tables
+docs: $(VENV)/.docs-installed
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+reference: $(VENV)/.test-installed
+	$(BIN)/python -m tests.support.reference_pages
 
 notebooks: $(VENV)/.test-installed
 	$(BIN)/python -m tests.support.notebooks

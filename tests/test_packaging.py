@@ -90,8 +90,8 @@ def requirements(wheel: zipfile.ZipFile) -> list[Requirement]:
     return [one for one in map(Requirement, lines) if one.marker is None]
 
 
-def test_the_readme_names_all_that_is_needed_beside_pyspark(wheel: zipfile.ZipFile) -> None:
-    installs = re.findall(r"^pip install ([\w -]+)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+def test_the_page_on_installing_names_all_that_is_needed_beside_pyspark(wheel: zipfile.ZipFile) -> None:
+    installs = re.findall(r"^pip install ([\w -]+)$", (ROOT / "docs/how-to/install.md").read_text(), re.MULTILINE)
     needed = {one.name for one in requirements(wheel)} - {"pyspark"}
     assert needed in [set(line.split()) for line in installs]
 

@@ -1,4 +1,4 @@
-"""docs/protocol.md names every API of the protocol and says what is served."""
+"""docs/reference/protocol.md names every API of the protocol and says what is served."""
 
 from __future__ import annotations
 
@@ -6,15 +6,9 @@ from kio.schema.index import api_key_map
 
 from broker.api.table import API_TABLE
 from broker.protocol.messages import known_versions
-from tests.support.protocol_table import NOT_SERVED, PROTOCOL, REMARKS
-from tests.support.readme_tables import regenerate
+from tests.support.protocol_table import NOT_SERVED, REMARKS
 
 SERVED = {int(api) for api, *_ in API_TABLE}
-
-
-def test_the_table_equals_the_code() -> None:
-    text = PROTOCOL.read_text(encoding="utf-8")
-    assert regenerate(text) == text, "run `make readme`"
 
 
 def test_every_api_is_served_or_has_a_reason_and_none_has_both() -> None:

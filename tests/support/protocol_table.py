@@ -1,7 +1,7 @@
-"""The table of docs/protocol.md: every API key of Kafka's protocol, the versions served, or why there are none.
+"""The table of docs/reference/protocol.md: every API key of Kafka's protocol, the versions served, or why none.
 
-Keys, names and Kafka's versions are kio's; what is served stands in broker/api/table.py. `python -m
-tests.support.readme_tables` writes the table anew; tests/api/test_protocol_doc.py fails while it differs.
+Keys, names and Kafka's versions are kio's; what is served stands in broker/api/table.py. It is one of the tables of
+tests/support/reference_pages.py.
 """
 
 from __future__ import annotations
@@ -10,9 +10,6 @@ from kio.schema.index import api_key_map
 
 from broker.api.table import API_TABLE
 from broker.protocol.messages import known_versions
-from tests.support.source_tree import ROOT
-
-PROTOCOL = ROOT / "docs" / "protocol.md"
 
 NO_KRAFT = "of KRaft, the quorum that replaced ZooKeeper; the cluster's state is in ZooKeeper here"
 NO_SHARE_GROUPS = "of share groups (KIP-932), which are not built"

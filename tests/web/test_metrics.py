@@ -11,7 +11,6 @@ import pytest
 
 from broker.protocol.api_keys import ApiKey
 from broker.web.families import FAMILIES
-from tests.support import metrics_table
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, batch
 from tests.support.scrape import Scrape
@@ -44,11 +43,6 @@ def ask(measured: BrokerProcess) -> Iterator[Requests]:
 
 def scrape(broker: BrokerProcess) -> Scrape:
     return Scrape(broker.metrics_url)
-
-
-def test_the_document_lists_every_metric() -> None:
-    text = metrics_table.FILE.read_text(encoding="utf-8")
-    assert text == metrics_table.regenerate(text), "run: python -m tests.support.metrics_table"
 
 
 def test_every_declared_metric_is_exposed_with_its_labels(measured: BrokerProcess, ask: Requests, topic: str) -> None:

@@ -1,6 +1,6 @@
-"""What README.md and docs/ have people paste: Python compiles and names what there is, options and commands exist.
+"""Every snippet of README.md and docs/ names what exists: imports, names, options, commands and settings.
 
-Nothing is run here but parsers. That the snippets do what they say is for tests/spark_connector and the notebooks.
+Only parsers run here. tests/docs/test_snippets_run.py runs the snippets of README.md and the tutorials.
 """
 
 from __future__ import annotations
@@ -25,22 +25,10 @@ from broker.tools.main import build
 from spark_connector.load import load
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options
-from tests.support.source_tree import ROOT
+from tests.support.snippets import Snippet, pages, snippets
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 SERVER = "kafka.bootstrap.servers"
-
-
-class Snippet(NamedTuple):
-    """A block of code and the page it stands on."""
-
-    page: str
-    language: str
-    text: str
-
-
-SNIPPETS = [Snippet(page.name, *match) for page in PAGES for match in BLOCK.findall(page.read_text(encoding="utf-8"))]
+SNIPPETS = [one for page in pages() for one in snippets(page)]
 
 
 def of(language: str) -> Any:
@@ -51,7 +39,7 @@ def of(language: str) -> Any:
 
 def commands() -> Iterator[Any]:
     for one in SNIPPETS:
-        if one.language == "sh":
+        if one.language in {"sh", "bash"}:
             for line in one.text.replace("\\\n", " ").splitlines():
                 for part in line.split(" | "):
                     words = shlex.split(re.sub(r"\s#.*", "", part))
@@ -99,7 +87,7 @@ def _stretches(node: ast.expr) -> Iterator[Chain]:
 
 
 def test_there_are_snippets_of_every_kind() -> None:
-    assert {one.language for one in SNIPPETS} >= {"python", "sh", "properties"}
+    assert {one.language for one in SNIPPETS} >= {"python", "sh", "bash", "properties"}
     assert sum(1 for _ in commands()) > 12
 
 
@@ -120,9 +108,10 @@ def test_what_a_snippet_uses_has_been_made_on_the_page(page: str) -> None:
     made = set(dir(builtins))
     for tree in (ast.parse(one.text) for one in SNIPPETS if one.page == page and one.language == "python"):
         nodes = list(ast.walk(tree))
-        imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+        imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
         made |= {alias.asname or alias.name for node in imports for alias in node.names}
         made |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        made |= {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
         named = [node for node in nodes if isinstance(node, ast.Name)]
         made |= {node.id for node in named if isinstance(node.ctx, ast.Store)}
         assert {node.id for node in named} <= made
@@ -145,9 +134,13 @@ def test_dictionaries_of_client_settings_and_arguments_of_load_are_taken(snippet
     for node in ast.walk(ast.parse(snippet.text)):
         if isinstance(node, ast.Dict) and all(isinstance(one, ast.Constant) for one in [*node.keys, *node.values]):
             named = ast.literal_eval(node)
-            parse_options({SERVER: "host:9092", "subscribe": "t", **named}, Mode.ANY)
+            if "bootstrap_servers" in named:
+                inspect.signature(load).bind(None, **named)
+            else:
+                parse_options({SERVER: "host:9092", "subscribe": "t", **named}, Mode.ANY)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "load":
-            inspect.signature(load).bind(*node.args, **{str(keyword.arg): None for keyword in node.keywords})
+            named = {keyword.arg: None for keyword in node.keywords if keyword.arg}
+            inspect.signature(load).bind_partial(*node.args, **named)
 
 
 @pytest.mark.parametrize("words", list(commands()))

@@ -1,0 +1,150 @@
+"""Draws the pictures of the documents: `python docs/images/draw.py` writes each as SVG, light and dark.
+
+A picture is boxes and arrows (`overview`) or a sequence (`sequence`): columns that send each other messages, in order.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+from xml.sax.saxutils import escape
+
+HERE = Path(__file__).parent
+FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif"
+
+
+class Colours(NamedTuple):
+    """Of one of the two looks."""
+
+    text: str
+    faint: str
+    line: str
+    box: str
+    strong: str
+    alert: str
+
+
+LOOKS = {
+    "light": Colours("#1f2430", "#5b6472", "#8a94a6", "#f3f5f9", "#2b6cb0", "#c53030"),
+    "dark": Colours("#e6e9ef", "#a3adbd", "#6f7a8c", "#2a303c", "#63b3ed", "#fc8181"),
+}
+
+
+class Message(NamedTuple):
+    """An arrow from one column to another, or a note in one when both are the same."""
+
+    sender: int
+    receiver: int
+    text: str
+    alert: bool = False
+
+
+def sequence(columns: list[str], messages: list[Message], look: Colours, width: int = 960) -> str:
+    step, top = 44, 60
+    height = top + step * len(messages) + 30
+    at = [width * (2 * one + 1) / (2 * len(columns)) for one in range(len(columns))]
+    parts = []
+    for x, name in zip(at, columns, strict=True):
+        parts.append(
+            f'<line x1="{x}" y1="44" x2="{x}" y2="{height - 10}" stroke="{look.line}" stroke-dasharray="3 4"/>'
+        )
+        parts.append(_box(x - 82, 8, 164, 36, look))
+        parts.append(_text(x, 31, name, look.text, weight=600))
+    for number, message in enumerate(messages):
+        y = top + step * number + 30
+        colour = look.alert if message.alert else look.strong
+        start, end = at[message.sender], at[message.receiver]
+        label = f"{number + 1}. {message.text}"
+        if start == end:
+            room = 7.1 * len(label) + 16
+            left = min(max(start - room / 2, 4), width - room - 4)
+            parts.append(
+                f'<rect x="{left}" y="{y - 18}" width="{room}" height="26" rx="5" fill="{look.box}" stroke="{colour}"/>'
+            )
+            parts.append(_text(left + room / 2, y, label, look.text))
+        else:
+            tip = end - 7 if end > start else end + 7
+            parts.append(f'<line x1="{start}" y1="{y}" x2="{tip}" y2="{y}" stroke="{colour}" stroke-width="1.6"/>')
+            parts.append(_tip(end, y, 1 if end > start else -1, colour))
+            half = 3.6 * len(label)
+            middle = min(max((start + end) / 2, half + 4), width - half - 4)
+            parts.append(_text(middle, y - 7, label, look.text))
+    return _svg(width, height, parts)
+
+
+def overview(look: Colours) -> str:
+    """The whole of pykafka."""
+    parts = [
+        _panel(20, 20, 250, 330, "Clients", look),
+        *_lines(45, 70, 200, ["any Kafka client", "producers, consumers, admin"], look),
+        *_lines(45, 150, 200, ["pykafka console", "topics, produce, consume, …"], look),
+        *_lines(45, 230, 200, ["PySpark", 'format("pykafka")', "read, stream, write, load"], look, height=90),
+        _panel(380, 20, 250, 330, "Broker (or Apache Kafka)", look),
+        *_lines(405, 70, 200, ["Kafka's protocol", "over TLS, SASL"], look),
+        *_lines(405, 150, 200, ["coordinators", "groups, transactions"], look),
+        *_lines(405, 230, 200, ["partition logs", "append-only segments,", "retention, compaction"], look, height=90),
+        _panel(740, 20, 200, 100, "ZooKeeper", look),
+        *_lines(760, 62, 160, ["who is there, topics"], look, height=42),
+        _panel(740, 150, 200, 200, "Loads", look),
+        *_lines(760, 195, 160, ["files, Delta, SQL", "rows and offsets", "in one commit"], look, height=80),
+        _text(840, 310, "list, verify, rewind", look.faint),
+        *_arrow(270, 100, 380, 100, "records", look, both=True),
+        *_arrow(270, 275, 380, 275, "Arrow columns", look, both=True),
+        *_arrow(630, 75, 740, 75, "registers", look),
+    ]
+    parts.append(f'<path d="M 145 350 V 385 H 840 V 357" fill="none" stroke="{look.strong}" stroke-width="1.8"/>')
+    parts.append(f'<path d="M 840 350 l -5 9 h 10 z" fill="{look.strong}"/>')
+    parts.append(_text(492, 378, "exactly once", look.text))
+    return _svg(960, 400, parts)
+
+
+def _panel(x: float, y: float, width: float, height: float, title: str, look: Colours) -> str:
+    frame = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="10" fill="none" stroke="{look.line}"/>'
+    return frame + _text(x + width / 2, y + 28, title, look.text, weight=700, size=15)
+
+
+def _lines(x: float, y: float, width: float, lines: list[str], look: Colours, height: float = 64) -> list[str]:
+    first = y + height / 2 - 9 * (len(lines) - 1) + 4
+    texts = [_text(x + width / 2, first, lines[0], look.text, weight=600)]
+    texts += [_text(x + width / 2, first + 18 * row, line, look.faint) for row, line in enumerate(lines[1:], start=1)]
+    return [_box(x, y, width, height, look), *texts]
+
+
+def _arrow(x: float, y: float, to: float, y2: float, label: str, look: Colours, both: bool = False) -> list[str]:
+    parts = [f'<line x1="{x + 7}" y1="{y}" x2="{to - 7}" y2="{y2}" stroke="{look.strong}" stroke-width="1.8"/>']
+    parts += [_tip(to, y2, 1, look.strong)] + ([_tip(x, y, -1, look.strong)] if both else [])
+    return [*parts, _text((x + to) / 2, y - 9, label, look.text)]
+
+
+def _tip(x: float, y: float, direction: int, colour: str) -> str:
+    return f'<path d="M {x} {y} l {-9 * direction} -5 v 10 z" fill="{colour}"/>'
+
+
+def _box(x: float, y: float, width: float, height: float, look: Colours, line: str = "") -> str:
+    size = f'width="{width}" height="{height}" rx="7"'
+    return f'<rect x="{x}" y="{y}" {size} fill="{look.box}" stroke="{line or look.line}"/>'
+
+
+def _text(x: float, y: float, text: str, colour: str, weight: int = 400, size: int = 13) -> str:
+    return (
+        f'<text x="{x}" y="{y}" text-anchor="middle" font-size="{size}" font-weight="{weight}" fill="{colour}">'
+        f"{escape(text)}</text>"
+    )
+
+
+def _svg(width: float, height: float, parts: list[str]) -> str:
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="{escape(FONT)}">'
+    return "\n".join([head, *parts, "</svg>"]) + "\n"
+
+
+def pictures() -> dict[str, str]:
+    """File name → SVG."""
+    drawn = {}
+    for name, look in LOOKS.items():
+        drawn[f"overview-{name}.svg"] = overview(look)
+    return drawn
+
+
+if __name__ == "__main__":
+    for file, svg in pictures().items():
+        (HERE / file).write_text(svg, encoding="utf-8")

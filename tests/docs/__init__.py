@@ -1,0 +1,1 @@
+"""Tests of the documents: the site, the generated reference, the snippets."""
