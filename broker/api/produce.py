@@ -26,7 +26,7 @@ from broker.api.transaction_requests import code_for_version
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, RecordsRefused
 from broker.log.append_checks import Allowance, BatchCheck, writable
-from broker.log.log import AppendResult
+from broker.log.pending_append import AppendResult
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition

@@ -15,7 +15,7 @@ from broker.clock import Clock
 from broker.cluster.topics import Topics
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import CorruptBatch
-from broker.log.log import AppendResult
+from broker.log.pending_append import AppendResult
 from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import verify_batch, walk_batches

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, Protocol
 
 from broker.cluster.topics import Topics
-from broker.log.log import AppendResult
+from broker.log.pending_append import AppendResult
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType

@@ -1,6 +1,6 @@
 """Which transactions of a partition were aborted: what a read_committed fetch is told to leave out.
 
-Owned by stored_log.py, written by log.py and replay.py. One `.txnindex` file per segment that holds an abort
+Owned by log.py, written by log.py and recovery.py. One `.txnindex` file per segment that holds an abort
 marker; a segment without one costs no file and no memory. The file goes with its segment (segment.py
 renames it). Kafka's `TransactionIndex`, its entries big-endian, in the order of their markers:
 

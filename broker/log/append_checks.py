@@ -1,16 +1,15 @@
-"""Make the batches of one append ready to be written: checked, recompressed if the topic asks for it, with offsets.
+"""Prepare batches for an append: check them, recompress them if the topic asks for it, patch offsets and times.
 
-Called by log.py for what comes from coordinators, whose batches are their own and looked at by their headers alone,
-and for what comes from clients, which `BatchCheck` does record by record (the Produce handler runs those itself, bit
-by bit). What fails here was damaged on the way, is not allowed, or comes from a broken client: once it were in the log,
-its readers would stick on it. Rules and error codes are those of Kafka's `LogValidator` and
+The Produce handler runs a `BatchCheck` for each client's batch, which looks at every record, in steps. log.py checks
+only the headers of a coordinator's batches. A batch that fails was damaged on the way, is not allowed, or comes from a
+broken client; in the log, every reader would fail on it. Rules and error codes are those of Kafka's `LogValidator` and
 `UnifiedLog.analyzeAndValidateRecords`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, RecordsRefused
@@ -44,9 +43,7 @@ __all__ = [
     "BatchCheck",
     "Batches",
     "assign_offsets",
-    "begin_checks",
     "coordinator_batches",
-    "joined",
     "stamp_append_time",
     "writable",
 ]
@@ -57,30 +54,30 @@ Batches = list[tuple[int, BatchHeader]]
 """(position, header) of each batch of a buffer."""
 
 _RECOMPRESSION_COST: Final = 8
-"""A byte compressed anew takes about as long as so many that are only looked at."""
+"""Compressing a byte takes about as long as checking so many."""
 _SLOW_PIECE_BYTES: Final = 64 << 10
-"""Looked at between two looks at the cost, where the kernel is not in use."""
+"""Bytes checked between two looks at the cost, without the kernel."""
 _SHOWN_FAULTS: Final = 3
 
 
 @dataclasses.dataclass(slots=True)
 class Allowance:
-    """Plain bytes that the compressed batches of one request may still grow to, all together."""
+    """How many plain bytes the compressed batches of one request, taken together, may still decompress to."""
 
     left: int
 
 
 class BatchCheck:
-    """A client's batch on its way into the log. `run` it until it is done; then `batch` is what to write.
+    """The check of one client's batch. Call `run` until it is done; `batch` is then ready to be appended.
 
-    Compressed ones are read piece by piece in little memory, whatever they grow to, which is at most what readers
-    take, `DECOMPRESSION_LIMIT`. One thread at a time.
+    A compressed batch is decompressed piece by piece, so it needs little memory, and to at most `DECOMPRESSION_LIMIT`
+    bytes, which is what readers accept. One thread at a time.
     """
 
     def __init__(
         self, batch: bytearray | memoryview, config: LogConfig, now_ms: int, allowance: Allowance | None = None
     ) -> None:
-        """Look at the header and the checksum. `batch` is one batch, and may be patched.
+        """Check header and CRC. `batch` is exactly one batch, and may be patched.
 
         Raises BrokerError: `corrupt_message`, `message_too_large`, `invalid_record`, `unknown_server_error`.
         """
@@ -104,16 +101,16 @@ class BatchCheck:
         self._allowance = allowance or Allowance(DECOMPRESSION_LIMIT)
         self._codec = header.codec if config.codec is None else config.codec
         self.cost = 0
-        """What `run` has cost so far."""
+        """The cost of `run` so far, in about the time it takes to check one byte."""
         self._is_quick = header.codec == self._codec == Codec.NONE and not is_slow()
         self._cost_of_byte = 1 if self._codec == header.codec else _RECOMPRESSION_COST
         self._work: Iterator[object] = self._checked() if self._codec == header.codec else self._recompressed()
 
     def run(self, cost: int | None = None) -> bool:
-        """Go on until it is done or `cost` is spent, about that of looking at so many bytes; whether it is done.
+        """Continue until the check is done or `cost` is spent; returns whether it is done.
 
-        Raises BrokerError: `invalid_record`, `invalid_timestamp`, `message_too_large`, and `unknown_server_error` for
-        what cannot be decompressed, as Kafka does.
+        Raises BrokerError: `invalid_record`, `invalid_timestamp`, `message_too_large`, and, as Kafka does,
+        `unknown_server_error` for data that cannot be decompressed.
         """
         if self.done:
             return True
@@ -132,14 +129,14 @@ class BatchCheck:
         return True
 
     def _starts_slowly(self) -> bool:
-        """What is not to be begun on an event loop, however small the batch."""
+        """Whether even the first step of a small batch would block an event loop for too long."""
         if self._codec != self.header.codec and takes_long(self._codec, self._config.compression_level):
             return True
         section = memoryview(self.batch)[HEADER_SIZE:]
         return starts_slowly(self.header.codec, section) or starts_slowly(self._codec)
 
     def _checked(self) -> Iterator[Buffer]:
-        """The plain records, piece by piece, each seen by then; after the last the batch is known to be good."""
+        """Yield the plain records piece by piece, each already checked. After the last one the batch is good."""
         header, records = self.header, self._records
         section = memoryview(self.batch)[HEADER_SIZE:]
         if self._is_quick:
@@ -162,7 +159,7 @@ class BatchCheck:
             self.header = parse_header(self.batch)
 
     def _recompressed(self) -> Iterator[None]:
-        """Compress the pieces anew as they are seen. More than max.message.bytes are never kept."""
+        """Check and recompress piece by piece. Never holds more than max.message.bytes."""
         parts: list[Buffer] = []
         room = self._config.max_message_bytes - HEADER_SIZE
         for part in compressed_parts(self._codec, in_steps(self._checked()), self._config.compression_level):
@@ -209,31 +206,18 @@ class BatchCheck:
         )
 
 
-def begin_checks(records: Buffer, config: LogConfig, now_ms: int) -> list[BatchCheck]:
-    """A check for every batch of `records`, none of them run yet. Raises BrokerError."""
-    buffer = writable(records)
-    checks: list[BatchCheck] = []
-    position = 0
-    while position < len(buffer):
-        header = _header(buffer, position)
-        checks.append(BatchCheck(memoryview(buffer)[position : position + header.size], config, now_ms))
-        position += header.size
-    if not checks:
-        raise _invalid("no record batch to append")
-    if len(checks) > 1 and any(check.header.producer_id >= 0 for check in checks):
-        raise _invalid("an idempotent producer sends one batch at a time")
-    return checks
-
-
 def coordinator_batches(buffer: bytearray | memoryview, config: LogConfig) -> Batches:
-    """(position, header) of every batch. Raises BrokerError; CorruptBatch also for a cut batch at the end.
+    """(position, header) of every batch of a coordinator. They may have producer ids without sequences.
 
-    A coordinator's batches may have a producer id without a sequence, and there may be many of them.
+    Raises BrokerError, and CorruptBatch also for a cut batch at the end.
     """
     batches: Batches = []
     position = 0
     while position < len(buffer):
-        header = _header(buffer, position)
+        if len(buffer) - position < HEADER_SIZE:
+            raise CorruptBatch(f"{len(buffer) - position} bytes after the last whole batch")
+        header = parse_header(buffer, position)
+        verify_bytes(buffer, position, header, check_crc=False)
         _check_size(header, config)
         verify_batch(buffer, position, header)
         batches.append((position, header))
@@ -241,15 +225,6 @@ def coordinator_batches(buffer: bytearray | memoryview, config: LogConfig) -> Ba
     if not batches:
         raise _invalid("no record batch to append")
     return batches
-
-
-def _header(buffer: Buffer, position: int) -> BatchHeader:
-    """The header of a batch that lies whole in the buffer."""
-    if len(buffer) - position < HEADER_SIZE:
-        raise CorruptBatch(f"{len(buffer) - position} bytes after the last whole batch")
-    header = parse_header(buffer, position)
-    verify_bytes(buffer, position, header, check_crc=False)
-    return header
 
 
 def _check_size(header: BatchHeader, config: LogConfig) -> None:
@@ -261,7 +236,7 @@ def _check_size(header: BatchHeader, config: LogConfig) -> None:
 
 
 def _check_header(header: BatchHeader) -> None:
-    """What a client's batch may say of itself."""
+    """Check what a client's batch may have in its header."""
     if header.codec > max(Codec):
         raise BrokerError(ErrorCode.unknown_server_error, f"compression codec {header.codec} is not known")
     if header.record_count <= 0 or header.record_count != header.last_offset_delta + 1:
@@ -278,15 +253,6 @@ def _invalid(message: str) -> BrokerError:
     return BrokerError(ErrorCode.invalid_record, message)
 
 
-def joined(checks: Sequence[BatchCheck]) -> tuple[bytearray, Batches]:
-    """Several batches in one buffer."""
-    buffer, batches = bytearray(), Batches()
-    for check in checks:
-        batches.append((len(buffer), check.header))
-        buffer += check.batch
-    return buffer, batches
-
-
 def writable(records: Buffer) -> bytearray | memoryview:
     """The buffer itself if it can be patched in place, else a copy."""
     if isinstance(records, bytearray) or (isinstance(records, memoryview) and not records.readonly):
@@ -295,7 +261,7 @@ def writable(records: Buffer) -> bytearray | memoryview:
 
 
 def assign_offsets(buffer: bytearray | memoryview, batches: Batches, offset: int, leader_epoch: int) -> int:
-    """Patch offsets from `offset` on into the batches; returns the offset after the last record."""
+    """Patch offsets, from `offset` on, and the leader epoch into the batches; returns the next offset."""
     for position, header in batches:
         patch_base_offset(buffer, position, offset, leader_epoch)
         offset += header.last_offset_delta + 1
@@ -303,7 +269,7 @@ def assign_offsets(buffer: bytearray | memoryview, batches: Batches, offset: int
 
 
 def stamp_append_time(buffer: bytearray | memoryview, batches: Batches, now_ms: int) -> Batches:
-    """Set the broker's time on every batch; returns the new headers."""
+    """Patch the broker's time into every batch; returns the new headers."""
     for position, header in batches:
         patch_log_append_time(buffer, position, header, now_ms)
     return [(position, parse_header(buffer, position)) for position, _ in batches]

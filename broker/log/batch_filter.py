@@ -1,59 +1,60 @@
-"""Which records of a stretch of log stay, and the batches that are left of it.
+"""Which records compaction keeps, and the batches that are left.
 
-Used by compaction.py. Batches that lose nothing are handed on as they are; the others are rebuilt with their
-place, codec, producer and sequence (`rebuild_batch`). Per-record work is done in columns over many batches at once.
+Used by compaction.py. A batch that loses nothing is passed on unchanged; any other is rebuilt with its place, codec,
+producer and sequence (`rebuild_batch`). Work per record is done in numpy columns over many batches at once.
 Idea: Kafka's `Cleaner.cleanInto` and `MemoryRecords.filterTo`, and their rules:
 
-- of a key that the map knows, records before its last offset go; what lies behind the map's end stays;
-- a tombstone that is the last of its key goes once its batch's delete horizon is over (KIP-534); a batch with
-  tombstones, or with a marker that marks nothing any more, gets its horizon when it is first met;
-- records without a key, and those of aborted transactions, go;
-- a batch that has lost all records goes, too, unless it is the last of its producer (its sequence must survive) or the
-  last of its segment (the end of a segment must be known when it takes the place of others).
+- for a key in the offset map, records before its last offset go; records after the map's end stay;
+- a tombstone that is the last of its key goes once its batch's delete horizon has passed (KIP-534). A batch gets its
+  horizon when compaction first finds a tombstone in it, or a marker whose transaction has no batches left;
+- records without a key and records of aborted transactions go;
+- a batch without records goes too, unless it is the last of its producer (its sequence must survive) or the last of
+  its segment (recovery must know where the compacted segment ends).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import numpy as np
 
 from broker.errors import CorruptBatch
-from broker.log.cleaned_transactions import CleanedTransactions
-from broker.log.compaction_plan import LastOfProducer
-from broker.log.offset_map import OffsetMap
+from broker.log.compaction_process import AbortedRange, LastOfProducer
 from broker.records.batch import HEADER_SIZE, BatchHeader, rebuild_batch, verify_batch
 from broker.records.column_fields import Fields, Span, read_fields
 from broker.records.column_sections import SectionGatherer
 from broker.records.compression import DECOMPRESSION_LIMIT, compress, decompress
+from broker.records.control import ControlType, read_control_type
 from broker.records.plain_bytes import Bools, Int64s, PlainBytes
 from broker.records.varint import encode_varint, read_varint
 
-__all__ = ["BatchFilter", "LocatedRecords", "keys_of", "locate_records"]
+__all__ = ["BatchFilter", "CleanedTransactions", "LocatedRecords", "OffsetMap", "keys_of", "locate_records"]
 
 Buffer = bytes | bytearray | memoryview
 Batches = list[tuple[int, BatchHeader]]
 """(position, header) of batches of one buffer."""
 
 _MOST_PLAIN: Final = 32 << 20
-"""Decompressed bytes that are worked on at a time, at least one batch."""
+"""Decompressed bytes processed at a time; at least one batch."""
+_BYTES_PER_ENTRY: Final = 150
 
 
 @dataclass(frozen=True, slots=True)
 class LocatedRecords:
-    """The records of some batches: where they lie in `data`, and how many each batch has."""
+    """The records of some batches: where they are in `data`, and how many each batch has."""
 
     data: bytes
-    """Plain record sections, among other bytes."""
+    """Holds the plain record sections, and other bytes between them."""
     start: Int64s
     fields: Fields
     counts: Int64s
 
 
 def locate_records(chunk: bytes, batches: Batches) -> tuple[LocatedRecords, int]:
-    """The records of the first of `batches`, none of them empty, and of how many: memory is bounded.
+    """Records of as many of the first `batches` as memory allows, and how many these are. No batch may be empty.
 
     Raises CorruptBatch.
     """
@@ -81,7 +82,7 @@ def keys_of(data: bytes, span: Span) -> list[bytes]:
 
 
 class BatchFilter:
-    """One pass over a log, segment after segment. Counts what it sees in `records_read` and `records_kept`."""
+    """One pass over a log, segment after segment; counts records in `records_read` and `records_kept`."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class BatchFilter:
         self.records_kept = 0
 
     def filter(self, chunk: bytes, batches: Batches, *, keep_last: bool) -> list[Buffer]:
-        """What is left of `batches` of `chunk`, in their order; with `keep_last` the last one stays in any case.
+        """What is left of `batches` of `chunk`, in order; with `keep_last` the last batch always stays.
 
         Raises CorruptBatch.
         """
@@ -121,7 +122,7 @@ class BatchFilter:
             else:
                 places.append(len(left))
                 examined.append((position, header))
-                left.append(_emptied(header) if must_stay else None)  # unless records stay
+                left.append(_emptied(header) if must_stay else None)  # `_examine` replaces this if records stay
         while examined:
             located, count = locate_records(chunk, examined)
             self._examine(chunk, examined[:count], located, left, places[:count])
@@ -139,7 +140,7 @@ class BatchFilter:
     def _marker(
         self, chunk: bytes, position: int, header: BatchHeader, *, discards: bool, must_stay: bool
     ) -> Buffer | None:
-        """A marker that must stay stays whole: recovery reads it."""
+        """A marker that must stay keeps its record, because recovery reads it."""
         horizon = header.delete_horizon_ms
         is_over = not header.record_count or (discards and horizon is not None and horizon <= self._now_ms)
         if is_over and not must_stay:
@@ -154,7 +155,7 @@ class BatchFilter:
     def _examine(
         self, chunk: bytes, batches: Batches, located: LocatedRecords, left: list[Buffer | None], places: list[int]
     ) -> None:
-        """Put what is left of each of `batches` in its place."""
+        """Put what is left of each batch at its place in `left`."""
         fields = located.fields
         keep = self._kept(batches, located)
         tombstones = keep & fields.value.null
@@ -187,8 +188,7 @@ class BatchFilter:
 
 
 def _with_rows(header: BatchHeader, located: LocatedRecords, rows: Int64s, new_horizon: int | None) -> bytes:
-    """The batch with the records in `rows` only. Without a new horizon they are copied: nothing they are relative to
-    changes."""
+    """The batch with only the records in `rows`. A new horizon is the new base timestamp: it shifts their times."""
     data, fields = located.data, located.fields
     bounds = zip(located.start[rows].tolist(), fields.end[rows].tolist(), strict=True)
     if new_horizon is None:
@@ -212,8 +212,80 @@ def _emptied(header: BatchHeader) -> bytes:
 
 
 def _rebased(data: bytes, start: int, end: int, shift: int) -> bytes:
-    """The record in [start, end) with `shift` added to its timestamp, which is relative to the batch's."""
+    """The record in [start, end) with `shift` added to its timestamp delta."""
     _, attributes = read_varint(data, start)
     delta, rest = read_varint(data, attributes + 1)
     body = data[attributes : attributes + 1] + encode_varint(delta + shift) + data[rest:end]
     return encode_varint(len(body)) + body
+
+
+class CleanedTransactions:
+    """Which batches compaction empties because of their transaction, and which markers mark nothing any more.
+
+    Needs every batch in offset order. Records of aborted transactions go at once. A marker may go only when no batch
+    of its transaction is left, not even an empty one: without its marker the transaction would count as open when
+    producer state is rebuilt. So a marker stays in the compaction that removes the last batch, and gets its delete
+    horizon in the next one. Idea: Kafka's `CleanedTransactionMetadata`.
+    """
+
+    def __init__(self, aborted: Iterable[AbortedRange]) -> None:
+        self._waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)  # reversed, to pop the next one
+        self._aborted: dict[int, AbortedRange] = {}
+        self._seen: set[int] = set()
+
+    def discards(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
+        """Whether the batch holds aborted records, or a marker without a transaction. Raises CorruptBatch."""
+        while self._waiting and self._waiting[-1].first_offset <= header.last_offset:
+            begun = self._waiting.pop()
+            self._aborted[begun.producer_id] = begun
+        if header.is_control:
+            return self._discards_marker(buffer, position, header)
+        if not header.is_transactional:
+            return False
+        self._seen.add(header.producer_id)
+        aborted = self._aborted.get(header.producer_id)
+        return aborted is not None and header.base_offset <= aborted.last_offset
+
+    def _discards_marker(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
+        if not header.record_count:
+            return True  # an Apache Kafka broker has emptied it
+        if read_control_type(buffer, position, header) not in (ControlType.ABORT, ControlType.COMMIT):
+            return False
+        producer_id = header.producer_id
+        self._aborted.pop(producer_id, None)
+        had_batches = producer_id in self._seen
+        self._seen.discard(producer_id)
+        return not had_batches
+
+
+class OffsetMap:
+    """Key → last offset, for the keys of the dirty part of a log from `start` to `end`.
+
+    Holds the keys, not hashes of them. Kafka's `SkimpyOffsetMap` needs 24 bytes for a key; a dict needs about 150 and
+    the key. So fewer keys fit in the same memory, and a log with more keys is compacted in several runs.
+    """
+
+    def __init__(self, memory: int, start: int) -> None:
+        """The map is full when it takes `memory` bytes."""
+        self._memory = memory
+        self._offsets: dict[bytes, int] = {}
+        self._key_bytes = 0
+        self.end = start
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._offsets) * _BYTES_PER_ENTRY + self._key_bytes >= self._memory
+
+    def note(self, keys: Sequence[bytes], offsets: Iterable[int]) -> None:
+        """Add keys with their offsets in log order; the last offset of a key wins."""
+        before = len(self._offsets)
+        self._offsets.update(zip(keys, offsets, strict=True))
+        if keys:
+            self._key_bytes += (len(self._offsets) - before) * sum(map(len, keys)) // len(keys)
+
+    def last_offsets(self, keys: Sequence[bytes]) -> Int64s:
+        """The last offset of each key; -1 for a key that the dirty part does not have."""
+        return np.fromiter(map(self._offsets.get, keys, repeat(-1)), np.int64, len(keys))

@@ -1,9 +1,9 @@
-"""Compaction of all logs with cleanup.policy=compact: which is next, its compaction elsewhere, the swap of the outcome.
+"""Compaction of all logs with cleanup.policy=compact: choosing the next log, and swapping in compacted segments.
 
-Owned by maintenance.py. `tick` runs in the owner's thread and is quick: it swaps finished segments in and looks for
-the next log, one at a time, the one with the largest dirty share first. The work itself is a job given to `run`, which
-waits for the compaction process. How far each log is clean stands in `cleaner-offset-checkpoint`, in Kafka's format;
-it is written after the swaps, so that after a crash at worst a compaction is done again. Idea: Kafka's `LogCleaner`.
+Owned by manager.py. `tick` runs in the owner's thread and is quick: it swaps finished segments in and chooses the next
+log, one at a time, the one with the largest dirty ratio first. The compaction itself runs in another process; a job
+given to `run` waits for it. `cleaner-offset-checkpoint` (Kafka's format) says how far each log is clean. It is written
+after the swaps, so after a crash a compaction is repeated at worst. Idea: Kafka's `LogCleaner` and `LogCleanerManager`.
 """
 
 from __future__ import annotations
@@ -13,37 +13,40 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from broker.clock import Clock
 from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, CorruptBatch
-from broker.log.cleanable import Cleanable, cleanable
-from broker.log.compaction_plan import (
+from broker.log.compaction_process import (
     AbortedRange,
     Compacted,
     CompactionPlan,
+    CompactionProcess,
     CompactionResult,
+    Compactor,
     LastOfProducer,
     PlannedSegment,
 )
-from broker.log.compaction_process import CompactionProcess, Compactor
 from broker.log.log import Log
+from broker.log.log_config import UNLIMITED, LogConfig
 from broker.log.log_directory import LogDirectory
 from broker.log.producer_state import NO_OFFSET, ProducerEntry
 from broker.log.segment import Segment
 from broker.metrics import CleanerMetrics
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Cleaner"]
+__all__ = ["Cleanable", "Cleaner", "Run", "cleanable_part"]
 
 logger = logging.getLogger(__name__)
 
 Run = Callable[[Callable[[], None]], object]
+"""Runs a job, here or in another thread; what it returns is ignored."""
 
 
 @dataclass
 class _Cleaning:
-    """A compaction under way. `valid` until the log changes under it; what comes back then is thrown away."""
+    """A compaction under way. Not `valid` any more once the log changed meanwhile: its results are then dropped."""
 
     tp: TopicPartition
     log: Log
@@ -81,36 +84,36 @@ class Cleaner:
         self._look_again = 0.0
 
     def load(self, directory: LogDirectory) -> None:
-        """Learn how far the logs of a directory are clean. Raises ConfigError."""
+        """Read how far the logs of a directory are clean. Raises OSError."""
         self._clean_offsets |= directory.read_clean_offsets()
 
     def forget(self, tp: TopicPartition) -> None:
-        """The partition is deleted: another of that name begins anew."""
+        """The partition was deleted; a new one of that name starts without a clean offset."""
         self._clean_offsets.pop(tp, None)
 
     def tick(self, run: Run) -> None:
-        """Swap in what is ready, and begin the next compaction if one is due."""
+        """Swap in the segments that are ready, and start the next compaction if one is due."""
         self._take_answers()
         if self._job_runs or self._cleaning is not None:
             return
         if self._checkpoint_due:
             self._checkpoint_due = False
-            self._give_out(run, self._write_checkpoints_of(dict(self._clean_offsets)))
+            self._start_job(run, self._checkpoint_writer(dict(self._clean_offsets)))
         elif self.settings.log_cleaner_enable and self._clock.monotonic() >= self._look_again:
             chosen = self._dirtiest()
             if chosen is None:
                 self._look_again = self._clock.monotonic() + self.settings.log_cleaner_backoff_ms / 1000
                 if self._compactor.is_running:
-                    self._give_out(run, self._compactor.rest)
+                    self._start_job(run, self._compactor.rest)
             else:
                 self._start(run, *chosen)
 
     def close(self) -> None:
-        """End a compaction that runs; what it did not finish is done again after the next start."""
+        """Stop a running compaction; the next start repeats what it did not finish."""
         self._compactor.close()
         self._take_answers()
         if self._checkpoint_due:
-            self._write_checkpoints_of(self._clean_offsets)()
+            self._checkpoint_writer(self._clean_offsets)()
 
     # --- which log
 
@@ -121,7 +124,7 @@ class Cleaner:
             if not log.config.is_compacted or log.failure or self._uncleanable.get(tp) is log:
                 continue
             try:
-                state = cleanable(log, self._clean_offsets.get(tp), now_ms)
+                state = cleanable_part(log, self._clean_offsets.get(tp), now_ms)
             except (OSError, CorruptBatch) as error:
                 logger.error("%s cannot be looked at for compaction: %s", tp, error)
                 continue
@@ -137,7 +140,7 @@ class Cleaner:
             self._give_up(tp, log)
             return
         self._cleaning = _Cleaning(tp, log, plan, state.segments)
-        self._give_out(run, lambda: self._compact(plan))
+        self._start_job(run, lambda: self._compact(plan))
 
     def _plan(self, log: Log, state: Cleanable) -> CompactionPlan:
         segments, config = state.segments, log.config
@@ -164,8 +167,8 @@ class Cleaner:
         except Exception as error:
             self._answers.put(error)
 
-    def _write_checkpoints_of(self, offsets: dict[TopicPartition, int]) -> Callable[[], None]:
-        """The job that writes down what is clean, without logs that are gone."""
+    def _checkpoint_writer(self, offsets: dict[TopicPartition, int]) -> Callable[[], None]:
+        """A job that writes the clean offsets, without those of deleted logs."""
         by_directory = {
             directory: {
                 tp: offset
@@ -184,7 +187,7 @@ class Cleaner:
 
         return write
 
-    def _give_out(self, run: Run, work: Callable[[], None]) -> None:
+    def _start_job(self, run: Run, work: Callable[[], None]) -> None:
         def job() -> None:
             try:
                 work()
@@ -198,7 +201,7 @@ class Cleaner:
             self._job_runs, self._cleaning = False, None
             raise
 
-    # --- what comes back
+    # --- the results
 
     def _take_answers(self) -> None:
         while True:
@@ -215,7 +218,7 @@ class Cleaner:
                 self._finish(cleaning, answer)
 
     def _swap_in(self, cleaning: _Cleaning, compacted: Compacted) -> None:
-        """A later segment must not go in when an earlier one did not: a marker could go before its transaction."""
+        """After one failed swap drop all later ones: a marker must not go before the batches of its transaction."""
         if not cleaning.valid or self._logs.get(cleaning.tp) is not cleaning.log:
             cleaning.valid = False
             return
@@ -266,7 +269,7 @@ class Cleaner:
 
 
 def _last_of(entry: ProducerEntry) -> LastOfProducer:
-    """Its last batch with a sequence or, when it writes none (a coordinator), its last marker."""
+    """The producer's last batch with a sequence or, for a coordinator, which writes none, its last marker."""
     last = entry.batches[-1].last_offset if entry.batches else entry.last_marker_offset
     return LastOfProducer(None if last == NO_OFFSET else last, entry.epoch)
 
@@ -275,3 +278,63 @@ def _aborted_in(log: Log, segments: Sequence[Segment]) -> tuple[AbortedRange, ..
     """The aborted transactions with records in `segments`. Raises BrokerError."""
     end = next(following.base_offset for following in log.segments if following.base_offset > segments[-1].base_offset)
     return tuple(AbortedRange(*entry[:3]) for entry in log.aborted_entries(segments[0].base_offset, end))
+
+
+class Cleanable(NamedTuple):
+    """The part of a log that may be compacted now."""
+
+    first_dirty_offset: int
+    segments: tuple[Segment, ...]
+    """From the log's first segment to the last that may be cleaned."""
+    ratio: float
+    """The dirty ratio: bytes that were never compacted, as a share of all bytes in `segments`."""
+    is_due: bool
+
+
+def cleanable_part(log: Log, clean_offset: int | None, now_ms: int) -> Cleanable | None:
+    """None when no closed segment is dirty. `clean_offset` is where the last compaction ended, None before the first.
+
+    Quick: needs only sizes in memory and, for topics with a lag, timestamps of segments.
+    """
+    segments = log.segments
+    if len(segments) == 1:
+        return None
+    first_dirty = log.log_start_offset
+    if clean_offset is not None and first_dirty <= clean_offset <= log.log_end_offset:
+        first_dirty = clean_offset
+    closed = tuple(segments[:-1])
+    dirty_from = sum(1 for following in segments[1:] if following.base_offset <= first_dirty)
+    up_to = _stable(segments, log.first_unstable_offset)
+    if log.config.min_compaction_lag_ms:
+        up_to = min(up_to, _old_enough(closed, dirty_from, now_ms - log.config.min_compaction_lag_ms))
+    dirty = sum(segment.size for segment in closed[dirty_from:up_to])
+    if not dirty:
+        return None
+    ratio = dirty / sum(segment.size for segment in closed[:up_to])
+    is_due = ratio > log.config.min_cleanable_dirty_ratio or _has_waited(closed[dirty_from:], log.config, now_ms)
+    return Cleanable(first_dirty, closed[:up_to], ratio, is_due)
+
+
+def _stable(segments: Sequence[Segment], first_unstable: int | None) -> int:
+    """How many closed segments end before the first open transaction."""
+    count = len(segments) - 1
+    if first_unstable is not None:
+        while count and segments[count].base_offset > first_unstable:
+            count -= 1
+    return count
+
+
+def _old_enough(closed: Sequence[Segment], dirty_from: int, newest_ms: int) -> int:
+    """How many closed segments come before the first dirty one with a record newer than `newest_ms`."""
+    for number in range(dirty_from, len(closed)):
+        if closed[number].newest_ms() > newest_ms:
+            return number
+    return len(closed)
+
+
+def _has_waited(dirty: Sequence[Segment], config: LogConfig, now_ms: int) -> bool:
+    """Whether a dirty record is older than max.compaction.lag.ms."""
+    if config.max_compaction_lag_ms >= UNLIMITED:
+        return False
+    first = [segment.first_timestamp for segment in dirty]
+    return any(0 < timestamp < now_ms - config.max_compaction_lag_ms for timestamp in first)

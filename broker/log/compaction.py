@@ -1,40 +1,40 @@
-"""Rewrite a log's closed segments so that each key keeps its last record only.
+"""Rewrite a log's closed segments so that each key keeps only its last record.
 
-Run by compaction_worker.py, in a process of its own: what it does per record would hold up the broker's loop. First
-the keys of the dirty part are gathered, then every segment up to there is filtered, small ones together into one of up
-to segment.bytes. The results stand, synced, in the plan's directory; the log's owner swaps them in, and until then
-nothing of the log has changed. Idea: Kafka's `Cleaner`.
+Runs in a process of its own (`python -m broker.log.compaction`, started by compaction_process.py), because work per
+record would hold up the broker's event loop. First the keys of the dirty part are collected. Then every segment up to
+there is filtered, and small ones are joined up to segment.bytes. The results are written and synced in the plan's
+directory; the log does not change until its owner swaps them in. Idea: Kafka's `Cleaner`.
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
+import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import BinaryIO, Final
 
 from broker.errors import CorruptBatch
-from broker.log.batch_filter import Batches, BatchFilter, keys_of, locate_records
-from broker.log.cleaned_transactions import CleanedTransactions
-from broker.log.compaction_plan import Compacted, CompactionPlan, CompactionResult, PlannedSegment
-from broker.log.offset_map import OffsetMap
-from broker.log.open_segments import OpenSegments
-from broker.log.segment import MAX_RELATIVE_OFFSET, Segment, segment_path
+from broker.log.batch_filter import Batches, BatchFilter, CleanedTransactions, OffsetMap, keys_of, locate_records
+from broker.log.compaction_process import Compacted, CompactionPlan, CompactionResult, PlannedSegment
+from broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment, segment_path
 from broker.log.segment_file import SegmentFile
 from broker.records.batch import HEADER_SIZE, BatchHeader, parse_header, verify_batch, walk_batches
 
-__all__ = ["compact", "group_segments"]
+__all__ = ["compact", "group_segments", "main"]
 
 _CHUNK: Final = 4 << 20
 _LONGEST_SLEEP_S: Final = 0.5
 
 
 def compact(plan: CompactionPlan, check: Callable[[], None] = lambda: None) -> Iterator[Compacted | CompactionResult]:
-    """Carry out a plan: every segment that is ready, then the result.
+    """Carry out a plan: yields every segment that is ready, then the result.
 
-    `check` is called every few megabytes and may raise to end it. Raises OSError and CorruptBatch; what was written is
-    gone then.
+    Calls `check` every few megabytes, which may raise to stop it. Raises OSError and CorruptBatch, after removing what
+    it wrote.
     """
     compaction = _Compaction(plan, check)
     try:
@@ -46,9 +46,9 @@ def compact(plan: CompactionPlan, check: Callable[[], None] = lambda: None) -> I
 
 
 def group_segments(plan: CompactionPlan, ends: list[int], clean_offset: int) -> Iterator[tuple[int, int]]:
-    """(first, count) of the segments that become one: those that begin before `clean_offset`, by their sizes.
+    """(first, count) of each group of segments to join into one. `ends` are the end offsets of the segments.
 
-    `ends` holds each segment's end offset.
+    Only segments that begin before `clean_offset` are compacted.
     """
     first, size = 0, 0
     segments = [segment for segment in plan.segments if segment.base_offset < clean_offset]
@@ -90,7 +90,7 @@ class _Compaction:
         yield CompactionResult(offsets.end, self._read, self._written, filtered.records_read, filtered.records_kept)
 
     def _gather_keys(self, files: list[SegmentFile], offsets: OffsetMap) -> None:
-        """Note the keys of the dirty part, committed ones only, until the map is full."""
+        """Collect the keys of committed records of the dirty part, until the map is full."""
         plan, start = self._plan, self._plan.first_dirty_offset
         transactions = CleanedTransactions(one for one in plan.aborted if one.last_offset >= start)
         for number, (file, segment) in enumerate(zip(files, plan.segments, strict=True)):
@@ -102,7 +102,7 @@ class _Compaction:
                     return
 
     def _rewrite(self, first: int, files: list[SegmentFile], filtered: BatchFilter) -> int:
-        """Write one segment out of some; returns its size."""
+        """Write one segment from several; returns its size."""
         plan = self._plan
         segments = plan.segments[first : first + len(files)]
         target = Segment.create(
@@ -122,13 +122,13 @@ class _Compaction:
                 self._pace.spend(len(left))
         target.seal()
         modified = os.fstat(files[-1].fileno()).st_mtime_ns
-        os.utime(target.path(), ns=(modified, modified))  # by which retention judges records without timestamps
+        os.utime(target.path(), ns=(modified, modified))  # retention uses it for records without timestamps
         target.sync(closed=True)
         target.close()
         return target.size
 
     def _chunks(self, file: SegmentFile, segment: PlannedSegment) -> Iterator[tuple[bytes, Batches, bool]]:
-        """All batches of a segment, some megabytes at a time, and whether they are the last."""
+        """(bytes, batches in them, whether these are the last) of a segment, some megabytes at a time."""
         position = 0
         while position < segment.size:
             length = min(_CHUNK, segment.size - position)
@@ -166,7 +166,7 @@ def _note_keys(
 
 
 def _append(target: Segment, left: bytes) -> None:
-    """Write batches that have their offsets."""
+    """Write batches, with the offsets they have."""
     fd, view, position = target.file().fileno(), memoryview(left), target.size
     while view:
         written = os.pwrite(fd, view, position)
@@ -181,7 +181,7 @@ def _end_of(batches: list[tuple[int, BatchHeader]]) -> int:
 
 
 class _Pace:
-    """Sleeps so that on average no more than so many bytes a second are spent. Idea: Kafka's `Throttler`."""
+    """Sleeps so that I/O stays below `bytes_per_second` on average. Idea: Kafka's `Throttler`."""
 
     def __init__(self, bytes_per_second: float, check: Callable[[], None]) -> None:
         self._bytes_per_second = bytes_per_second
@@ -196,3 +196,53 @@ class _Pace:
         while (ahead := until - time.monotonic()) > 0:
             time.sleep(min(ahead, _LONGEST_SLEEP_S))
             self._check()
+
+
+_NICE = 10
+
+
+class _Orphaned(Exception):
+    """The broker is gone."""
+
+
+def main(plans: BinaryIO, answers: BinaryIO) -> None:
+    """Carry out pickled plans one after another until `plans` ends, and write pickled answers.
+
+    Stops in the middle of a compaction when the broker that started this process has died.
+    """
+    parent = os.getppid()
+
+    def check() -> None:
+        if os.getppid() != parent:
+            raise _Orphaned
+
+    while True:
+        try:
+            plan = pickle.load(plans)
+        except EOFError:
+            return
+        try:
+            for answer in compact(plan, check):
+                _send(answers, answer)
+        except _Orphaned:
+            raise
+        except OSError as error:
+            _send(answers, error)
+        except CorruptBatch as error:
+            _send(answers, CorruptBatch(error.message))
+        except Exception as error:  # a bug: the same plan would fail again
+            traceback.print_exc()
+            _send(answers, CorruptBatch(f"{type(error).__name__}: {error}"))
+
+
+def _send(answers: BinaryIO, answer: object) -> None:
+    pickle.dump(answer, answers)
+    answers.flush()
+
+
+if __name__ == "__main__":
+    os.nice(_NICE)
+    try:
+        main(sys.stdin.buffer, sys.stdout.buffer)
+    except (_Orphaned, BrokenPipeError, KeyboardInterrupt):
+        os._exit(1)

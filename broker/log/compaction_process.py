@@ -1,8 +1,9 @@
-"""Compaction in another process, as seen from the broker.
+"""Compaction in another process, as seen from the broker: the plan it gets, the results it sends, and the process.
 
-Owned by cleaner.py. Work on single records is Python, and a thread that does it would take the interpreter from the
-event loop for milliseconds at a time; a process of low priority takes what is left of the machine, and its memory goes
-with it. It is started with the first plan and ended when there is nothing more to do.
+Used by cleaner.py. Work on single records is Python code, and a thread that runs it would block the event loop for
+milliseconds at a time. A process of low priority uses idle CPU, and its memory is freed when it ends. It starts with
+the first plan and ends when there is nothing more to compact. Plans and results are pickled. A plan is a snapshot: if
+the log loses segments meanwhile, the compacted ones are thrown away.
 """
 
 from __future__ import annotations
@@ -12,41 +13,52 @@ import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from broker.log.compaction_plan import Compacted, CompactionPlan, CompactionResult
+from broker.log.segment_swap import CLEANED_SUFFIX
 
-__all__ = ["CompactionProcess", "Compactor"]
+__all__ = [
+    "AbortedRange",
+    "Compacted",
+    "CompactionPlan",
+    "CompactionProcess",
+    "CompactionResult",
+    "Compactor",
+    "LastOfProducer",
+    "PlannedSegment",
+]
 
-_WORKER = "broker.log.compaction_worker"
+_WORKER = "broker.log.compaction"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 class Compactor(Protocol):
-    """Who carries out plans. `compact` blocks between what it yields; it is called in a worker thread."""
+    """Carries out plans. `compact` blocks, so it is called in a worker thread."""
 
     def compact(self, plan: CompactionPlan) -> Iterator[Compacted | CompactionResult]:
-        """Every segment that is ready, then the result. Raises OSError and CorruptBatch."""
+        """Yield every segment that is ready, then the result. Raises OSError and CorruptBatch."""
         ...
 
     @property
     def is_running(self) -> bool:
-        """Whether `rest` would free anything."""
+        """Whether `rest` would free resources."""
         ...
 
     def rest(self) -> None:
-        """Nothing more is to be done for now. Called when no compaction runs; may block."""
+        """Free resources, because there is nothing to compact for now. Called when no compaction runs; may block."""
         ...
 
     def close(self) -> None:
-        """End what runs, and take no more plans. May be called from any thread."""
+        """Stop a running compaction and take no more plans. Any thread may call this."""
         ...
 
 
 class CompactionProcess:
-    """One worker process at most."""
+    """A `Compactor` that runs at most one worker process."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -96,7 +108,7 @@ class CompactionProcess:
                 _end(self._process)
                 self._process = None
             if self._process is None:
-                # Of its own process group: a Ctrl-C in the terminal is the broker's, which then ends it.
+                # In a process group of its own: a Ctrl-C in the terminal reaches the broker, which then ends it.
                 self._process = subprocess.Popen(
                     [sys.executable, "-m", _WORKER],
                     stdin=subprocess.PIPE,
@@ -116,3 +128,78 @@ def _end(process: subprocess.Popen[bytes]) -> None:
                 stream.close()
             except OSError:
                 pass
+
+
+class PlannedSegment(NamedTuple):
+    """A closed segment: all its batches are in the first `size` bytes of its file."""
+
+    base_offset: int
+    size: int
+
+
+class AbortedRange(NamedTuple):
+    """An aborted transaction: its first offset, and the offset of its marker."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+class LastOfProducer(NamedTuple):
+    """The batch that must stay so that a producer's epoch and sequence survive: the one that ends at `last_offset`.
+
+    None means that the producer wrote only markers; then its markers of `epoch` stay.
+    """
+
+    last_offset: int | None
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompactionPlan:
+    """Everything a compaction of one log needs. Times in ms, sizes in bytes."""
+
+    directory: Path
+    segments: tuple[PlannedSegment, ...]
+    """From the log's first segment to the last that may be cleaned."""
+    first_dirty_offset: int
+    """Where the last compaction ended; keys are collected from here on."""
+    now_ms: int
+    delete_retention_ms: int
+    segment_bytes: int
+    index_interval: int
+    producers: dict[int, LastOfProducer] = field(default_factory=dict)
+    aborted: tuple[AbortedRange, ...] = ()
+    """The aborted transactions with records in the segments."""
+    map_bytes: int = 128 << 20
+    """Memory for the keys of the dirty part; when it is full, the next run compacts the rest."""
+    bytes_per_second: float = float("inf")
+    """Limit on reads and writes together."""
+    token: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
+    """Makes the directory's name unique, so that files of an orphaned worker are never taken for a later run's."""
+
+    @property
+    def cleaned_directory(self) -> Path:
+        return self.directory / f"compaction-{self.token}{CLEANED_SUFFIX}"
+
+
+class Compacted(NamedTuple):
+    """The segments [first, end) of a plan, rewritten into one of `size` bytes.
+
+    It is in the plan's `cleaned_directory`, synced, under the base offset of the first segment.
+    """
+
+    first: int
+    end: int
+    base_offset: int
+    size: int
+
+
+class CompactionResult(NamedTuple):
+    """The outcome of a compaction: the log is clean before `clean_offset`."""
+
+    clean_offset: int
+    bytes_read: int
+    bytes_written: int
+    records_read: int
+    records_kept: int

@@ -1,7 +1,8 @@
-"""Whether the disk of a data directory takes appends, said once when it stops and once when it goes on; and how fast.
+"""The disk of a data directory: whether it takes appends, whether it is slow, and its errors as Kafka's error.
 
-Each log of the directory tells of its appends; /healthz asks. A full disk ends nothing: producers are refused with
-KAFKA_STORAGE_ERROR, which they retry, and the next append that fits is taken. (Kafka takes the directory offline.)
+Each log of the directory reports its appends; /healthz asks. When a disk is full, producers get KAFKA_STORAGE_ERROR
+and retry, and the next append that fits succeeds. (Kafka takes the directory offline.) The log says once that appends
+fail, and once that they succeed again.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from broker.errors import BrokerError
-from broker.log.storage_errors import storage_error
+from broker.errors import BrokerError, ErrorCode
 
-__all__ = ["Disk"]
+__all__ = ["Disk", "storage_error", "wrap_disk_errors"]
 
 logger = logging.getLogger(__name__)
 
@@ -24,49 +25,59 @@ PROBE = ".probe"
 LARGEST_PROBE = 1 << 20
 
 SLOW_S: Final = 0.02
-"""A write into the page cache that took longer has waited: for other pages to be written out, or for the journal."""
+"""A write into the page cache that took longer had to wait for the disk: for writeback or for the journal."""
 
-SPELL_S: Final = 5.0
-"""How long after it the next such wait is to be expected."""
+SLOW_PERIOD_S: Final = 5.0
+"""How long after such a write others are expected to wait as well."""
+
+
+def storage_error(act: str, directory: Path, error: OSError) -> BrokerError:
+    """KAFKA_STORAGE_ERROR that says what could not be done to which directory."""
+    return BrokerError(ErrorCode.kafka_storage_error, f"cannot {act} {directory}: {error.strerror or error}")
+
+
+@contextmanager
+def wrap_disk_errors(act: str, directory: Path) -> Iterator[None]:
+    """Turn an OSError of the block into a `storage_error`. Hot paths catch it themselves: this costs a microsecond."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(act, directory, error) from error
 
 
 class Disk:
-    """The disk under one data directory. Appends tell it from the event loop; `wrote` and `works` suit any thread."""
+    """The disk under one data directory. Appends report from the event loop. `wrote` and `works` suit any thread."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._failure = ""
-        self._refused_bytes = 0
+        self.failure = ""
+        """Why the last append was refused; empty while appends succeed."""
         self.slow_until = 0.0
-        """On the monotonic clock, s: appends wait for it now and then until then."""
-
-    @property
-    def failure(self) -> str:
-        """Why the last append was refused; empty while appends are taken."""
-        return self._failure
+        """Until this time (monotonic clock, s) an append may have to wait for the disk."""
+        self._directory = directory
+        self._refused_bytes = 0
 
     def refused(self, log_directory: Path, size: int, error: OSError) -> BrokerError:
-        """An append of `size` bytes to a log failed; gives the error for its producer."""
+        """Report that an append of `size` bytes failed; returns the error for its producer."""
         refusal = storage_error(f"append {size} bytes to", log_directory, error)
-        if not self._failure:
+        if not self.failure:
             logger.error("%s%s; appends are refused until it takes them again", refusal.message, self._room())
-        self._failure = refusal.message
+        self.failure = refusal.message
         self._refused_bytes = size
         return refusal
 
     def taken(self) -> None:
-        """An append succeeded; to be called after one failed."""
-        self._failure = ""
+        """Report that an append succeeded after one that failed."""
+        self.failure = ""
         logger.warning("%s takes appends again%s", self._directory, self._room())
 
     def wrote(self, began: float, ended: float) -> None:
-        """A write of an append took so long, on the monotonic clock."""
+        """Report when the write of an append began and ended (monotonic clock, s)."""
         if ended - began > SLOW_S:
-            self.slow_until = ended + SPELL_S
+            self.slow_until = ended + SLOW_PERIOD_S
 
     def works(self) -> bool:
-        """Whether an append would be taken now. After a failure it is tried with a file as large, at most 1 MiB."""
-        if not self._failure:
+        """Whether an append would succeed now. After a failure, tries to write a file as large, at most 1 MiB."""
+        if not self.failure:
             return True
         probe = self._directory / PROBE
         try:

@@ -1,30 +1,40 @@
-"""Read a partition directory offline, as it is: every batch, sound or not.
+"""Read the files of a partition offline, and report everything in them that is wrong.
 
-Used by consistency.py and by `pykafka log dump`. Opens files read-only, takes no lock, repairs nothing, so it
-may look at the directory of a running broker or at the wreck of one.
+Used by `pykafka log dump` and `pykafka log check`, and by tests after a crash. Opens files read-only, takes no lock and
+repairs nothing, so it may read the directory of a running broker or of a damaged one. `check_partition` also reports
+what recovery would repair: a torn tail, or a missing or wrong index of a closed segment. Indexes of the newest segment
+may lag behind it, because they are written when it is closed. Gaps between offsets are a fault unless the log is, or
+was, compacted.
 """
 
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from broker.errors import ConfigError, CorruptBatch
-from broker.log.scan import scan_headers
-from broker.log.segment_file import SegmentFile
+from broker.log.aborted_index import ENTRY_SIZE, decode_aborted
+from broker.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
+from broker.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
+from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, decode_snapshot
+from broker.log.segment import ABORTED_SUFFIX
+from broker.log.segment_file import SegmentFile, scan_headers
+from broker.log.segment_swap import was_compacted
 from broker.records.batch import BatchHeader, verify_batch
 
-__all__ = ["InspectedBatch", "inspect_segment", "partition_directories", "segment_files"]
+__all__ = ["InspectedBatch", "Problem", "check_partition", "inspect_segment", "partition_directories", "segment_files"]
 
 _SEGMENT_NAME = re.compile(r"\d{20}\.log")
 
 
 class InspectedBatch(NamedTuple):
-    """A batch at byte `position` of a segment file; `problem` is empty when all of it is sound.
+    """A batch at byte `position` of a segment file; `problem` is empty for a sound one.
 
-    `header` and `data` are None for what cannot even be framed as a batch: then it is the last one.
+    `header` and `data` are None for bytes that are no whole batch; nothing after them is read.
     """
 
     position: int
@@ -34,7 +44,7 @@ class InspectedBatch(NamedTuple):
 
 
 def partition_directories(directory: Path) -> list[Path]:
-    """The directory itself if it holds segments, else those below it that do. Raises ConfigError for none."""
+    """The directory itself if it holds segments, else its subdirectories that do. Raises ConfigError for none."""
     if not directory.is_dir():
         raise ConfigError(f"{directory} is no directory; name a partition's, such as pykafka-data/flights-0")
     if segment_files(directory):
@@ -51,7 +61,7 @@ def segment_files(directory: Path) -> list[Path]:
 
 
 def inspect_segment(path: Path) -> Iterator[InspectedBatch]:
-    """Every batch of a segment file; one with a wrong CRC is reported and stepped over. Raises OSError."""
+    """Every batch of a segment file; one with a wrong CRC is reported and skipped. Raises OSError."""
     file = SegmentFile(path, writable=False)
     size = path.stat().st_size
     end = 0
@@ -70,3 +80,145 @@ def _problem_of(data: bytes, header: BatchHeader) -> str:
     except CorruptBatch as error:
         return error.message
     return ""
+
+
+_OFFSET_ENTRY = struct.Struct(">ii")
+_INDEX_SUFFIXES = (".index", ".timeindex", ABORTED_SUFFIX)
+_TIME_ENTRY = struct.Struct(">qi")
+
+
+class Problem(NamedTuple):
+    """What is wrong in which file, and at which byte if that is known."""
+
+    path: Path
+    position: int | None
+    text: str
+
+
+def check_partition(directory: Path, *, compacted: bool = False) -> list[Problem]:
+    """Everything that is wrong in a partition directory; an empty list means it is sound. Raises OSError."""
+    return list(_Checker(directory, compacted or was_compacted(directory)).run())
+
+
+class _Checker:
+    def __init__(self, directory: Path, compacted: bool) -> None:
+        self._directory = directory
+        self._compacted = compacted
+        self._end = 0
+
+    def run(self) -> Iterator[Problem]:
+        logs = segment_files(self._directory)
+        for number, path in enumerate(logs):
+            base = int(path.stem)
+            if number and base != self._end and (base < self._end or not self._compacted):
+                yield Problem(path, None, f"begins at offset {base}; the segment before it ends at {self._end}")
+            batches: dict[int, BatchHeader] = {}
+            self._end = base
+            yield from self._check_batches(path, batches)
+            closed = number + 1 < len(logs)
+            yield from _check_offset_index(path, batches, closed)
+            yield from _check_time_index(path, batches, closed)
+            yield from _check_aborted(path, batches)
+        stems = {path.stem for path in logs}
+        for path in sorted(self._directory.glob("*index")):
+            if path.suffix in _INDEX_SUFFIXES and path.stem not in stems:
+                yield Problem(path, None, "there is no log for this index")
+        yield from self._check_beside()
+
+    def _check_batches(self, path: Path, batches: dict[int, BatchHeader]) -> Iterator[Problem]:
+        """Also fills `batches` (by position) and updates the end."""
+        for position, header, _, problem in inspect_segment(path):
+            if problem:
+                yield Problem(path, position, problem)
+            if header is None:
+                return
+            offset = header.base_offset
+            if offset < self._end:
+                yield Problem(path, position, f"offset {offset} where {self._end} was expected")
+            elif offset > self._end and not self._compacted:
+                yield Problem(path, position, f"offsets {self._end} to {offset - 1} are missing")
+            batches[position] = header
+            self._end = max(self._end, header.next_offset)
+
+    def _check_beside(self) -> Iterator[Problem]:
+        for path in sorted(self._directory.glob("*" + SNAPSHOT_SUFFIX)):
+            try:
+                decode_snapshot(path.read_bytes(), 0)
+            except ValueError as error:
+                yield Problem(path, None, f"no producer snapshot: {error}")
+            if path.stem.isdigit() and int(path.stem) > self._end:
+                yield Problem(path, None, f"is of offset {int(path.stem)}; the log ends at {self._end}")
+        epochs = self._directory / LEADER_EPOCHS
+        try:
+            entries = read_epochs(epochs)
+            read_topic_id(self._directory / PARTITION_METADATA)
+        except ConfigError as error:
+            yield Problem(self._directory, None, str(error))
+            return
+        if any(later[0] <= earlier[0] or later[1] < earlier[1] for earlier, later in pairwise(entries)):
+            yield Problem(epochs, None, "epochs and their start offsets do not grow")
+        if entries and entries[-1][1] > self._end:
+            yield Problem(epochs, None, f"epoch {entries[-1][0]} begins past the log's end {self._end}")
+
+
+def _check_offset_index(log: Path, batches: dict[int, BatchHeader], closed: bool) -> Iterator[Problem]:
+    path, base = log.with_suffix(".index"), int(log.stem)
+    data = path.read_bytes() if path.exists() else None
+    if data is None or len(data) % OFFSET_ENTRY_SIZE:
+        if closed or data is not None:
+            yield Problem(path, None, "is missing" if data is None else f"ends in {len(data) % 8} stray bytes")
+        return
+    for number, (relative_offset, position) in enumerate(_OFFSET_ENTRY.iter_unpack(data)):
+        header = batches.get(position)
+        if header is None:
+            text = f"entry {number} points to byte {position}, where no batch begins"
+        elif header.last_offset != base + relative_offset:
+            text = f"entry {number} is of offset {base + relative_offset}; the batch there ends at {header.last_offset}"
+        else:
+            continue
+        yield Problem(path, number * OFFSET_ENTRY_SIZE, text)
+
+
+def _check_time_index(log: Path, batches: dict[int, BatchHeader], closed: bool) -> Iterator[Problem]:
+    path, base = log.with_suffix(".timeindex"), int(log.stem)
+    data = path.read_bytes() if path.exists() else None
+    if data is None or len(data) % TIME_ENTRY_SIZE:
+        if closed or data is not None:
+            yield Problem(path, None, "is missing" if data is None else f"ends in {len(data) % 12} stray bytes")
+        return
+    headers = iter(batches.values())
+    newest, entry_time, offset_reached = -1, -1, base - 1
+    for number, (timestamp, relative_offset) in enumerate(_TIME_ENTRY.iter_unpack(data)):
+        while offset_reached < base + relative_offset and (header := next(headers, None)) is not None:
+            newest, offset_reached = max(newest, header.max_timestamp), header.last_offset
+        if timestamp <= entry_time and number:
+            text = f"entry {number} has timestamp {timestamp} after {entry_time}"
+        elif offset_reached != base + relative_offset:
+            text = f"entry {number} is of offset {base + relative_offset}, where no batch ends"
+        elif timestamp != newest:
+            text = f"entry {number} has timestamp {timestamp}; the newest up to its offset is {newest}"
+        else:
+            entry_time = timestamp
+            continue
+        yield Problem(path, number * TIME_ENTRY_SIZE, text)
+        return
+    newest = max([newest, *(header.max_timestamp for header in headers)])
+    if closed and newest != entry_time:
+        yield Problem(path, None, f"its last timestamp is {entry_time}; the newest of the segment is {newest}")
+
+
+def _check_aborted(log: Path, batches: dict[int, BatchHeader]) -> Iterator[Problem]:
+    """Every entry needs its marker in this segment. A marker of a transaction without records has no entry."""
+    path = log.with_suffix(ABORTED_SUFFIX)
+    if not path.exists():
+        return
+    try:
+        entries = decode_aborted(path.read_bytes())
+    except ValueError as error:
+        yield Problem(path, None, f"no index of aborted transactions: {error}")
+        return
+    markers = {(header.producer_id, header.base_offset) for header in batches.values() if header.is_control}
+    for number, entry in enumerate(entries):
+        if (entry.producer_id, entry.last_offset) not in markers:
+            text = f"entry {number}: producer {entry.producer_id} has no marker at offset {entry.last_offset}"
+            yield Problem(path, number * ENTRY_SIZE, text)

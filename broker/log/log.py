@@ -1,65 +1,87 @@
-"""One partition: an append-only run of segments, and the rules of appending to it and reading it.
+"""The log of one partition: append-only segments, and how records are appended, read and deleted.
 
-Called by replica/partition.py and manager.py. What is to be appended is checked by append_checks.py; here offsets and
-leader epoch are patched into the headers of batches and their bytes written. Whatever raises leaves the log as it was.
-One thread, the event loop's, owns a log; only `flush` may run in another while it goes on, and the write of an append
-made in steps: nobody sees that before its end. How segments come and go is in stored_log.py. Idea: Kafka's
-`UnifiedLog`.
+The partition's leader appends and reads; manager.py flushes, rolls, applies retention and closes. The log patches
+offsets and the leader epoch into the headers of batches that append_checks.py has checked, and writes their bytes.
+A method that raises leaves the log unchanged. The event loop's thread owns a log. Only two things may run in another
+thread: `flush`, and the write of a `PendingAppend`, which nobody sees before the owner resumes that append.
+Idea: Kafka's `UnifiedLog`.
 """
 
 from __future__ import annotations
 
+import logging
+import uuid
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 from broker.clock import Clock
-from broker.errors import BrokerError, CorruptBatch, ErrorCode
+from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode
 from broker.log import timestamps
-from broker.log.aborted_index import AbortedTransaction
+from broker.log.aborted_index import AbortedEntry, AbortedTransaction, BrokenIndex
 from broker.log.append_checks import (
     BatchCheck,
     Batches,
     assign_offsets,
-    begin_checks,
     coordinator_batches,
-    joined,
     stamp_append_time,
     writable,
 )
-from broker.log.disk import Disk
+from broker.log.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
+from broker.log.disk import Disk, storage_error, wrap_disk_errors
+from broker.log.flushing import Flusher
 from broker.log.log_config import LogConfig
-from broker.log.open_segments import OpenSegments
-from broker.log.recovery import load_log
-from broker.log.replay import note_aborted
-from broker.log.rolling import must_roll
-from broker.log.segment_file import FileSlice, SegmentFile
-from broker.log.steps import Steps, at_once
-from broker.log.storage_errors import storage_error, storage_errors
-from broker.log.stored_log import StoredLog
-from broker.records.batch import parse_header
+from broker.log.pending_append import AppendResult, PendingAppend
+from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, TakenSnapshots, drop_snapshots, save_snapshot
+from broker.log.producer_state import ProducerStates
+from broker.log.recovery import LoadedLog, load_log, new_segment, note_aborted, rebuild_aborted, rebuild_producers
+from broker.log.segment import OpenSegments, Segment, segment_path
+from broker.log.segment_file import FileSlice, SegmentFile, waiting
+from broker.log.segment_swap import swap_in
+from broker.log.segments import DeletedFiles, Segments, expired_segments, is_aged, must_roll
+from broker.records.batch import NO_TIMESTAMP, parse_header
 from broker.records.control import ControlType, end_transaction_marker
 
-__all__ = ["AppendResult", "Log"]
+__all__ = ["DELETED_DIRECTORY_SUFFIX", "Log"]
 
-NO_TIMESTAMP = -1
+logger = logging.getLogger(__name__)
 
+DELETED_DIRECTORY_SUFFIX = "-delete"
 
-class AppendResult(NamedTuple):
-    """Where an append landed. `log_append_time` (ms) is -1 unless the broker stamps batches; `duplicate` means that the
-    batch was in the log already, at these offsets, and nothing was written: then the time is that of its newest
-    record, as Kafka has it."""
-
-    base_offset: int
-    last_offset: int
-    log_append_time: int
-    log_start_offset: int
-    duplicate: bool
+WritableBuffer = bytearray | memoryview
 
 
-class Log(StoredLog):
-    """The log of one partition. Made by `Log.open`."""
+class Log:
+    """The log of one partition: its segments, producers and leader epochs. Made by `Log.open`."""
+
+    def __init__(
+        self, directory: Path, config: LogConfig, clock: Clock, opened: OpenSegments, loaded: LoadedLog, disk: Disk
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        """The topic's settings; `update_config` replaces them."""
+        self.producers: ProducerStates = loaded.producers
+        self.epochs = loaded.epochs
+        self.failure = ""
+        """Why the log takes no more appends; empty while it does."""
+        self.topic_id = _read_topic_id(directory)
+        """As in partition.metadata; `assign_topic_id` sets it."""
+        self._disk = disk
+        self._clock = clock
+        self._opened = opened
+        self._segments = Segments(loaded.segments)
+        self._aborted = loaded.aborted
+        self._start = loaded.log_start_offset
+        self._end = loaded.log_end_offset
+        self._deleted = DeletedFiles()
+        self._is_writing = False
+        """Whether a pending append is writing to the active segment, perhaps in another thread."""
+        self._is_sealed = loaded.is_sealed
+        synced_base = self._segments.active.base_offset if loaded.is_sealed and self._end else -1
+        self._snapshots = TakenSnapshots(directory)
+        self._flusher = Flusher(
+            directory, loaded.recovery_point, clock, self.epochs, self._snapshots, synced_base=synced_base
+        )
 
     @classmethod
     def open(
@@ -74,13 +96,13 @@ class Log(StoredLog):
         opened: OpenSegments | None = None,
         disk: Disk | None = None,
     ) -> Log:
-        """Open a partition directory, or create it. Unless `clean`, what lies past `recovery_point` is verified.
+        """Open or create a partition directory. Unless `clean`, verifies everything after `recovery_point`.
 
-        `opened` bounds descriptors over many logs; `disk` is that of the data directory, told of appends.
+        `opened` bounds the open files of many logs. `disk` is the disk of the data directory.
         Raises BrokerError `kafka_storage_error`, CorruptBatch.
         """
         opened = OpenSegments() if opened is None else opened
-        with storage_errors("open", directory):
+        with wrap_disk_errors("open", directory):
             directory.mkdir(parents=True, exist_ok=True)
             loaded = load_log(
                 directory,
@@ -93,78 +115,107 @@ class Log(StoredLog):
             )
             return cls(directory, config, clock, opened, loaded, disk or Disk(directory.parent))
 
+    # --- state
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a write to this disk took long a moment ago, so that the next one may take long too."""
+        until = self._disk.slow_until
+        return until > 0 and self._clock.monotonic() < until
+
+    @property
+    def log_start_offset(self) -> int:
+        return self._start
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset of the next record."""
+        return self._end
+
+    @property
+    def recovery_point(self) -> int:
+        """Records before this offset have been fsynced."""
+        return self._flusher.recovery_point
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """Oldest first; the last is the active one."""
+        return tuple(self._segments)
+
+    @property
+    def active_base_offset(self) -> int:
+        return self._segments.active.base_offset
+
+    @property
+    def size(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def first_unstable_offset(self) -> int | None:
+        """Where the oldest open transaction begins, or the log start if that is later; None without one."""
+        first = self.producers.first_unstable_offset
+        return first if first is None or first > self._start else self._start
+
     def end_offset_for_epoch(self, epoch: int, leader_epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest epoch up to `epoch`; (-1, -1) when unknown (KIP-101, KIP-320).
 
-        `leader_epoch` is the one that appends are of now, whether there was one yet or not.
+        `leader_epoch` is the current one. The log may hold no record of it yet.
         """
         return self.epochs.end_offset(epoch, leader_epoch, self._end)
 
+    def assign_topic_id(self, topic_id: uuid.UUID) -> None:
+        """Write the topic's id beside the segments. Raises BrokerError `kafka_storage_error`."""
+        if topic_id == self.topic_id:
+            return
+        with wrap_disk_errors("write the topic id of", self.directory):
+            write_topic_id(self.directory / PARTITION_METADATA, topic_id)
+        self.topic_id = topic_id
+
     # --- appending
 
-    def append(
-        self, records: bytes | bytearray | memoryview, *, leader_epoch: int, from_coordinator: bool = False
-    ) -> AppendResult:
-        """Check and append batches. A writable buffer is patched in place, another is copied.
+    def prepare_append(self, check: BatchCheck, *, leader_epoch: int) -> PendingAppend[AppendResult]:
+        """Append a client's batch whose check is done. Complete one pending append before you begin the next.
 
-        `from_coordinator` takes batches with a producer id and no sequence: offsets committed in a transaction.
-        Raises BrokerError, as `BatchCheck` and `append_checked` do.
+        Raises BrokerError: `record_list_too_large`, `out_of_order_sequence_number`, `invalid_producer_epoch`,
+        `invalid_txn_state`, `kafka_storage_error`.
         """
-        if from_coordinator:
-            return at_once(self.appending_own(*self.check_own(records), leader_epoch=leader_epoch))
-        checks = begin_checks(records, self._config, self._clock.now_ms())
-        for check in checks:
-            check.run()
-        return self.append_checked(checks, leader_epoch=leader_epoch)
-
-    def append_checked(self, checks: Sequence[BatchCheck], *, leader_epoch: int) -> AppendResult:
-        """Append the batches of a client whose checks are done, all of it here; raises as `appending` does."""
-        return at_once(self.appending(checks, leader_epoch=leader_epoch))
-
-    def appending(self, checks: Sequence[BatchCheck], *, leader_epoch: int) -> Steps[AppendResult]:
-        """The same in steps: the write may be done in another thread. The next append begins after the end of this one.
-
-        Raises BrokerError: `message_too_large`, `record_list_too_large`, `out_of_order_sequence_number`,
-        `invalid_producer_epoch`, `invalid_txn_state`, `kafka_storage_error`.
-        """
-        first = checks[0]
-        buffer: bytearray | memoryview = first.batch
-        batches: Batches = [(0, first.header)]
-        if len(checks) > 1:
-            buffer, batches = joined(checks)
-        if first.header.producer_id >= 0:
-            known = self._producers.check(first.header)
+        header = check.header
+        if header.producer_id >= 0:
+            known = self.producers.check(header)
             if known is not None:
                 return AppendResult(known.base_offset, known.last_offset, known.timestamp, self._start, True)
-        self._check_size(buffer)
-        return (yield from self._append(buffer, batches, leader_epoch))
+        self._check_size(check.batch)
+        return (yield from self._append(check.batch, [(0, header)], leader_epoch))
 
-    def check_own(self, records: bytes | bytearray | memoryview) -> tuple[bytearray | memoryview, Batches]:
-        """Batches of a coordinator, for `appending_own`: raises now what nobody has to wait for, that they are
-        too large (`message_too_large`, `record_list_too_large`)."""
+    def check_coordinator_batches(self, records: bytes | WritableBuffer) -> tuple[WritableBuffer, Batches]:
+        """A coordinator's batches as `prepare_coordinator_append` takes them.
+
+        Raises BrokerError: `message_too_large`, `record_list_too_large`, `corrupt_message`.
+        """
         buffer = writable(records)
-        batches = coordinator_batches(buffer, self._config)
+        batches = coordinator_batches(buffer, self.config)
         self._check_size(buffer)
         return buffer, batches
 
-    def appending_own(
-        self, buffer: bytearray | memoryview, batches: Batches, *, leader_epoch: int
-    ) -> Steps[AppendResult]:
-        """Append what `check_own` gave; as `appending`, but there are no sequences."""
+    def prepare_coordinator_append(
+        self, buffer: WritableBuffer, batches: Batches, *, leader_epoch: int
+    ) -> PendingAppend[AppendResult]:
+        """Append batches of a coordinator. They may have producer ids, but no sequences. Raises as `prepare_append`."""
         for _, header in batches:
-            self._producers.check_epoch(header)
+            self.producers.check_epoch(header)
         return (yield from self._append(buffer, batches, leader_epoch))
 
-    def _check_size(self, buffer: bytearray | memoryview) -> None:
-        if len(buffer) > self._config.segment_bytes:
+    def _check_size(self, buffer: WritableBuffer) -> None:
+        if len(buffer) > self.config.segment_bytes:
             raise BrokerError(
                 ErrorCode.record_list_too_large,
-                f"{len(buffer)} bytes of records; segment.bytes is {self._config.segment_bytes}",
+                f"{len(buffer)} bytes of records; segment.bytes is {self.config.segment_bytes}",
             )
 
-    def _append(self, buffer: bytearray | memoryview, batches: Batches, leader_epoch: int) -> Steps[AppendResult]:
+    def _append(self, buffer: WritableBuffer, batches: Batches, leader_epoch: int) -> PendingAppend[AppendResult]:
         base_offset, now = self._end, self._clock.now_ms()
-        append_time = now if self._config.stamps_append_time else NO_TIMESTAMP
+        append_time = now if self.config.stamps_append_time else NO_TIMESTAMP
         if append_time >= 0:
             batches = stamp_append_time(buffer, batches, now)
         end = assign_offsets(buffer, batches, base_offset, leader_epoch)
@@ -172,11 +223,11 @@ class Log(StoredLog):
         offset = base_offset
         for _, header in batches:
             if header.producer_id >= 0:
-                self._producers.record(header, offset, now)
+                self.producers.record(header, offset, now)
             offset += header.last_offset_delta + 1
         return AppendResult(base_offset, end - 1, append_time, self._start, False)
 
-    def append_marker(
+    def prepare_marker(
         self,
         producer_id: int,
         producer_epoch: int,
@@ -184,27 +235,13 @@ class Log(StoredLog):
         coordinator_epoch: int,
         *,
         leader_epoch: int,
-    ) -> AppendResult:
-        """End a producer's transaction, all of it here; raises as `ending` does."""
-        ending = self.ending(producer_id, producer_epoch, control_type, coordinator_epoch, leader_epoch=leader_epoch)
-        return at_once(ending)
+    ) -> PendingAppend[AppendResult]:
+        """Append a marker: it ends the producer's open transaction, if any, and sets its epoch to `producer_epoch`.
 
-    def ending(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        control_type: ControlType,
-        coordinator_epoch: int,
-        *,
-        leader_epoch: int,
-    ) -> Steps[AppendResult]:
-        """End a producer's open transaction, if it has one; its epoch is `producer_epoch` from then on. In steps, as
-        `appending`.
-
-        Raises BrokerError: `invalid_producer_epoch` and `transaction_coordinator_fenced` for older epochs than
-        known, `kafka_storage_error`.
+        Raises BrokerError: `invalid_producer_epoch` or `transaction_coordinator_fenced` for an epoch older than the
+        known one, `kafka_storage_error`.
         """
-        self._producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
         now = self._clock.now_ms()
         marker = bytearray(end_transaction_marker(producer_id, producer_epoch, control_type, coordinator_epoch, now))
         batches = [(0, parse_header(marker))]
@@ -213,44 +250,37 @@ class Log(StoredLog):
         yield from self._write(marker, batches, offset, offset + 1, leader_epoch, now)
         if control_type is ControlType.ABORT:
             self._note_aborted(producer_id, offset, len(marker))
-        self._producers.end_transaction(producer_id, producer_epoch, coordinator_epoch, now, offset)
+        self.producers.end_transaction(producer_id, producer_epoch, coordinator_epoch, now, offset)
         return AppendResult(offset, offset, NO_TIMESTAMP, self._start, False)
 
     def _note_aborted(self, producer_id: int, offset: int, size: int) -> None:
-        """Note what the marker of `size` bytes, just written at `offset`, aborts; else the marker must go again."""
+        """Add the aborted transaction to the index. If that fails, remove its marker of `size` bytes at `offset`."""
         active = self._segments.active
         try:
-            note_aborted(self._aborted, self._producers, active.base_offset, producer_id, offset)
+            note_aborted(self._aborted, self.producers, active.base_offset, producer_id, offset)
         except OSError as error:
-            with storage_errors("cut", self.directory):
+            with wrap_disk_errors("cut", self.directory):
                 active.cut(active.size - size)
             self._end = offset
             raise storage_error("note an aborted transaction in", self.directory, error) from error
 
     def _write(
-        self,
-        buffer: bytearray | memoryview,
-        batches: Batches,
-        base_offset: int,
-        end: int,
-        leader_epoch: int,
-        now: int,
-    ) -> Steps[None]:
-        if self._is_writing:
-            raise BrokerError(ErrorCode.kafka_storage_error, f"{self.directory}: an append is under way")
+        self, buffer: WritableBuffer, batches: Batches, base_offset: int, end: int, leader_epoch: int, now: int
+    ) -> PendingAppend[None]:
+        self._check_not_writing()
         self._check_usable()
         try:
             active = self._segments.active
             newest = (
                 max(header.max_timestamp for _, header in batches) if len(batches) > 1 else batches[0][1].max_timestamp
             )
-            if must_roll(active, self._config, len(buffer), newest, end - 1, now):
+            if must_roll(active, self.config, len(buffer), newest, end - 1, now):
                 self._roll()
                 active = self._segments.active
             file = active.begin_append()
             self._is_writing = True
             try:
-                yield partial(self._put, file, buffer, active.size)
+                yield partial(self._write_bytes, file, buffer, active.size)
             finally:
                 self._is_writing = False
             self._check_usable()
@@ -269,11 +299,15 @@ class Log(StoredLog):
         self._is_sealed = False
 
     def _check_usable(self) -> None:
-        if self._failure:
-            raise BrokerError(ErrorCode.kafka_storage_error, self._failure)
+        if self.failure:
+            raise BrokerError(ErrorCode.kafka_storage_error, self.failure)
 
-    def _put(self, file: SegmentFile, buffer: bytearray | memoryview, position: int) -> None:
-        """What blocks in an append; touches nothing of the log, for it may run in any thread."""
+    def _check_not_writing(self) -> None:
+        if self._is_writing:
+            raise BrokerError(ErrorCode.kafka_storage_error, f"{self.directory}: an append is under way")
+
+    def _write_bytes(self, file: SegmentFile, buffer: WritableBuffer, position: int) -> None:
+        """The blocking step of an append. It may run in any thread, so it touches no other state of the log."""
         began = self._clock.monotonic()
         file.pwrite(buffer, position)
         self._disk.wrote(began, self._clock.monotonic())
@@ -281,10 +315,10 @@ class Log(StoredLog):
     # --- reading
 
     def read(self, offset: int, max_bytes: int, *, up_to: int | None = None) -> FileSlice | None:
-        """Whole batches from the one that holds `offset`, all below offset `up_to`; None when there is none.
+        """Whole batches from the one that holds `offset`, all below offset `up_to`; None when there are none.
 
-        About `max_bytes`, but at least one batch; never past the end of a segment. Costs the same whatever
-        the log's size. Raises BrokerError `offset_out_of_range`, `kafka_storage_error`.
+        About `max_bytes`, but at least one batch and never past the end of a segment. The cost does not depend on the
+        log's size. Raises BrokerError `offset_out_of_range`, `kafka_storage_error`.
         """
         end = self._end
         if not self._start <= offset <= end:
@@ -301,24 +335,42 @@ class Log(StoredLog):
         except OSError as error:
             raise storage_error("read", self.directory, error) from error
 
-    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions with records in [start, end): a reader of committed data leaves those out.
+    def aborted_entries(self, start: int, end: int) -> list[AbortedEntry]:
+        """The aborted transactions with records in [start, end), with all their offsets.
 
         Raises BrokerError `kafka_storage_error`.
         """
+        with wrap_disk_errors("read the aborted transactions of", self.directory):
+            while True:
+                try:
+                    return self._aborted.between(start, end)
+                except BrokenIndex as broken:
+                    self._rebuild_aborted(broken)
+
+    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
+        """The same as a fetch reports them, so that a reader of committed records can skip their records."""
         if not self._aborted:
             return []
         return [AbortedTransaction(*entry[:2]) for entry in self.aborted_entries(start, end)]
 
     def aborted_in(self, offset: int, found: FileSlice, up_to: int) -> list[AbortedTransaction]:
-        """Those of `found`, which `read` just gave for `offset` and `up_to`, and perhaps some after it."""
+        """The aborted transactions in `found`, which `read` just returned for `offset` and `up_to`.
+
+        There may be some more, from after `found`.
+        """
         if not self._aborted:
             return []
         past = self._segments.offset_after(offset, found)
         return self.aborted_between(offset, up_to if past is None else min(past, up_to))
 
+    def _rebuild_aborted(self, broken: BrokenIndex) -> None:
+        logger.warning("%s; rebuilding the index of aborted transactions", broken)
+        now = self._clock.now_ms()
+        with waiting():
+            rebuild_aborted(self.directory, tuple(self._segments), broken.base_offset, self._aborted, now)
+
     def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
-        """(offset, timestamp) of the first record as new as `ms`; None when there is none."""
+        """(offset, timestamp) of the first record with a timestamp of at least `ms`; None when there is none."""
         try:
             return timestamps.first_since(tuple(self._segments), ms, self._start)
         except OSError as error:
@@ -330,3 +382,216 @@ class Log(StoredLog):
             return timestamps.newest(tuple(self._segments), self._start)
         except OSError as error:
             raise storage_error("read", self.directory, error) from error
+
+    # --- flushing
+
+    def flush_due(self) -> bool:
+        """Whether flush.messages or flush.ms ask for a `flush` before appends are acknowledged."""
+        return self._flusher.due(self.config, self._end)
+
+    def needs_background_flush(self) -> bool:
+        """Whether a flush is due or a rolled segment is not synced yet."""
+        return self.recovery_point < self._segments.active.base_offset or self.flush_due()
+
+    def flush(self) -> None:
+        """fsync everything appended so far. Any thread may call this.
+
+        Raises BrokerError `kafka_storage_error`. The log then takes no more appends: the kernel may have dropped the
+        pages that it could not write.
+        """
+        end = self._end
+        try:
+            self._flusher.flush(tuple(self._segments), end)
+        except OSError as error:
+            if self._flusher.has_failed:
+                self.failure = f"{self.directory}: fsync failed ({error.strerror}); restart the broker to recover"
+            raise storage_error("flush", self.directory, error) from error
+
+    def save_epochs(self) -> None:
+        """Write the leader epochs if they changed; from any thread. Raises BrokerError `kafka_storage_error`."""
+        if not self.epochs.is_saved:
+            with wrap_disk_errors("write the leader epochs of", self.directory):
+                self.epochs.save()
+
+    # --- rolling, retention, compaction, truncation
+
+    def roll(self) -> None:
+        """Close the active segment and begin a new one, unless it is empty or an append is writing to it."""
+        with wrap_disk_errors("roll", self.directory):
+            self._roll()
+
+    def roll_if_aged(self) -> None:
+        """Roll an active segment that is older than segment.ms, without waiting for an append."""
+        if is_aged(self._segments.active, self.config, self._clock.now_ms()):
+            self.roll()
+
+    def _roll(self) -> None:
+        active = self._segments.active
+        if not active.size or self._is_writing:
+            return
+        active.seal()
+        segment = new_segment(self.directory, self._end, self.config, self._clock, self._opened)
+        self._snapshots.take(self._end, self.producers)  # last, because a refused append is retried again and again
+        self._segments.append(segment)
+
+    def apply_retention(self) -> int:
+        """Delete the segments that retention.ms and retention.bytes let go; returns how many.
+
+        Their files are renamed and stay for file.delete.delay.ms: see `take_deleted`.
+        """
+        with wrap_disk_errors("apply retention to", self.directory):
+            now_ms = self._clock.now_ms()
+            count, why = expired_segments(tuple(self._segments), self.config, now_ms, self._start)
+            if count == len(self._segments):
+                self._roll()
+                count = len(self._segments) - 1
+            self._delete_oldest(count, why)
+        return count
+
+    def delete_records(self, before: int) -> int:
+        """Let the log start at offset `before`; returns the new start. Raises BrokerError `offset_out_of_range`."""
+        if before > self._end:
+            raise BrokerError(
+                ErrorCode.offset_out_of_range, f"cannot delete before {before}: the log ends at {self._end}"
+            )
+        self._start = max(self._start, before)
+        with wrap_disk_errors("delete records of", self.directory):
+            self.epochs.truncate_from_start(self._start)
+            self._delete_oldest(self._segments.older_than(self._start), f"the log starts at offset {self._start}")
+        return self._start
+
+    def _delete_oldest(self, count: int, why: str) -> None:
+        if not count:
+            return
+        segments = tuple(self._segments)
+        first, after = segments[0].base_offset, segments[count].base_offset
+        size = sum(segment.size for segment in segments[:count])
+        text = "%s: deleting offsets %d to %d (segments: %d, bytes: %d): %s"
+        logger.info(text, self.directory, first, after - 1, count, size, why)
+        if self._snapshots.has_any_up_to(after):
+            self._snapshots.save()  # recovery cannot rebuild them from records that are deleted
+        due = self._clock.now_ms() + self.config.file_delete_delay_ms
+        deleted = self._segments.remove_oldest(count)
+        self._start = max(self._start, after)  # before anything below can fail: these records are gone
+        for segment in deleted:
+            self._deleted.add(due, segment.mark_deleted())
+        self.epochs.truncate_from_start(self._start)
+        self._aborted.forget(0, after)
+        drop_snapshots(self.directory, low=after)
+
+    def replace_segments(self, old: Sequence[Segment], cleaned: Path, size: int) -> bool:
+        """Replace `old` by the segment of `size` bytes in the directory `cleaned`, which was compacted from them.
+
+        Returns False and does nothing when retention or a truncation has removed some of them meanwhile.
+        Raises BrokerError `kafka_storage_error`; the log then takes no more appends until the broker restarts.
+        """
+        if self.failure or not self._segments.holds_closed(old):
+            return False
+        base_offset = old[0].base_offset
+        with wrap_disk_errors("compact", self.directory):
+            try:
+                deleted = swap_in(cleaned, self.directory, base_offset, old)
+            except OSError:
+                self.failure = f"{self.directory}: a swap of segments was cut short; restart the broker to finish it"
+                raise
+        compacted = Segment(
+            self.directory,
+            base_offset,
+            self._opened,
+            size=size,
+            created_ms=old[-1].created_ms,
+            index_interval=self.config.index_interval_bytes,
+        )
+        self._segments.replace(old, compacted)
+        self._aborted.forget(base_offset, old[-1].base_offset + 1)
+        deleted += [segment_path(self.directory, segment.base_offset, SNAPSHOT_SUFFIX) for segment in old[1:]]
+        self._deleted.add(self._clock.now_ms() + self.config.file_delete_delay_ms, deleted)
+        return True
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the batch that holds `offset` and everything after it. A follower does this when it diverged.
+
+        Raises BrokerError `offset_out_of_range` below the log's start, `kafka_storage_error`.
+        """
+        if offset >= self._end:
+            return
+        self._check_not_writing()
+        if offset < self._start:
+            raise BrokerError(ErrorCode.offset_out_of_range, f"cannot cut at {offset}: the log starts at {self._start}")
+        self._flusher.truncate(offset)
+        with wrap_disk_errors("truncate", self.directory):
+            for segment in self._segments.remove_after(offset):
+                for path in segment.mark_deleted():
+                    path.unlink()
+            active = self._segments.active
+            found = active.locate(offset)
+            if found is not None:
+                active.cut(found[0])
+            self._end = active.next_offset()
+            self._start = min(self._start, self._end)  # the dropped batch may have held the start as well
+            self._is_sealed = False
+            self._snapshots.truncate(self._end)
+            drop_snapshots(self.directory, high=self._end)
+            self.epochs.truncate_from_end(self._end)
+            self._flusher.truncate(self._end)
+            try:
+                self._aborted.truncate(self._end)
+            except BrokenIndex as broken:
+                self._rebuild_aborted(broken)
+            self.producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
+
+    def expire_producers(self, expiration_ms: int) -> int:
+        """Forget producers that appended nothing for `expiration_ms`; returns how many."""
+        return self.producers.expire(self._clock.now_ms(), expiration_ms)
+
+    def update_config(self, config: LogConfig) -> None:
+        """Use new settings from the next append, roll or retention check on."""
+        self.config = config
+        self._segments.active.set_index_interval(config.index_interval_bytes)
+
+    def take_deleted(self) -> list[Path]:
+        """Files of deleted segments whose file.delete.delay.ms is over, for the caller to unlink."""
+        return self._deleted.take(self._clock.now_ms())
+
+    # --- closing
+
+    def close(self) -> None:
+        """Sync the log and write its indexes and producer state, so that the next start has nothing to recover."""
+        self._check_not_writing()
+        with wrap_disk_errors("close", self.directory):
+            if not self._is_sealed:
+                self._segments.active.seal()
+                save_snapshot(self.directory, self._end, self.producers)
+                if self.recovery_point < self._end:
+                    self.flush()
+                self._is_sealed = True
+            self.save_epochs()
+            self.release()
+        self.failure = self.failure or f"{self.directory} is closed"
+
+    def release(self) -> None:
+        """Close all files and mapped indexes; the next use opens them again."""
+        for segment in self._segments:
+            segment.close()
+
+    def delete(self) -> Path:
+        """Rename the directory to `<name>.<unique>-delete`; returns it, for the caller to remove.
+
+        Slices that are being sent keep their files. Raises BrokerError `kafka_storage_error`.
+        """
+        self.failure = f"{self.directory} is deleted"
+        renamed = self.directory.with_name(f"{self.directory.name[:200]}.{uuid.uuid4().hex}{DELETED_DIRECTORY_SUFFIX}")
+        with wrap_disk_errors("delete", self.directory):
+            self.release()
+            self.epochs.abandon()
+            self._snapshots.abandon()
+            return self.directory.rename(renamed)
+
+
+def _read_topic_id(directory: Path) -> uuid.UUID | None:
+    """The id in partition.metadata; None for a damaged file, which `assign_topic_id` writes again."""
+    try:
+        return read_topic_id(directory / PARTITION_METADATA)
+    except ConfigError as error:
+        logger.warning("%s; it is written again with the topic's id from ZooKeeper", error)
+        return None

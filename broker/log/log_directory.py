@@ -24,7 +24,7 @@ from broker.log.checkpoints import (
     write_offsets,
 )
 from broker.log.disk import Disk
-from broker.log.stored_log import DELETED_DIRECTORY_SUFFIX
+from broker.log.log import DELETED_DIRECTORY_SUFFIX
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["CLEAN_MARK", "LogDirectory"]

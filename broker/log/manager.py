@@ -1,11 +1,13 @@
-"""All logs of a broker: found at start, created and deleted, looked after in the background, closed at the end.
+"""All logs of a broker: opened at start, created and deleted, maintained in the background, closed at the end.
 
-Called by the server (load, tick, close) and by cluster/ (get, create, delete, update_config). The event loop's
-thread owns it; the blocking part of `tick` can be handed to a worker thread. Idea: Kafka's `LogManager`.
+Called by the server (load, tick, close) and by the replica manager and topics (get, create, delete, update_config).
+The event loop's thread owns it. Work that blocks on the disk is collected in jobs that the caller may run in worker
+threads. Idea: Kafka's `LogManager`.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import resource
 import shutil
@@ -21,12 +23,13 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.log.checkpoints import PARTITION_METADATA, read_topic_id
+from broker.log.cleaner import Cleaner, Run
 from broker.log.compaction_process import Compactor
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.log_directory import LogDirectory
-from broker.log.maintenance import Maintenance, Run, run_now
-from broker.log.open_segments import DESCRIPTORS_PER_SEGMENT, OpenSegments
+from broker.log.segment import DESCRIPTORS_PER_SEGMENT, OpenSegments
+from broker.log.segments import DeletedFiles
 from broker.metrics import CleanerMetrics
 from broker.protocol.topic_partition import TopicPartition
 
@@ -35,8 +38,8 @@ __all__ = ["LogManager"]
 logger = logging.getLogger(__name__)
 
 MOST_OPEN_SEGMENTS = 4096
-FLUSHES_AT_ONCE = 16
-APPENDS_AT_ONCE = 8
+FLUSH_THREADS = 16
+APPEND_THREADS = 8
 
 
 class LogManager:
@@ -54,35 +57,34 @@ class LogManager:
         cleaner: CleanerSettings | None = None,
         compactor: Compactor | None = None,
     ) -> None:
-        """`max_open_segments` bounds descriptors; by default they take half of what the process may open. `compactor`
-        carries out compactions; by default a process of its own."""
+        """`max_open_segments` bounds open files; the default uses half of the process's limit. `compactor` runs
+        compactions; the default is a process of its own."""
         self._directories = [LogDirectory(path) for path in dict.fromkeys(directories)]
         self._clock = clock
         self._opened = OpenSegments(max_open_segments or _most_open_segments())
         self._logs: dict[TopicPartition, Log] = {}
         self.offline: dict[TopicPartition, str] = {}
         """Partitions that cannot be served, with the reason."""
-        self.threads = ThreadPoolExecutor(FLUSHES_AT_ONCE, "disk")
-        """Threads for what blocks on the disk: fsyncs that wait at the same time share its work."""
-        self.append_threads = ThreadPoolExecutor(APPENDS_AT_ONCE, "appends")
-        """For the writes of appends while a disk is slow, which do not wait for fsyncs."""
+        self.threads = ThreadPoolExecutor(FLUSH_THREADS, "disk")
+        """For fsyncs and other blocking work. Concurrent fsyncs are cheaper than the same ones in turn."""
+        self.append_threads = ThreadPoolExecutor(APPEND_THREADS, "appends")
+        """For the writes of appends to a slow disk, so that they do not queue behind fsyncs."""
         self._loaded = False
-        self._maintenance = Maintenance(
-            self._directories,
-            self._logs,
-            clock,
-            retention_check_interval_ms=retention_check_interval_ms,
-            checkpoint_interval_ms=checkpoint_interval_ms,
-            producer_expiration_ms=producer_expiration_ms,
-            cleaner=cleaner or CleanerSettings(),
-            compactor=compactor,
-            threads=self.threads,
+        self._deleted = DeletedFiles()
+        self._producer_expiration_ms = producer_expiration_ms
+        self._retention_check = _Interval(clock, retention_check_interval_ms)
+        self._checkpoint = _Interval(clock, checkpoint_interval_ms)
+        self._job_runs = False
+        self._cleaner = Cleaner(
+            self._directories, self._logs, clock, cleaner or CleanerSettings(), self._remove_later, compactor
         )
 
-    def lock(self) -> None:
-        """Take the directories, before anything else is done in them; one that cannot be used goes offline.
+    # --- starting
 
-        Raises ConfigError when another broker has one, or none can be used; none is taken then.
+    def lock(self) -> None:
+        """Lock the directories; one that cannot be used goes offline.
+
+        Raises ConfigError, and locks none, when another broker has one or none can be used.
         """
         try:
             for directory in self._directories:
@@ -97,8 +99,8 @@ class LogManager:
     def load(self, config_of: Callable[[str], LogConfig]) -> None:
         """Lock the directories and open every log in them, recovering those that were not closed cleanly.
 
-        `config_of(topic)` gives a topic's settings. A partition or a directory that cannot be read goes offline alone
-        (`offline`). Raises ConfigError (a directory in use, or none that can be used); the locks are free again then.
+        `config_of(topic)` returns a topic's settings. A partition or a directory that cannot be read goes offline, the
+        others do not. Raises ConfigError as `lock`, and releases the locks.
         """
         self.lock()
         try:
@@ -119,7 +121,7 @@ class LogManager:
         for path in deleted:
             shutil.rmtree(path, ignore_errors=True)
         points, starts = directory.read_checkpoints()
-        self._maintenance.cleaner.load(directory)
+        self._cleaner.load(directory)
         clean = directory.take_clean_mark()
         if partitions and not clean:
             logger.info("%s was not closed cleanly: recovering %d logs", directory.path, len(partitions))
@@ -138,9 +140,9 @@ class LogManager:
                     opened=self._opened,
                     disk=directory.disk,
                 )
-                log.release()  # who is never asked for anything needs no descriptor
+                log.release()  # an idle partition needs no open file
             except Exception as error:
-                # Whatever is wrong with its files concerns this partition alone (Kafka takes its directory offline).
+                # Damaged files take only this partition offline. (Kafka takes the whole directory offline.)
                 unknown = not isinstance(error, PykafkaError)
                 logger.error("%s is offline, its files in %s stay as they are: %s", tp, path, error, exc_info=unknown)
                 self.offline[tp] = f"{tp} is offline: {getattr(error, 'message', '') or error}"
@@ -149,7 +151,7 @@ class LogManager:
             self._logs[tp] = log
 
     def take_offline(self, path: Path, reason: str) -> None:
-        """Do without a directory until the next start (Kafka: `LogDirFailure`). Raises ConfigError for the last one."""
+        """Stop using a directory until the next start (Kafka: `LogDirFailure`). Raises ConfigError for the last one."""
         for directory in self._directories:
             if directory.path == path:
                 directory.failure = reason
@@ -165,7 +167,7 @@ class LogManager:
             raise ConfigError(f"log.dirs: {self._directories[0].failure}")
 
     def expect(self, partitions: Iterable[TopicPartition]) -> None:
-        """What was led here before this start and has no log now lies in a directory that is offline, if one is."""
+        """Mark partitions this broker led before the start as offline if their log may be in an offline directory."""
         failures = "; ".join(directory.failure for directory in self._directories if directory.failure)
         if failures:
             for tp in partitions:
@@ -173,7 +175,7 @@ class LogManager:
                     self.offline.setdefault(tp, f"{tp} is offline: {failures}")
 
     def holds_any(self, path: Path, topic_ids: Collection[uuid.UUID]) -> bool:
-        """Whether a directory has partitions of these topics, or none at all. Raises OSError."""
+        """Whether a directory has partitions of these topics, or no partitions at all. Raises OSError."""
         found = set()
         for directory in LogDirectory(path).partitions()[0].values():
             try:
@@ -188,7 +190,7 @@ class LogManager:
         return [directory.path for directory in self._directories]
 
     def disk_failures(self) -> dict[Path, str]:
-        """The directories whose disk takes no appends now, and why. Blocks for a try to write."""
+        """The directories whose disk takes no appends now, and why. Blocks: it tries to write."""
         return {directory.path: directory.disk.failure for directory in self._directories if not directory.disk.works()}
 
     @property
@@ -198,7 +200,7 @@ class LogManager:
 
     @property
     def cleaner_metrics(self) -> CleanerMetrics:
-        return self._maintenance.cleaner.metrics
+        return self._cleaner.metrics
 
     def get(self, tp: TopicPartition) -> Log | None:
         return self._logs.get(tp)
@@ -208,7 +210,7 @@ class LogManager:
         return MappingProxyType(self._logs)
 
     def create(self, tp: TopicPartition, config: LogConfig, topic_id: uuid.UUID | None = None) -> Log:
-        """The log of a new partition, in the directory with the fewest; the one there is, if there is one.
+        """The log of a new partition, in the directory with the fewest partitions; or the log that exists already.
 
         Raises BrokerError `kafka_storage_error`.
         """
@@ -226,12 +228,12 @@ class LogManager:
         return log
 
     def _emptiest_directory(self) -> LogDirectory:
-        online = [directory for directory in self._directories if not directory.failure]
+        online = self._online()
         counts = Counter(log.directory.parent for log in self._logs.values()) if len(online) > 1 else {}
         return min(online, key=lambda directory: counts.get(directory.path, 0))
 
     def delete(self, tp: TopicPartition) -> None:
-        """Take a partition away; its files are unlinked file.delete.delay.ms later. Nothing to do for an unknown one.
+        """Delete a partition, if it exists; its files are unlinked file.delete.delay.ms later.
 
         Raises BrokerError `kafka_storage_error`.
         """
@@ -240,47 +242,128 @@ class LogManager:
         if log is not None:
             path = log.delete()
             del self._logs[tp]
-            self._maintenance.cleaner.forget(tp)
-            self._maintenance.remove_later([path], log.config.file_delete_delay_ms)
+            self._cleaner.forget(tp)
+            self._remove_later([path], log.config.file_delete_delay_ms)
+
+    def _remove_later(self, paths: Iterable[Path], delay_ms: int) -> None:
+        """Unlink files and remove directories after a delay."""
+        self._deleted.add(self._clock.now_ms() + delay_ms, paths)
 
     def update_config(self, topic: str, config: LogConfig) -> None:
-        """Give new settings to every log of a topic."""
+        """Apply new settings to every log of a topic."""
         for tp, log in self._logs.items():
             if tp.topic == topic:
                 log.update_config(config)
 
     def update_broker_config(self, config: BrokerConfig) -> None:
-        """Take over what can be altered while the broker runs, and is not a topic's default."""
-        self._maintenance.producer_expiration_ms = config.producer_id_expiration_ms
-        self._maintenance.cleaner.settings = config
+        """Apply the dynamic settings that are not topic defaults."""
+        self._producer_expiration_ms = config.producer_id_expiration_ms
+        self._cleaner.settings = config
+
+    # --- maintenance
+
+    def tick(self, run: Run = lambda job: job()) -> None:
+        """Do what is due; to be called about every second.
+
+        Rolls, retention and expiry of producers are quick and happen here. fsyncs, unlinks and checkpoints block, so
+        they go into one job that is given to `run`, which may run it in a worker thread. There is one such job at a
+        time; a compaction takes longer and is a job of its own.
+        """
+        check_retention = self._retention_check.is_over()
+        for tp, log in self._logs.items():
+            try:
+                log.roll_if_aged()
+                if check_retention:
+                    log.apply_retention()
+                    log.expire_producers(self._producer_expiration_ms)
+            except BrokerError as error:
+                logger.error("%s: %s", tp, error)
+        self._cleaner.tick(run)
+        if not self._job_runs:
+            self._start_job(run)
+
+    def _start_job(self, run: Run) -> None:
+        flushes = [log.flush for log in self._logs.values() if log.needs_background_flush()]
+        flushes += [log.save_epochs for log in self._logs.values() if not log.epochs.is_saved]
+        paths = self._deleted.take(self._clock.now_ms())
+        for log in self._logs.values():
+            paths += log.take_deleted()
+        checkpoint = self._checkpoint.is_over()
+        if not (flushes or paths or checkpoint):
+            return
+
+        def job() -> None:
+            try:
+                self._do_blocking_work(flushes, paths, checkpoint)
+            finally:
+                self._job_runs = False
+
+        self._job_runs = True
+        try:
+            run(job)
+        except BaseException:
+            self._job_runs = False
+            raise
+
+    def _do_blocking_work(self, flushes: list[Callable[[], None]], paths: list[Path], checkpoint: bool) -> None:
+        def log_failure(flush: Callable[[], None]) -> None:
+            try:
+                flush()
+            except BrokerError as error:
+                logger.error("%s", error)
+
+        # Many fsyncs at once share the disk's work, so a thousand partitions keep flush.ms.
+        for _ in self.threads.map(log_failure, flushes):
+            pass
+        for path in paths:
+            _remove(path)
+        if checkpoint:
+            for directory in self._online():
+                try:
+                    self._write_checkpoints(directory)
+                except OSError as error:
+                    logger.error("no checkpoint of %s: %s", directory.path, error)
+
+    def _write_checkpoints(self, directory: LogDirectory) -> None:
+        """Recovery points and log start offsets of the logs in a directory. Raises OSError."""
+        points = {tp: log.recovery_point for tp, log in self._logs_in(directory)}
+        directory.write_checkpoints(points, lambda: self._log_starts(directory))
 
     def write_log_starts(self) -> None:
-        """Make the log start offsets, as DeleteRecords moved them, durable; from any thread.
+        """Make the log start offsets durable after DeleteRecords; from any thread.
 
         Raises BrokerError `kafka_storage_error`.
         """
         try:
-            self._maintenance.write_log_starts()
+            for directory in self._online():
+                directory.write_log_starts(functools.partial(self._log_starts, directory))
         except OSError as error:
             raise BrokerError(ErrorCode.kafka_storage_error, f"no checkpoint of log start offsets: {error}") from error
 
-    def tick(self, run: Run = run_now) -> None:
-        """Do what time asks for; to be called about every second.
+    def _log_starts(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        """Only those that DeleteRecords moved; the others are in the name of the first segment."""
+        return {
+            tp: log.log_start_offset
+            for tp, log in self._logs_in(directory)
+            if log.log_start_offset > log.segments[0].base_offset
+        }
 
-        Rolls, retention and forgetting of producers happen here and are quick. fsyncs, unlinks and checkpoints
-        block: they go into one job that is given to `run`, which may pass it on to a worker thread. While a job
-        runs no other is given out, except that a compaction, which takes longer, is a job of its own.
-        """
-        self._maintenance.tick(run)
+    def _online(self) -> list[LogDirectory]:
+        return [directory for directory in self._directories if not directory.failure]
+
+    def _logs_in(self, directory: LogDirectory) -> list[tuple[TopicPartition, Log]]:
+        return [(tp, log) for tp, log in list(self._logs.items()) if log.directory.parent == directory.path]
+
+    # --- stopping
 
     def close(self) -> None:
-        """Flush and close every log, and mark each directory whose logs all closed well as clean."""
+        """Flush and close every log; mark a directory as clean if all its logs were closed."""
         if not self._loaded:
             self._end_threads()
             self._unlock()
             return
         self._loaded = False
-        self._maintenance.cleaner.close()
+        self._cleaner.close()
         unclean = set()
         self._flush_together()
         for tp, log in self._logs.items():
@@ -289,11 +372,9 @@ class LogManager:
             except BrokerError as error:
                 logger.error("%s is not closed cleanly: %s", tp, error)
                 unclean.add(log.directory.parent)
-        for directory in self._directories:
-            if directory.failure:
-                continue
+        for directory in self._online():
             try:
-                self._maintenance.write_checkpoints(directory)
+                self._write_checkpoints(directory)
                 if directory.path not in unclean and directory.is_whole:
                     directory.write_clean_mark()
             except OSError as error:
@@ -306,7 +387,7 @@ class LogManager:
         self.append_threads.shutdown()
 
     def _flush_together(self) -> None:
-        """One that fails will fail again in `close`."""
+        """Ignores errors: a flush that fails here fails again in `close`."""
         waiting = [log for log in self._logs.values() if log.recovery_point < log.log_end_offset]
         for done in [self.threads.submit(log.flush) for log in waiting]:
             done.exception()
@@ -322,3 +403,29 @@ def _most_open_segments() -> int:
     if soft == resource.RLIM_INFINITY:
         return MOST_OPEN_SEGMENTS
     return min(max(soft // 2 // DESCRIPTORS_PER_SEGMENT, 16), MOST_OPEN_SEGMENTS)
+
+
+class _Interval:
+    """Is over once every `interval_ms`."""
+
+    def __init__(self, clock: Clock, interval_ms: int) -> None:
+        self._clock = clock
+        self._interval_s = interval_ms / 1000
+        self._last = clock.monotonic()
+
+    def is_over(self) -> bool:
+        now = self._clock.monotonic()
+        if now - self._last < self._interval_s:
+            return False
+        self._last = now
+        return True
+
+
+def _remove(path: Path) -> None:
+    try:
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.error("cannot remove %s: %s", path, error)

@@ -1,7 +1,7 @@
 """What a partition remembers of idempotent and transactional producers, and the rules their batches must obey.
 
 Pure: log.py asks `check` before a batch is written and tells `record` after, `check_marker` and
-`end_transaction` for the marker that ends a transaction; replay.py takes a log in with the same `record` and
+`end_transaction` for the marker that ends a transaction; recovery.py takes a log in with the same `record` and
 `end_transaction`. Rules (KIP-98; Kafka's `ProducerStateManager`, `ProducerAppendInfo`):
 
 - one of the last five batches of a producer, sent again, is answered with its first result;

@@ -1,11 +1,10 @@
 """Bring a partition directory back to a consistent log when it is opened.
 
-Called by `Log.open`. After a clean stop only the tail of the last segment is looked at, whatever the log's
-size. After any other stop every batch from the recovery point on is verified; the log ends before the first
-bad byte, be it a torn tail or garbage in the middle, and segments after it are deleted. Indexes, producer
-state and aborted transactions of what was verified are made anew. What was fsynced before the recovery point
-is trusted. A gap between offsets is damage, too, unless the log is, or ever was, compacted.
-Idea: Kafka's `LogLoader`.
+Called by `Log.open`. After a clean stop only the tail of the last segment is read, whatever the log's size. After any
+other stop every batch from the recovery point on is verified. The log then ends before the first bad byte, whether
+that is a torn tail or garbage in the middle, and later segments are deleted. Indexes, producer state and aborted
+transactions of the verified part are rebuilt. Everything before the recovery point was fsynced and is trusted. A gap
+between offsets is damage too, unless the log is or ever was compacted. Idea: Kafka's `LogLoader`.
 """
 
 from __future__ import annotations
@@ -20,20 +19,19 @@ from pathlib import Path
 from broker.clock import Clock
 from broker.durable_files import TEMPORARY_SUFFIX
 from broker.errors import CorruptBatch
-from broker.log.aborted_index import AbortedIndex
+from broker.log.aborted_index import AbortedEntry, AbortedIndex
 from broker.log.checkpoints import LEADER_EPOCHS
-from broker.log.compaction_plan import CLEANED_SUFFIX
 from broker.log.leader_epochs import LeaderEpochs
 from broker.log.log_config import LogConfig
-from broker.log.open_segments import OpenSegments
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, drop_snapshots, load_snapshot, save_snapshot, snapshot_offsets
-from broker.log.producer_state import ProducerStates
-from broker.log.replay import Replay
-from broker.log.scan import scan_verified
-from broker.log.segment import ABORTED_SUFFIX, DELETED_SUFFIX, MAX_RELATIVE_OFFSET, Segment, segment_path
-from broker.log.segment_swap import SWAP_SUFFIX, finish_swaps, was_compacted
+from broker.log.producer_state import NO_OFFSET, ProducerStates
+from broker.log.segment import ABORTED_SUFFIX, DELETED_SUFFIX, MAX_RELATIVE_OFFSET, OpenSegments, Segment, segment_path
+from broker.log.segment_file import SegmentFile, scan_verified
+from broker.log.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps, was_compacted
+from broker.records.batch import BatchHeader
+from broker.records.control import ControlType, read_end_marker
 
-__all__ = ["LoadedLog", "load_log", "new_segment", "rebuild_aborted", "rebuild_producers"]
+__all__ = ["LoadedLog", "Replay", "load_log", "new_segment", "note_aborted", "rebuild_aborted", "rebuild_producers"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +41,7 @@ _INDEX_SUFFIXES = (".index", ".timeindex", ABORTED_SUFFIX)
 
 @dataclass
 class LoadedLog:
-    """What a `Log` starts from."""
+    """The state a `Log` starts with."""
 
     segments: list[Segment]
     producers: ProducerStates
@@ -53,7 +51,7 @@ class LoadedLog:
     log_end_offset: int
     recovery_point: int
     is_sealed: bool
-    """Nothing was appended since a clean close wrote indexes and producer state down."""
+    """Whether nothing was appended since a clean close wrote indexes and producer state."""
 
 
 def load_log(
@@ -66,7 +64,7 @@ def load_log(
     recovery_point: int,
     log_start_offset: int,
 ) -> LoadedLog:
-    """Read a partition directory; see the module. Raises OSError, and CorruptBatch of what was fsynced."""
+    """Read a partition directory. Raises OSError, and CorruptBatch for damage before the recovery point."""
     now = clock.now_ms()
     sizes, with_aborts = _list_segments(directory)
     aborted = AbortedIndex(directory, with_aborts)
@@ -108,7 +106,7 @@ def load_log(
 
 
 def new_segment(directory: Path, base_offset: int, config: LogConfig, clock: Clock, opened: OpenSegments) -> Segment:
-    """An empty active segment as the topic's settings want it. Raises OSError."""
+    """Create an empty active segment by the topic's settings. Raises OSError."""
     return Segment.create(
         directory,
         base_offset,
@@ -120,7 +118,7 @@ def new_segment(directory: Path, base_offset: int, config: LogConfig, clock: Clo
 
 
 def rebuild_producers(directory: Path, segments: Sequence[Segment], end: int, now_ms: int) -> ProducerStates:
-    """Producer state at `end`: the newest sound snapshot up to there, and the batches after it. Raises OSError."""
+    """Producer state at `end`: the newest sound snapshot before it, plus the batches after that. Raises OSError."""
     states, offset = _newest_snapshot(directory, end, now_ms) or (ProducerStates(), segments[0].base_offset)
     replay = Replay(states, now_ms)
     first = max(bisect_right([segment.base_offset for segment in segments], offset) - 1, 0)
@@ -134,7 +132,7 @@ def rebuild_producers(directory: Path, segments: Sequence[Segment], end: int, no
 def rebuild_aborted(
     directory: Path, segments: Sequence[Segment], base_offset: int, aborted: AbortedIndex, now_ms: int
 ) -> None:
-    """Find the aborted transactions of the segment at `base_offset` anew. Raises OSError."""
+    """Rebuild the index of aborted transactions of the segment at `base_offset`. Raises OSError."""
     aborted.drop(base_offset)
     states = rebuild_producers(directory, segments, base_offset, now_ms)
     segment = next(segment for segment in segments if segment.base_offset == base_offset)
@@ -142,7 +140,7 @@ def rebuild_aborted(
 
 
 def _find_epochs(segments: Sequence[Segment], epochs: LeaderEpochs) -> None:
-    """The leader epochs as the batches of the whole log have them. Raises OSError, CorruptBatch."""
+    """Collect the leader epochs from the batches of the whole log. Raises OSError, CorruptBatch."""
     epochs.truncate_from_end(0)
     for segment in segments:
         for _, header in segment.batches():
@@ -158,7 +156,7 @@ def _newest_snapshot(directory: Path, end: int, now_ms: int) -> tuple[ProducerSt
 
 
 def _replay_segment(replay: Replay, segment: Segment, offset: int) -> None:
-    """Take in the batches of a segment that begin at `offset` or after."""
+    """Replay the batches of a segment that begin at `offset` or later."""
     found = segment.locate(offset) if segment.size else None
     if found is None:
         return
@@ -169,7 +167,7 @@ def _replay_segment(replay: Replay, segment: Segment, offset: int) -> None:
 
 
 class _Recovery:
-    """Verification of the segments from the recovery point on, in order."""
+    """Verifies the segments from the recovery point on, in order."""
 
     def __init__(
         self,
@@ -186,13 +184,13 @@ class _Recovery:
         self._aborted = aborted
         self._now_ms = now_ms
         self.producers = ProducerStates()
-        """At the log's end, after `run`."""
-        # Compaction leaves gaps between offsets. Without it a jump can only be damage: neither the base
-        # offset nor the leader epoch is under the batch's CRC. The policy may have changed since.
+        """After `run`: the state at the log's end."""
+        # Compaction leaves gaps between offsets. Without it a gap means damage, because the CRC covers neither base
+        # offset nor leader epoch. The policy may have changed since the last compaction.
         self._gaps_allowed = config.is_compacted or was_compacted(directory)
 
     def run(self, recovery_point: int) -> int:
-        """Cut the log behind its last sound batch and return its end offset."""
+        """Truncate the log after its last sound batch and return its end offset."""
         bases = [segment.base_offset for segment in self._segments]
         first = max(bisect_right(bases, recovery_point) - 1, 0)
         end = bases[first]
@@ -203,7 +201,7 @@ class _Recovery:
                 self._drop(number, f"begins at offset {segment.base_offset} instead of {end}")
                 break
             if len(self.producers):
-                # What was not fsynced may be missing; once the head of the log is deleted nothing else tells of it.
+                # The snapshot may not have been fsynced. Once older segments are deleted, nothing else has this state.
                 save_snapshot(self._directory, segment.base_offset, self.producers)
             end, complaint = self._verify(segment, Replay(self.producers, self._now_ms, self._aborted))
             if complaint:
@@ -213,7 +211,7 @@ class _Recovery:
         return end
 
     def _verify(self, segment: Segment, replay: Replay) -> tuple[int, str]:
-        """Note every sound batch and cut the rest; returns the end offset and what was wrong."""
+        """Note every sound batch and truncate the rest; returns the end offset and what was wrong."""
         file_size, expected, complaint = segment.size, segment.base_offset, ""
         file = segment.begin_rebuild()
         segment.size = 0
@@ -246,7 +244,7 @@ class _Recovery:
 
 
 def _clean_end(active: Segment) -> int | None:
-    """End offset of a log that was closed cleanly; None when the tail is not what a clean stop leaves."""
+    """End offset of a log that was closed cleanly; None when its tail is damaged after all."""
     try:
         return active.next_offset()
     except CorruptBatch as error:
@@ -255,9 +253,9 @@ def _clean_end(active: Segment) -> int | None:
 
 
 def _list_segments(directory: Path) -> tuple[dict[int, int], list[int]]:
-    """Base offset → size of the log files, and the base offsets of those with aborted transactions.
+    """(base offset → size of the log files, base offsets of the segments with aborted transactions).
 
-    Leftovers and indexes without a log are removed, swaps of compacted segments finished.
+    Removes leftovers and indexes without a log, and finishes swaps of compacted segments.
     """
     sizes: dict[int, int] = {}
     indexes = []
@@ -280,3 +278,51 @@ def _list_segments(directory: Path) -> tuple[dict[int, int], list[int]]:
         if base not in sizes:
             os.unlink(path)
     return sizes, [base for base, suffix, _ in indexes if suffix == ABORTED_SUFFIX and base in sizes]
+
+
+class Replay:
+    """Applies batches that are in a log already to producer state, in order and without the checks of an append.
+
+    Idea: Kafka's `UnifiedLog.updateProducers` and `LogSegment.recover`.
+    """
+
+    def __init__(self, states: ProducerStates, now_ms: int, aborted: AbortedIndex | None = None) -> None:
+        """Aborted transactions are added to `aborted`, unless it is None because its files are sound."""
+        self.states = states
+        self._now_ms = now_ms
+        self._aborted = aborted
+
+    def take(self, file: SegmentFile, position: int, header: BatchHeader, segment_base: int) -> None:
+        """Apply the batch at `position` of a segment's file. Raises OSError."""
+        if header.producer_id < 0:
+            return
+        if not header.is_control:
+            self.states.record(header, header.base_offset, self._now_ms)
+            return
+        try:
+            marker = read_end_marker(file.pread(header.size, position), 0, header)
+        except CorruptBatch as error:
+            logger.error("a control batch at offset %d of %s: %s", header.base_offset, segment_base, error.message)
+            return
+        if marker is None:
+            return
+        if marker.control_type is ControlType.ABORT and self._aborted is not None:
+            note_aborted(self._aborted, self.states, segment_base, header.producer_id, header.last_offset)
+        self.states.end_transaction(
+            header.producer_id, header.producer_epoch, marker.coordinator_epoch, self._now_ms, header.last_offset
+        )
+
+
+def note_aborted(
+    aborted: AbortedIndex, states: ProducerStates, segment_base: int, producer_id: int, last_offset: int
+) -> None:
+    """Add the transaction that the marker at `last_offset` aborts to the index. Call this before `end_transaction`.
+
+    A transaction without records needs no entry. Raises OSError.
+    """
+    entry = states.get(producer_id)
+    if entry is None or entry.transaction_first_offset == NO_OFFSET:
+        return
+    unstable = states.first_unstable_without(producer_id)
+    stable = last_offset + 1 if unstable is None else unstable
+    aborted.note(segment_base, AbortedEntry(producer_id, entry.transaction_first_offset, last_offset, stable))

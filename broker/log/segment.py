@@ -1,27 +1,33 @@
-"""One file of record batches and its two indexes.
+"""One segment: a file of record batches and its two indexes.
 
-Called by log.py, recovery.py and timestamps.py. Offsets in a segment only grow; reads never see bytes
-past `size`; what a failed write left behind is cut off at once. File and indexes are opened when first
-used and released under the limits of `OpenSegments`. Not thread-safe, except `sync`.
-Idea: Kafka's `LogSegment`.
+Used by log.py, recovery.py, timestamps.py and compaction.py. Offsets in a segment only grow. Reads never see bytes
+past `size`, and what a failed write left behind is truncated at once. Files and indexes are opened on first use and
+released when `OpenSegments` holds too many. Not thread-safe, except `sync`. Idea: Kafka's `LogSegment`.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from broker.errors import CorruptBatch
-from broker.log.index import OffsetIndex, TimeIndex
-from broker.log.open_segments import OpenSegments
-from broker.log.scan import boundary_before, find_batch, glance, scan_headers
-from broker.log.segment_file import FileSlice, SegmentFile, waiting
-from broker.log.segment_indexes import SegmentIndexes
+from broker.log.index import OffsetIndex, SegmentIndexes, TimeIndex
+from broker.log.segment_file import FileSlice, SegmentFile, boundary_before, find_batch, glance, scan_headers, waiting
 from broker.records.batch import BatchHeader
 
-__all__ = ["ABORTED_SUFFIX", "DELETED_SUFFIX", "MAX_RELATIVE_OFFSET", "Segment", "SegmentReader", "segment_path"]
+__all__ = [
+    "ABORTED_SUFFIX",
+    "DELETED_SUFFIX",
+    "DESCRIPTORS_PER_SEGMENT",
+    "MAX_RELATIVE_OFFSET",
+    "OpenSegments",
+    "Segment",
+    "SegmentReader",
+    "segment_path",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -33,12 +39,12 @@ _SUFFIXES = (".log", ".index", ".timeindex", ABORTED_SUFFIX)
 
 
 def segment_path(directory: Path, base_offset: int, suffix: str) -> Path:
-    """`00000000000000000042.log`: padded so that names sort as offsets do."""
+    """`00000000000000000042.log`: padded with zeros so that names sort like offsets."""
     return directory / f"{base_offset:020d}{suffix}"
 
 
 class Segment:
-    """Batches from `base_offset` on. `size` is the end of the last whole batch, in bytes."""
+    """The batches from `base_offset` on. `size` is the end of the last whole batch, in bytes."""
 
     __slots__ = (
         "_directory",
@@ -62,7 +68,7 @@ class Segment:
         created_ms: int = 0,
         index_interval: int = 4096,
     ) -> None:
-        """`created_ms` is when it was begun or, after a restart, opened."""
+        """`created_ms` is when the segment was created or, after a restart, opened."""
         self.base_offset = base_offset
         self.size = size
         self.created_ms = created_ms
@@ -84,7 +90,7 @@ class Segment:
         index_interval: int,
         reserve: int,
     ) -> Segment:
-        """A new, empty segment on disk, with `reserve` bytes set aside when positive. Raises OSError."""
+        """Create an empty segment on disk, with `reserve` bytes allocated when positive. Raises OSError."""
         segment = cls(directory, base_offset, opened, created_ms=created_ms, index_interval=index_interval)
         file = SegmentFile(segment.path(), create=True)
         os.ftruncate(file.fileno(), 0)
@@ -105,19 +111,19 @@ class Segment:
     # --- writing
 
     def begin_append(self) -> SegmentFile:
-        """The file, to be written to at `size`. Raises OSError."""
+        """The file, for the caller to write to at position `size`. Raises OSError."""
         file = self._file or self._open()
         if not self._indexes.has_times:
             self._times()
         return file
 
     def append(self, batches: Sequence[tuple[int, BatchHeader]], offset: int) -> None:
-        """Take in `batches`, (position, header) of each, which were written at `size`; their first offset is `offset`.
+        """Add `batches`, (position, header) of each, that were written at `size` with offsets from `offset` on.
 
         Raises OSError.
         """
         if self._file is None:
-            self.begin_append()  # it was released meanwhile
+            self.begin_append()  # the segment was released during the write
         for _, header in batches:
             offset += header.last_offset_delta
             self.note(header, offset)
@@ -125,20 +131,20 @@ class Segment:
         self._opened.touch(self)
 
     def note(self, header: BatchHeader, last_offset: int) -> None:
-        """Take a batch that stands at `size` into account; appends, rebuilds and recovery all end here."""
+        """Add the batch at position `size` to the indexes and to `size`. Appends, rebuilds and recovery call this."""
         size = header.size
         self._indexes.note(self.size, size, last_offset, header.max_timestamp)
         self.size += size
 
     def cut(self, size: int) -> None:
-        """Make `size`, the end of a batch, the end of the file. Raises OSError."""
+        """Truncate the file to `size`, the end of a batch. Raises OSError."""
         os.ftruncate(self.file().fileno(), size)
         self._preallocated = False
         self.size = size
         self.rebuild()
 
     def rebuild(self) -> None:
-        """Make the indexes anew from the log. Raises CorruptBatch where its batches do not follow each other."""
+        """Rebuild the indexes from the log file. Raises CorruptBatch."""
         file = self.begin_rebuild()
         size, self.size = self.size, 0
         try:
@@ -150,13 +156,13 @@ class Segment:
         self._indexes.seal()
 
     def begin_rebuild(self) -> SegmentFile:
-        """Empty the indexes; the caller then sets `size` and notes every batch of the file returned."""
+        """Empty the indexes and return the file. The caller then resets `size` and calls `note` for every batch."""
         self._indexes.begin()
         self._first_timestamp = None
         return self._file or self._adopt(SegmentFile(self.path()))
 
     def seal(self) -> None:
-        """Write down all there is to know: the segment is rolled or the log is closed."""
+        """Write complete indexes, because the segment is rolled or the log is closed."""
         if self.size:
             self.file()
             self._times()
@@ -166,9 +172,9 @@ class Segment:
         self._indexes.seal()
 
     def sync(self, *, closed: bool) -> None:
-        """fsync the log file, and the indexes of a `closed` segment, from any thread. Raises OSError.
+        """fsync the log file, and the indexes of a `closed` segment; from any thread. Skips deleted files.
 
-        What was deleted meanwhile needs none.
+        Raises OSError.
         """
         for suffix in _SUFFIXES if closed else (".log",):
             try:
@@ -178,7 +184,7 @@ class Segment:
             os.fsync(file.fileno())
 
     def mark_deleted(self) -> list[Path]:
-        """Rename the files out of the log's sight; returns what is to be unlinked later. Raises OSError."""
+        """Rename the files to `*.deleted`; returns them, for the caller to unlink later. Raises OSError."""
         self._indexes.drop()
         self.close()
         renamed = []
@@ -195,14 +201,14 @@ class Segment:
     # --- reading
 
     def read(self, offset: int, max_bytes: int, up_to: int | None) -> FileSlice | None:
-        """Whole batches from the one that holds `offset`, none that reaches `up_to`; None when there is none."""
+        """Whole batches from the one that holds `offset` up to, not including, the one that holds `up_to`."""
         found = self.locate(offset)
         if found is None:
             return None
         start, first_size = found
         file, end = self.file(), self.size
         if start + max_bytes < end:
-            entry = self._sound(lambda offsets: offsets.at_or_before(start + max_bytes))
+            entry = self._checked(lambda offsets: offsets.at_or_before(start + max_bytes))
             known = entry[1] if entry is not None else 0
             end = max(start + first_size, boundary_before(file, known, end, start + max_bytes))
         if up_to is not None:
@@ -212,7 +218,7 @@ class Segment:
         return FileSlice(file, start, end - start) if end > start else None
 
     def locate(self, offset: int) -> tuple[int, int] | None:
-        """(position, size) of the first batch whose last offset is `offset` or above; None past the end."""
+        """(position, size) of the first batch whose last offset is at least `offset`; None after the end."""
         file = self.file()
         self._opened.touch(self)
         position = self._offsets().position_of(offset - self.base_offset) if offset > self.base_offset else 0
@@ -226,16 +232,16 @@ class Segment:
             return find_batch(file, 0, self.size, offset)
 
     def holds(self, found: FileSlice) -> bool:
-        """Whether a slice that was just read is of this segment."""
+        """Whether a slice that was just read belongs to this segment."""
         return found.file is self._file
 
     def offset_after(self, found: FileSlice) -> int | None:
-        """An offset past all of `found`, which it holds: by the index, so not the nearest; None when it knows none."""
-        entry = self._sound(lambda offsets: offsets.at_or_after(found.position + found.length))
+        """An offset after all of `found`, from the sparse index; None when the index has none."""
+        entry = self._checked(lambda offsets: offsets.at_or_after(found.position + found.length))
         return None if entry is None else self.base_offset + entry[0]
 
-    def _sound(self, find: Callable[[OffsetIndex], tuple[int, int] | None]) -> tuple[int, int] | None:
-        """An entry of the offset index that a batch stands behind; if none does, the index is made anew."""
+    def _checked(self, find: Callable[[OffsetIndex], tuple[int, int] | None]) -> tuple[int, int] | None:
+        """An entry of the offset index that fits its batch. If it does not fit, the index is rebuilt first."""
         entry = find(self._offsets())
         if entry is None:
             return None
@@ -247,11 +253,11 @@ class Segment:
         return find(self._offsets())
 
     def batches(self, position: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-        """(position, header) of every batch from `position`, the start of one. Raises CorruptBatch, ColdRead."""
+        """(position, header) of every batch from the one at `position` on. Raises CorruptBatch, ColdRead."""
         return scan_headers(self.file(), position, self.size)
 
     def next_offset(self) -> int:
-        """The offset after the last record, from the file. Raises CorruptBatch when its tail is not whole."""
+        """The offset after the last record, read from the file. Raises CorruptBatch when its tail is cut."""
         file, offsets, end = self.file(), self._offsets(), self.base_offset
         for _, header in scan_headers(file, offsets.last_position, self.size):
             end = header.next_offset
@@ -259,31 +265,36 @@ class Segment:
 
     @property
     def newest(self) -> tuple[int, int]:
-        """The newest timestamp and the last offset of the batch that has it; -1 without timestamps."""
+        """(newest timestamp, last offset of the batch that has it); the timestamp is -1 without timestamps."""
         if self._indexes.newest is None:
             was_open = self._file is not None
             self.file()
             self._times()
             if not was_open:
-                self.close()  # retention asks all segments once
+                self.close()  # retention asks every segment once
         return self._indexes.newest or (-1, self.base_offset)
+
+    def newest_ms(self) -> int:
+        """The newest timestamp or, when records have none, the time of the last write to the file; ms."""
+        newest = self.newest[0]
+        return newest if newest >= 0 else self.path().stat().st_mtime_ns // 1_000_000
 
     @property
     def is_timed(self) -> bool:
-        """Whether `newest` is known, and asking for it reads nothing."""
+        """Whether `newest` is in memory, so that reading it needs no disk access."""
         return self._indexes.newest is not None
 
     def reader(self) -> SegmentReader:
-        """The same files once more, as they are now, for another thread."""
+        """A second view of the files as they are now, for another thread."""
         return SegmentReader(self._directory, self.base_offset, OpenSegments(1), size=self.size)
 
     def learn_newest(self, reader: SegmentReader, newest: tuple[int, int]) -> None:
-        """Take what a reader has found, if nothing has happened to the segment since."""
+        """Store `newest` as a reader found it, unless the segment changed since."""
         if not self.is_timed and reader.size == self.size:
             self._indexes.newest = newest
 
     def _times(self) -> TimeIndex:
-        """The time index; made anew when it is missing, or its last entry fits no batch."""
+        """The time index, rebuilt when it is missing or its last entry does not fit its batch."""
         is_known = self._indexes.newest is not None
         times = self._indexes.load_times()
         if times is None or not (is_known or self._has_time(times.last)):
@@ -293,24 +304,20 @@ class Segment:
         return times
 
     def _has_time(self, entry: tuple[int, int]) -> bool:
-        """Whether the batch that holds an entry's offset has its timestamp."""
+        """Whether the batch that holds an entry's offset has the entry's timestamp."""
         found = self.locate(self.base_offset + entry[1])
         return found is not None and next(self.batches(found[0]))[1].max_timestamp == entry[0]
 
     @property
     def first_timestamp(self) -> int:
-        """Newest timestamp (ms) of the first batch, from which time to roll is counted; -1 without records."""
+        """Newest timestamp (ms) of the first batch, from which segment.ms counts; -1 without records."""
         if self._first_timestamp is None and self.size:
             _, header = next(self.batches())
             self._first_timestamp = header.max_timestamp
         return -1 if self._first_timestamp is None else self._first_timestamp
 
-    def modified_ms(self) -> int:
-        """When the log file was last written, ms since the epoch."""
-        return self.path().stat().st_mtime_ns // 1_000_000
-
     def position_for_timestamp(self, timestamp: int) -> int:
-        """A batch boundary before which no record is as new as `timestamp`."""
+        """The start of a batch before which every record is older than `timestamp`."""
         self.file()
         entry = self._times().before(timestamp)
         if entry is not None and not self._has_time(entry):
@@ -328,22 +335,22 @@ class Segment:
         self._indexes.interval = interval
 
     def indexes_full(self, limit: int) -> bool:
-        """Whether another entry would take an index file past `limit` bytes."""
+        """Whether another entry would make an index file larger than `limit` bytes."""
         return self._indexes.is_full(limit)
 
     def release(self) -> None:
-        """Save the indexes and forget file and indexes; the next use opens them again."""
+        """Save the indexes, then close file and indexes; the next use opens them again."""
         self._indexes.save()
         self._indexes.drop()
         self._file = None
 
     def close(self) -> None:
-        """Release, and leave the set of open segments."""
+        """Release the segment and remove it from the open segments."""
         self.release()
         self._opened.discard(self)
 
     def _offsets(self) -> OffsetIndex:
-        """The offset index of a segment whose file is open."""
+        """The offset index; the file must be open."""
         offsets = self._indexes.offsets
         assert offsets is not None
         return offsets
@@ -362,9 +369,43 @@ class Segment:
 
 
 class SegmentReader(Segment):
-    """A segment's files as they stood when it was made; it changes none of them. One thread at a time."""
+    """A read-only view of a segment's files as they were when it was made. For one thread at a time."""
 
     __slots__ = ()
 
     def rebuild(self) -> None:
-        raise CorruptBatch("an index is to be made anew, by the segment's owner")
+        raise CorruptBatch("an index must be rebuilt, which only the segment's owner may do")
+
+
+DESCRIPTORS_PER_SEGMENT = 3
+"""One for the log file and one for each mapped index: Python keeps a descriptor with a mapping."""
+
+
+class OpenSegments:
+    """The open segments of all logs, least recently used first. Not thread-safe.
+
+    Above `limit` the oldest one is released: it closes its files and indexes, and opens them again (50 µs) when it is
+    used. So the number of partitions, or the length of a backlog, does not decide how many files are open.
+    """
+
+    def __init__(self, limit: int = 256) -> None:
+        self._limit = limit
+        self._open: OrderedDict[Segment, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def touch(self, segment: Segment) -> None:
+        """Mark an open segment as just used."""
+        self._open.move_to_end(segment)
+
+    def add(self, segment: Segment) -> None:
+        """Add a segment that was just opened; releases others when there are too many."""
+        self._open[segment] = None
+        self._open.move_to_end(segment)
+        while len(self._open) > max(self._limit, 1):
+            self._open.popitem(last=False)[0].release()
+
+    def discard(self, segment: Segment) -> None:
+        """Remove a segment that closed its file itself."""
+        self._open.pop(segment, None)

@@ -22,15 +22,15 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from broker.log.compaction_plan import CLEANED_SUFFIX
-from broker.log.scan import scan_headers
 from broker.log.segment import Segment, segment_path
-from broker.log.segment_file import SegmentFile
+from broker.log.segment_file import SegmentFile, scan_headers
 
-__all__ = ["SWAP_SUFFIX", "finish_swaps", "swap_in", "was_compacted"]
+__all__ = ["CLEANED_SUFFIX", "SWAP_SUFFIX", "finish_swaps", "swap_in", "was_compacted"]
 
 logger = logging.getLogger(__name__)
 
+CLEANED_SUFFIX = ".cleaned"
+"""Of the directory in a partition's directory that compacted segments are written to."""
 SWAP_SUFFIX = ".swap"
 
 _COMPACTED_MARK = ".compacted"

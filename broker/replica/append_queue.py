@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
-from broker.log.steps import Steps
+from broker.log.pending_append import PendingAppend
 
 __all__ = ["AppendQueue"]
 
@@ -23,7 +23,7 @@ class AppendQueue:
 
     def __init__(self, threads: Executor | None) -> None:
         self._threads = threads
-        self._waiting: list[tuple[Callable[[], Steps[Any]], asyncio.Future[Any]]] = []
+        self._waiting: list[tuple[Callable[[], PendingAppend[Any]], asyncio.Future[Any]]] = []
         self._task: asyncio.Task[None] | None = None
 
     @property
@@ -31,7 +31,7 @@ class AppendQueue:
         """Whether what is to be appended now has to wait for its turn."""
         return self._task is not None
 
-    def add(self, begin: Callable[[], Steps[T]]) -> asyncio.Future[T]:
+    def add(self, begin: Callable[[], PendingAppend[T]]) -> asyncio.Future[T]:
         """Do the steps that `begin` gives when it is their turn, to their end although nobody may wait for it any more.
 
         The future has what they give, or raises what they raise.
@@ -64,8 +64,8 @@ class AppendQueue:
         finally:
             self._task = None
 
-    async def _through(self, steps: Steps[T]) -> T:
-        """As `at_once`, with each step in a thread."""
+    async def _through(self, steps: PendingAppend[T]) -> T:
+        """As `complete`, with each step in a thread."""
         loop = asyncio.get_running_loop()
         try:
             step = next(steps)

@@ -16,9 +16,9 @@ from concurrent.futures import Executor
 from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
 from broker.log.append_checks import BatchCheck, Batches
-from broker.log.log import AppendResult, Log
+from broker.log.log import Log
+from broker.log.pending_append import AppendResult, PendingAppend, complete
 from broker.log.segment_file import FileSlice
-from broker.log.steps import Steps, at_once
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
 from broker.replica.append_queue import AppendQueue
@@ -97,10 +97,10 @@ class Partition:
 
     def append(self, records: bytes | bytearray | memoryview) -> AppendResult | Awaitable[AppendResult]:
         """Append a coordinator's batches, as `append_checked`. That they are too large is raised now."""
-        return self._go_through(self._appending_own(*self.log.check_own(records)))
+        return self._go_through(self._appending_own(*self.log.check_coordinator_batches(records)))
 
-    def _appending_own(self, buffer: bytearray | memoryview, batches: Batches) -> Steps[AppendResult]:
-        result = yield from self.log.appending_own(buffer, batches, leader_epoch=self.leader_epoch)
+    def _appending_own(self, buffer: bytearray | memoryview, batches: Batches) -> PendingAppend[AppendResult]:
+        result = yield from self.log.prepare_coordinator_append(buffer, batches, leader_epoch=self.leader_epoch)
         return self._appended(result, len(buffer))
 
     def append_checked(self, check: BatchCheck) -> AppendResult | Awaitable[AppendResult]:
@@ -111,16 +111,16 @@ class Partition:
         """
         return self._go_through(self._appending(check))
 
-    def _appending(self, check: BatchCheck) -> Steps[AppendResult]:
-        result = yield from self.log.appending((check,), leader_epoch=self.leader_epoch)
+    def _appending(self, check: BatchCheck) -> PendingAppend[AppendResult]:
+        result = yield from self.log.prepare_append(check, leader_epoch=self.leader_epoch)
         return self._appended(result, check.size_as_sent)
 
-    def _go_through(self, steps: Steps[AppendResult]) -> AppendResult | Awaitable[AppendResult]:
+    def _go_through(self, steps: PendingAppend[AppendResult]) -> AppendResult | Awaitable[AppendResult]:
         """At once or, while the disk is slow, in turn with the others: into the queue now, whenever that is awaited."""
         if not (self._queue.is_busy or self.log.is_slow):
-            return at_once(steps)
+            return complete(steps)
 
-        def turn() -> Steps[Turn]:
+        def turn() -> PendingAppend[Turn]:
             if self._is_closed:
                 raise BrokerError(ErrorCode.not_leader_or_follower, f"{self.tp} is not led here any more")
             result = yield from steps
@@ -154,9 +154,9 @@ class Partition:
 
     def _ending(
         self, producer_id: int, producer_epoch: int, control_type: ControlType, coordinator_epoch: int
-    ) -> Steps[AppendResult]:
+    ) -> PendingAppend[AppendResult]:
         unstable = self.log.first_unstable_offset
-        result = yield from self.log.ending(
+        result = yield from self.log.prepare_marker(
             producer_id, producer_epoch, control_type, coordinator_epoch, leader_epoch=self.leader_epoch
         )
         stable = result.base_offset if unstable is None else unstable

@@ -18,8 +18,7 @@ from rich.text import Text
 
 from broker.client.admin_types import LogDir
 from broker.errors import PykafkaError
-from broker.log.consistency import Problem, check_partition
-from broker.log.inspection import partition_directories, segment_files
+from broker.log.inspection import Problem, check_partition, partition_directories, segment_files
 from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration
 from broker.tools.completion import complete_topics
 from broker.tools.log_dump import print_segment, segment_documents

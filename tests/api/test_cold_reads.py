@@ -26,7 +26,7 @@ from broker.protocol.messages import Request
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
 from broker.replica.partition import Partition
-from tests.support.batches import NOW, batch, open_log
+from tests.support.batches import NOW, append, append_marker, batch, open_log
 
 TP = TopicPartition("t", 0)
 COMMITTED = 1
@@ -88,7 +88,7 @@ def partition(tmp_path: Path) -> Partition:
     log = open_log(tmp_path / "t-0", config)
     for number in range(0, 40, 2):
         times = [NOW + number * 500, NOW + number * 500 + 500]
-        log.append(batch(b"x" * 100, b"y" * 100, timestamps=times), leader_epoch=0)
+        append(log, batch(b"x" * 100, b"y" * 100, timestamps=times))
     log.close()
     return Partition(TP, open_log(tmp_path / "t-0", config), 0)
 
@@ -166,7 +166,7 @@ async def test_a_segment_that_is_written_to_meanwhile_keeps_its_own_time(
     def read_and_append(reader: SegmentReader) -> Any:
         found = newest(reader)
         if partition.log.log_end_offset == 40:
-            partition.log.append(later, leader_epoch=0)
+            append(partition.log, later)
         return found
 
     monkeypatch.setattr(SegmentReader, "newest", property(read_and_append))
@@ -188,8 +188,8 @@ async def test_aborted_transactions_are_read_in_threads_and_found_anew_whole(
     log = open_log(tmp_path / "a-0", LogConfig(index_interval_bytes=100))
     for number in range(5):
         data = batch(b"x" * 5000, producer_id=7, producer_epoch=0, sequence=number, transactional=True)
-        log.append(data, leader_epoch=0)
-        log.append_marker(7, 0, ControlType.ABORT, 0, leader_epoch=0)
+        append(log, data)
+        append_marker(log, 7, 0, ControlType.ABORT, 0)
     partition = Partition(TP, log, 0)
     expected = (await fetched(partition, 0, monkeypatch)).aborted
     assert expected

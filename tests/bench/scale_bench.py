@@ -21,7 +21,7 @@ from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.protocol.api_keys import ApiKey
 from tests.bench.measure import Row
-from tests.support.batches import batch
+from tests.support.batches import append, batch
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import Requests, ask_for, fetch_body
 from tests.support.waiting import eventually
@@ -87,10 +87,10 @@ def _grow(directory: Path, segments: int) -> None:
     """Closed segments of one batch each, made long by a hole: nobody should read what lies behind the batch."""
     log = Log.open(directory, LogConfig(), SystemClock(), clean=True)
     for _ in range(segments):
-        log.append(batch(b"x" * 100), leader_epoch=0)
+        append(log, batch(b"x" * 100))
         log.roll()
     closed = [segment.path() for segment in log.segments][1:-1]
-    log.append(batch(b"last"), leader_epoch=0)
+    append(log, batch(b"last"))
     log.close()
     for path in closed:
         os.truncate(path, SEGMENT_BYTES)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from broker.log.open_segments import DESCRIPTORS_PER_SEGMENT
+from broker.log.segment import DESCRIPTORS_PER_SEGMENT
 from tests.support.broker_process import BrokerProcess
 from tests.support.scrape import Scrape
 from tests.support.soak_load import COMPACTED, COPIES, PLAIN, TRANSACTIONAL, SoakLoad

@@ -16,7 +16,7 @@ from broker.records.builder import BatchBuilder
 from broker.records.compression import STEP_BYTES, Codec, compress
 from broker.records.crc32c import crc32c
 from broker.records.record import decode_records, encode_record
-from tests.support.batches import NOW, batch, open_log
+from tests.support.batches import NOW, append, batch, open_log
 from tests.support.codec_choice import BUILT, in_turn, using
 
 COMPACTED = LogConfig(cleanup_policy=("compact",))
@@ -70,7 +70,7 @@ REFUSED = {
 def test_what_a_header_says_is_held_against_it(tmp_path: Path, records: bytes, code: ErrorCode, reason: str) -> None:
     log = open_log(tmp_path / "t-0")
     with pytest.raises(BrokerError, match=reason) as raised:
-        log.append(records, leader_epoch=0)
+        append(log, records)
     assert (raised.value.code, log.log_end_offset, log.size) == (code, 0, 0)
 
 
@@ -94,9 +94,9 @@ def test_a_body_that_is_not_what_its_header_says_is_refused(
     for implementation in in_turn():
         log = open_log(tmp_path / f"{implementation}-0")
         with pytest.raises(BrokerError) as raised:
-            log.append(with_body(change, codec), leader_epoch=0)
+            append(log, with_body(change, codec))
         assert (raised.value.code, log.log_end_offset) == (ErrorCode.invalid_record, 0)
-        assert log.append(with_body(bytes, codec), leader_epoch=0).last_offset == 1
+        assert append(log, with_body(bytes, codec)).last_offset == 1
 
 
 def rows(*given: tuple[int, bytes | None]) -> bytes:
@@ -141,7 +141,7 @@ def test_the_newest_timestamp_is_what_the_records_say(tmp_path: Path, codec: Cod
     log = open_log(tmp_path / "t-0")
     data = bytearray(batch(b"a", b"b", b"c", timestamps=[NOW, NOW + 9, NOW + 2], codec=codec))
     struct.pack_into(">q", data, 35, claimed)
-    log.append(with_crc(data), leader_epoch=0)
+    append(log, with_crc(data))
     found = log.read(0, 1000)
     assert found is not None
     assert parse_header(found.read()).max_timestamp == NOW + 9
@@ -154,7 +154,7 @@ def test_a_timestamp_type_that_is_the_brokers_to_set_is_taken_back(tmp_path: Pat
     log = open_log(tmp_path / "t-0")
     data = bytearray(batch(b"a", timestamp=NOW - 5))
     patch_log_append_time(data, 0, parse_header(data), NOW)
-    log.append(data, leader_epoch=0)
+    append(log, data)
     found = log.read(0, 1000)
     assert found is not None
     (record,) = decode_records(found.read())

@@ -18,9 +18,8 @@ from broker.clock import ManualClock
 from broker.config.setting_groups import CleanerSettings
 from broker.errors import CorruptBatch
 from broker.log.checkpoints import CLEAN_OFFSETS, read_offsets
-from broker.log.cleanable import cleanable
-from broker.log.compaction_plan import Compacted, CompactionPlan, CompactionResult, PlannedSegment
-from broker.log.compaction_process import CompactionProcess
+from broker.log.cleaner import cleanable_part
+from broker.log.compaction_process import Compacted, CompactionPlan, CompactionProcess, CompactionResult, PlannedSegment
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
@@ -63,7 +62,7 @@ class TestDue:
         log = open_log(directory / "t-0", replace(LogConfig(cleanup_policy=("compact",)), **changes))  # type: ignore[arg-type]
         for number in range(4):
             put(log, (b"k", b"v"), timestamp=NOW - (3 - number) * HOUR, roll=True)
-        found = cleanable(log, clean_offset, NOW)
+        found = cleanable_part(log, clean_offset, NOW)
         return found and (found.ratio, found.is_due)
 
     def test_what_was_never_compacted(self, tmp_path: Path) -> None:
@@ -83,7 +82,7 @@ class TestDue:
         found = self.state(tmp_path, 0, min_compaction_lag_ms=HOUR // 2)
         assert found == (1.0, True)
         log = open_log(tmp_path / "t-0", LogConfig(min_compaction_lag_ms=HOUR + HOUR // 2))
-        state = cleanable(log, 0, NOW)
+        state = cleanable_part(log, 0, NOW)
         assert state is not None
         assert [segment.base_offset for segment in state.segments] == [0, 1]
 
@@ -94,7 +93,7 @@ class TestDue:
     def test_an_active_segment_alone_is_nothing(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "t-0", EAGER)
         put(log, (b"k", b"v"))
-        assert cleanable(log, None, NOW) is None
+        assert cleanable_part(log, None, NOW) is None
 
 
 def test_the_active_segment_is_rolled_in_time_for_the_largest_lag(tmp_path: Path, clock: ManualClock) -> None:
@@ -282,7 +281,7 @@ class TestProcess:
         log = open_log(directory, EAGER)
         put(log, (b"a", b"1"))
         put(log, (b"a", b"2"), roll=True)
-        state = cleanable(log, None, NOW)
+        state = cleanable_part(log, None, NOW)
         assert state is not None
         segments = tuple(PlannedSegment(segment.base_offset, segment.size) for segment in state.segments)
         return CompactionPlan(directory, segments, 0, NOW, 1000, 1 << 20, 4096)

@@ -11,14 +11,14 @@ import pytest
 from broker.clock import ManualClock
 from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, ErrorCode
-from broker.log.consistency import check_partition
+from broker.log.inspection import check_partition
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import BatchHeader, build_batch, walk_batches
 from broker.records.record import Record
-from tests.support.batches import NOW, read_all
+from tests.support.batches import NOW, append, read_all
 from tests.support.compaction import (
     AT_ONCE,
     EAGER,
@@ -77,8 +77,8 @@ def values(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
 
 class TestLatestRecord:
     def test_each_key_keeps_its_last_record_as_it_was(self, manager: LogManager, log: Log) -> None:
-        log.append(keyed((b"a", b"1"), (b"b", b"1"), headers=[("h", b"x")]), leader_epoch=0)
-        log.append(keyed((b"a", b"2"), timestamp=NOW + 50), leader_epoch=0)
+        append(log, keyed((b"a", b"1"), (b"b", b"1"), headers=[("h", b"x")]))
+        append(log, keyed((b"a", b"2"), timestamp=NOW + 50))
         log.roll()
         clean(manager)
         assert records_of(log) == [
@@ -106,7 +106,7 @@ class TestLatestRecord:
     def test_a_batch_that_loses_records_keeps_codec_place_and_epoch(
         self, manager: LogManager, log: Log, codec: int
     ) -> None:
-        log.append(keyed((b"a", b"1"), (b"b", b"2"), (b"c", b"3"), codec=codec), leader_epoch=7)
+        append(log, keyed((b"a", b"1"), (b"b", b"2"), (b"c", b"3"), codec=codec), leader_epoch=7)
         put(log, (b"a", b"2"), (b"c", b"3"), roll=True)
         clean(manager)
         header = headers_of(log)[0]
@@ -150,7 +150,7 @@ class TestRecordsWithoutAKey:
 
     def test_records_that_cannot_be_read_are_refused_there_too(self, log: Log) -> None:
         with pytest.raises(BrokerError) as raised:
-            log.append(build_batch(b"no records", 3), leader_epoch=0)
+            append(log, build_batch(b"no records", 3))
         assert raised.value.code is ErrorCode.invalid_record
 
     def test_are_taken_elsewhere(self, start: Start) -> None:
@@ -209,7 +209,7 @@ class TestProducers:
         manager = start()
         log = manager.create(TP, EAGER)
         for sequence in range(3):
-            log.append(keyed((b"a", b"x"), producer_id=9, producer_epoch=2, sequence=sequence), leader_epoch=0)
+            append(log, keyed((b"a", b"x"), producer_id=9, producer_epoch=2, sequence=sequence))
         put(log, (b"a", b"y"))
         put(log, (b"b", b"y"), roll=True)
         clean(manager)
@@ -226,7 +226,7 @@ class TestProducers:
         assert (known.epoch, known.batches[-1].last_sequence, known.batches[-1].last_offset) == (2, 2, 2)
 
     def test_a_forgotten_producer_keeps_nothing(self, manager: LogManager, log: Log) -> None:
-        log.append(keyed((b"a", b"x"), producer_id=9, producer_epoch=0, sequence=0), leader_epoch=0)
+        append(log, keyed((b"a", b"x"), producer_id=9, producer_epoch=0, sequence=0))
         put(log, (b"a", b"y"), roll=True)
         log.expire_producers(0)
         clean(manager)
@@ -300,8 +300,8 @@ class TestReadingOverGaps:
     @pytest.fixture
     def gaps(self, manager: LogManager, log: Log) -> Log:
         for number in range(40):
-            log.append(
-                keyed((b"k%d" % (number % 5), b"%d" % number), timestamp=NOW + number, producer_id=number % 3,
+            append(
+                log, keyed((b"k%d" % (number % 5), b"%d" % number), timestamp=NOW + number, producer_id=number % 3,
                       producer_epoch=0, sequence=number // 3),
                 leader_epoch=0,
             )  # fmt: skip
@@ -338,7 +338,7 @@ class TestReadingOverGaps:
 
 
 def test_the_newest_record_is_found_though_a_newer_one_was_emptied(manager: LogManager, log: Log) -> None:
-    log.append(keyed((b"a", b"1"), timestamp=NOW + 99, producer_id=1, producer_epoch=0, sequence=0), leader_epoch=0)
+    append(log, keyed((b"a", b"1"), timestamp=NOW + 99, producer_id=1, producer_epoch=0, sequence=0))
     put(log, (b"a", b"2"), timestamp=NOW)
     log.roll()
     clean(manager)

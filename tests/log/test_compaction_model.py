@@ -10,11 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.clock import ManualClock
-from broker.log.consistency import check_partition
+from broker.log.inspection import check_partition
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
 from broker.records.record import Record, decode_batch
-from tests.support.batches import NOW
+from tests.support.batches import NOW, append
 from tests.support.compaction import EAGER, clean, eager_manager, keyed, latest, records_of
 
 TP = TopicPartition("t", 0)
@@ -46,7 +46,7 @@ def test_any_history_reads_as_a_dictionary(tmp_path_factory: pytest.TempPathFact
         match step:
             case ("put", pairs, codec):
                 data = keyed(*pairs, timestamp=clock.now_ms(), codec=codec)
-                base = log.append(data, leader_epoch=0).base_offset
+                base = append(log, data).base_offset
                 header = next(walk_batches(data))[1]
                 appended |= {base + r.offset: r._replace(offset=base + r.offset) for r in decode_batch(data, 0, header)}
                 model = latest([appended[offset] for offset in sorted(appended)])

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.clock import ManualClock
-from broker.log.consistency import check_partition
+from broker.log.inspection import check_partition
 from broker.log.log import Log
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
 from broker.records.control import ControlType
 from broker.records.record import Record, decode_records
-from tests.support.batches import NOW
+from tests.support.batches import NOW, append, append_as_coordinator, append_marker
 from tests.support.compaction import EAGER, clean, eager_manager, keyed, latest, put, raw
 
 TP = TopicPartition("t", 0)
@@ -47,11 +47,11 @@ class Writer:
 
     def put(self, *pairs: tuple[bytes, bytes | None]) -> None:
         data = keyed(*pairs, producer_id=self.producer_id, producer_epoch=0, sequence=self.sequence, transactional=True)
-        self.log.append(data, leader_epoch=0)
+        append(self.log, data)
         self.sequence += len(pairs)
 
     def end(self, kind: ControlType) -> None:
-        self.log.append_marker(self.producer_id, 0, kind, 0, leader_epoch=0)
+        append_marker(self.log, self.producer_id, 0, kind, 0)
 
 
 def committed(log: Log) -> list[Record]:
@@ -72,8 +72,8 @@ def test_markers_of_a_coordinator_that_never_rests_do_not_pile_up(
     """A streaming job commits its offsets in transactions for months, without sequences and in one epoch."""
     for number in range(1, 41):
         offsets = keyed((b"group", b"%d" % number), producer_id=7, producer_epoch=0, transactional=True)
-        log.append(offsets, leader_epoch=0, from_coordinator=True)
-        log.append_marker(7, 0, COMMIT, 0, leader_epoch=0)
+        append_as_coordinator(log, offsets)
+        append_marker(log, 7, 0, COMMIT, 0)
         if number % 4 == 0:
             log.roll()
             clean(manager)

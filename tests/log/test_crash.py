@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from broker.clock import SystemClock
-from broker.log.consistency import check_partition
+from broker.log.inspection import check_partition
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
@@ -24,11 +24,12 @@ APPENDER = """
 import sys
 from pathlib import Path
 from tests.log.test_crash import CONFIG, TP, load, message
+from tests.support.batches import append
 manager = load(Path(sys.argv[1]))
 log = manager.get(TP) or manager.create(TP, CONFIG)
 while True:
     number = log.log_end_offset
-    log.append(message(number), leader_epoch=0)
+    append(log, message(number))
     sys.stdout.write(f"{number}\\n")
     sys.stdout.flush()
     if number % 50 == 0:

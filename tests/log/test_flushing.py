@@ -57,12 +57,12 @@ def test_after_a_roll_but_nobody_waits_for_it(tmp_path: Path) -> None:
     """A gigabyte may take the disk seconds, and nothing promised that it is there before the acknowledgement."""
     log = open_log(tmp_path / "t-0", SMALL)
     fill(log, 3)
-    assert not log.flush_wanted()
+    assert not log.needs_background_flush()
     fill(log, 1)
-    assert log.flush_wanted()
+    assert log.needs_background_flush()
     assert not log.flush_due()
     log.flush()
-    assert not log.flush_wanted()
+    assert not log.needs_background_flush()
 
 
 def test_only_what_is_not_yet_on_disk_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,12 +167,12 @@ def test_a_wrong_offset_file_is_refused(tmp_path: Path, data: bytes) -> None:
 
 def test_a_cut_time_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "index").write_bytes(struct.pack(">qi", 1000, 3)[:-1])
-    assert TimeIndex.load(tmp_path / "index") is None
+    assert TimeIndex.read(tmp_path / "index") is None
 
 
 def test_missing_files_are_refused(tmp_path: Path) -> None:
     assert OffsetIndex.load(tmp_path / "none", 10) is None
-    assert TimeIndex.load(tmp_path / "none") is None
+    assert TimeIndex.read(tmp_path / "none") is None
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_only_newer_timestamps_make_entries(times: TimeIndex) -> None:
 def test_no_bytes_make_loading_fail(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "hostile-index"
     path.write_bytes(data)
-    for index in (OffsetIndex.load(path, 1 << 31), TimeIndex.load(path)):
+    for index in (OffsetIndex.load(path, 1 << 31), TimeIndex.read(path)):
         if index is not None:
             assert index.size == len(data)
             for column in (0, 1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from broker.records.batch import HEADER_SIZE, build_batch, parse_header, patch_l
 from broker.records.compression import Codec
 from broker.records.control import ControlType, end_transaction_marker
 from broker.records.record import decode_records
-from tests.support.batches import NOW, batch, fill, open_log, read_all
+from tests.support.batches import NOW, append, append_as_coordinator, batch, fill, open_log, read_all
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
@@ -29,8 +30,8 @@ def test_a_new_log_is_empty(tmp_path: Path) -> None:
 
 def test_records_come_back_as_they_went_in(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
-    log.append(batch(b"a", b"b"), leader_epoch=0)
-    log.append(batch(b"c"), leader_epoch=0)
+    append(log, batch(b"a", b"b"))
+    append(log, batch(b"c"))
     assert read_all(log) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
@@ -38,7 +39,7 @@ def test_the_stored_bytes_are_the_sent_ones_but_for_offset_and_epoch(tmp_path: P
     log = open_log(tmp_path / "t-0")
     fill(log, 1)
     sent = batch(b"value" * 100, codec=Codec.GZIP)
-    log.append(sent, leader_epoch=7)
+    append(log, sent, leader_epoch=7)
     piece = log.read(1, 1 << 20)
     assert piece is not None
     stored = piece.read()
@@ -50,7 +51,7 @@ def test_the_stored_bytes_are_the_sent_ones_but_for_offset_and_epoch(tmp_path: P
 def test_the_result_tells_the_offsets(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     fill(log, 3)
-    result = log.append(batch(b"a") + batch(b"b", b"c"), leader_epoch=0)
+    result = append_as_coordinator(log, batch(b"a") + batch(b"b", b"c"))
     assert result == (3, 5, -1, 0, False)
     assert log.log_end_offset == 6
 
@@ -60,7 +61,7 @@ def test_a_writable_buffer_is_patched_in_place(tmp_path: Path, wrap: type[bytear
     log = open_log(tmp_path / "t-0")
     fill(log, 2)
     buffer = wrap(batch(b"a"))
-    log.append(buffer, leader_epoch=3)
+    append_as_coordinator(log, buffer, leader_epoch=3)
     assert parse_header(buffer).base_offset == 2
     assert [value for _, value in read_all(log, 2)] == [b"a"]
 
@@ -71,13 +72,13 @@ def test_a_read_only_buffer_is_left_alone(tmp_path: Path, wrap: type[bytes]) -> 
     fill(log, 2)
     sent = batch(b"a")
     buffer = wrap(bytes(sent))
-    log.append(buffer, leader_epoch=3)
+    append_as_coordinator(log, buffer, leader_epoch=3)
     assert bytes(buffer) == sent
 
 
 def test_log_append_time_stamps_every_batch(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", LogConfig(message_timestamp_type="LogAppendTime"), ManualClock(NOW + 5))
-    result = log.append(batch(b"a", timestamp=1) + batch(b"b", timestamp=2), leader_epoch=0)
+    result = append_as_coordinator(log, batch(b"a", timestamp=1) + batch(b"b", timestamp=2))
     piece = log.read(0, 1 << 20)
     assert piece is not None
     assert result.log_append_time == NOW + 5
@@ -87,11 +88,13 @@ def test_log_append_time_stamps_every_batch(tmp_path: Path) -> None:
 class TestRefusal:
     """Each names its Kafka code, and leaves the log as it was."""
 
-    def refused(self, log: Log, records: bytes, code: ErrorCode) -> BrokerError:
+    def refused(
+        self, log: Log, records: bytes, code: ErrorCode, act: Callable[[Log, bytes], object] = append
+    ) -> BrokerError:
         fill(log, 1)
         before = (log.log_end_offset, log.size, read_all(log))
         with pytest.raises(BrokerError) as caught:
-            log.append(records, leader_epoch=0)
+            act(log, records)
         assert caught.value.code is code
         assert (log.log_end_offset, log.size, read_all(log)) == before
         return caught.value
@@ -105,11 +108,18 @@ class TestRefusal:
     def test_a_sound_batch_before_a_damaged_one_is_not_written_either(self, tmp_path: Path) -> None:
         damaged = bytearray(batch(b"value"))
         damaged[-1] ^= 1
-        self.refused(open_log(tmp_path / "t-0"), batch(b"sound") + damaged, ErrorCode.corrupt_message)
+        self.refused(
+            open_log(tmp_path / "t-0"), batch(b"sound") + damaged, ErrorCode.corrupt_message, append_as_coordinator
+        )
 
     @pytest.mark.parametrize("cut", [1, HEADER_SIZE - 1, HEADER_SIZE, HEADER_SIZE + 3])
     def test_a_cut_batch(self, tmp_path: Path, cut: int) -> None:
-        self.refused(open_log(tmp_path / "t-0"), batch(b"whole") + batch(b"value")[:cut], ErrorCode.corrupt_message)
+        self.refused(
+            open_log(tmp_path / "t-0"),
+            batch(b"whole") + batch(b"value")[:cut],
+            ErrorCode.corrupt_message,
+            append_as_coordinator,
+        )
 
     def test_an_old_magic(self, tmp_path: Path) -> None:
         old = bytearray(batch(b"value"))
@@ -117,7 +127,7 @@ class TestRefusal:
         self.refused(open_log(tmp_path / "t-0"), bytes(old), ErrorCode.corrupt_message)
 
     def test_nothing(self, tmp_path: Path) -> None:
-        self.refused(open_log(tmp_path / "t-0"), b"", ErrorCode.invalid_record)
+        self.refused(open_log(tmp_path / "t-0"), b"", ErrorCode.invalid_record, append_as_coordinator)
 
     def test_a_batch_above_max_message_bytes(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "t-0", LogConfig(max_message_bytes=300))
@@ -126,7 +136,7 @@ class TestRefusal:
 
     def test_records_that_fit_in_no_segment(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "t-0", LogConfig(segment_bytes=400))
-        self.refused(log, batch(b"x" * 200) * 2, ErrorCode.record_list_too_large)
+        self.refused(log, batch(b"x" * 200) * 2, ErrorCode.record_list_too_large, append_as_coordinator)
 
     def test_a_record_count_that_is_not_the_offsets(self, tmp_path: Path) -> None:
         self.refused(open_log(tmp_path / "t-0"), build_batch(b"r", 3, last_offset_delta=1), ErrorCode.invalid_record)
@@ -159,7 +169,7 @@ class TestReading:
         log = open_log(tmp_path / "t-0", SMALL)
         for _ in range(10):
             fill(log, 3)
-            log.append(batch(b"1", b"2", b"3"), leader_epoch=0)
+            append(log, batch(b"1", b"2", b"3"))
         assert len(log.segments) > 3
         return log
 
@@ -245,19 +255,19 @@ class TestDiskErrors:
 
         monkeypatch.setattr(os, "pwrite", full_after_ten_bytes)
         with pytest.raises(BrokerError, match="No space left on device") as caught:
-            log.append(batch(b"lost"), leader_epoch=0)
+            append(log, batch(b"lost"))
         monkeypatch.setattr(os, "pwrite", real)
         assert caught.value.code is ErrorCode.kafka_storage_error
         [path] = log.directory.glob("*.log")
         assert path.stat().st_size == log.size
-        log.append(batch(b"after"), leader_epoch=0)
+        append(log, batch(b"after"))
         assert read_all(log)[3:] == [(3, b"after")]
 
     def test_a_short_write_is_continued(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         log = open_log(tmp_path / "t-0")
         real = os.pwrite
         monkeypatch.setattr(os, "pwrite", lambda fd, data, position: real(fd, bytes(data)[:7], position))
-        log.append(batch(b"in pieces"), leader_epoch=0)
+        append(log, batch(b"in pieces"))
         assert read_all(log) == [(0, b"in pieces")]
 
     def test_after_a_failed_fsync_nothing_is_appended(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,6 +281,6 @@ class TestDiskErrors:
         with pytest.raises(BrokerError, match="cannot flush"):
             log.flush()
         with pytest.raises(BrokerError, match="restart the broker") as caught:
-            log.append(batch(b"a"), leader_epoch=0)
+            append(log, batch(b"a"))
         assert caught.value.code is ErrorCode.kafka_storage_error
         assert log.recovery_point == 0

@@ -21,7 +21,7 @@ from broker.log.log_config import LogConfig
 from broker.log.log_directory import CLEAN_MARK
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
-from tests.support.batches import NOW, batch, fill, read_all
+from tests.support.batches import NOW, append, batch, fill, read_all
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u-x", 0)
 SMALL = LogConfig(segment_bytes=600)
@@ -147,7 +147,7 @@ class TestCleanStop:
         log = manager.create(T0, SMALL)
         manager.close()
         with pytest.raises(BrokerError, match="is closed"):
-            log.append(batch(b"late"), leader_epoch=0)
+            append(log, batch(b"late"))
 
 
 class TestDirectory:
@@ -262,7 +262,7 @@ class TestTick:
     def test_idle_producers_are_forgotten(self, start: Start, clock: ManualClock) -> None:
         manager = start(retention_check_interval_ms=1000, producer_expiration_ms=5000)
         log = manager.create(T0, SMALL)
-        log.append(batch(b"x", producer_id=1, producer_epoch=0, sequence=0), leader_epoch=0)
+        append(log, batch(b"x", producer_id=1, producer_epoch=0, sequence=0))
         clock.advance(5000)
         manager.tick()
         assert len(log.producers) == 0

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from broker.log.checkpoints import LEADER_EPOCHS
 from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import snapshot_offsets
-from broker.log.scan import scan_headers
 from broker.log.segment import segment_path
-from broker.log.segment_file import SegmentFile
+from broker.log.segment_file import SegmentFile, scan_headers
 from broker.records.batch import patch_base_offset
-from tests.support.batches import batch, fill, open_log, read_all
+from tests.support.batches import append, batch, fill, open_log, read_all
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
@@ -54,7 +53,7 @@ class TestEveryByteOfTheLastBatch:
         found = read_all(log)
         assert log.log_end_offset == len(found)
         assert log_path(directory).stat().st_size == log.size
-        log.append(batch(b"next"), leader_epoch=0)
+        append(log, batch(b"next"))
         assert read_all(log) == [*found, (len(found), b"next")]
         return found
 
@@ -98,7 +97,7 @@ def test_damage_anywhere_keeps_what_stands_before_it(
     directory = tmp_path_factory.mktemp("log") / "t-0"
     log = open_log(directory, SMALL)
     for size in sizes:
-        log.append(batch(os.urandom(size)), leader_epoch=0)
+        append(log, batch(os.urandom(size)))
     held = read_all(log)
     paths = sorted(directory.glob("*.log"))
     flat = [(path, at) for path in paths for at in range(path.stat().st_size)]
@@ -281,7 +280,7 @@ def test_leader_epochs_are_found_in_the_batches(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     log = open_log(directory)
     for epoch in (0, 0, 3, 4):
-        log.append(batch(b"a"), leader_epoch=epoch)
+        append(log, batch(b"a"), leader_epoch=epoch)
     expected = log.epochs.entries
     (directory / LEADER_EPOCHS).unlink(missing_ok=True)
     assert open_log(directory, clean=False).epochs.entries == expected == [(0, 0), (3, 2), (4, 3)]
@@ -293,7 +292,7 @@ class TestProducerState:
     def send(self, directory: Path, sequences: range, *, config: LogConfig | None = None) -> None:
         log = open_log(directory, config)
         for sequence in sequences:
-            log.append(batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=sequence), leader_epoch=0)
+            append(log, batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=sequence))
 
     @pytest.mark.parametrize("config", [None, SMALL], ids=["one segment", "many segments"])
     def test_after_a_crash(self, tmp_path: Path, config: LogConfig | None) -> None:
@@ -303,19 +302,19 @@ class TestProducerState:
         log = open_log(directory, config, clean=False, recovery_point=last)
         for sequence in range(20, 25):
             again = batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=sequence)
-            assert log.append(again, leader_epoch=0)[::4] == (sequence, True)
+            assert append(log, again)[::4] == (sequence, True)
 
     def test_after_a_clean_stop(self, tmp_path: Path) -> None:
         directory = tmp_path / "t-0"
         log = open_log(directory)
         for sequence in range(8):
-            log.append(batch(b"x", producer_id=9, producer_epoch=0, sequence=sequence), leader_epoch=0)
+            append(log, batch(b"x", producer_id=9, producer_epoch=0, sequence=sequence))
         log.close()
         assert snapshot_offsets(directory) == [8]
         log = open_log(directory)
         for sequence in range(3, 8):
             again = batch(b"x", producer_id=9, producer_epoch=0, sequence=sequence)
-            assert log.append(again, leader_epoch=0).duplicate
+            assert append(log, again).duplicate
 
     def test_a_batch_that_was_cut_is_not_remembered(self, tmp_path: Path) -> None:
         directory = tmp_path / "t-0"
@@ -323,7 +322,7 @@ class TestProducerState:
         os.truncate(log_path(directory), log_path(directory).stat().st_size - 1)
         log = open_log(directory, clean=False)
         again = batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=4)
-        assert log.append(again, leader_epoch=0)[::4] == (4, False)
+        assert append(log, again)[::4] == (4, False)
 
     def test_a_broken_snapshot_is_replaced_by_the_log(self, tmp_path: Path) -> None:
         directory = tmp_path / "t-0"

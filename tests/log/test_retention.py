@@ -13,12 +13,13 @@ import pytest
 
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
-from broker.log import producer_snapshot, stored_log
+from broker.log import log as log_module
+from broker.log import producer_snapshot
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import snapshot_offsets
 from broker.log.segment import Segment
-from tests.support.batches import NOW, batch, fill, open_log, read_all
+from tests.support.batches import NOW, append, batch, fill, open_log, read_all
 
 HOUR = 3_600_000
 THREE_PER_SEGMENT = LogConfig(segment_bytes=600)  # of `fill`'s batches
@@ -74,7 +75,7 @@ class TestRoll:
         log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
         fill(log, 3)
         with monkeypatch.context() as patched:
-            patched.setattr(stored_log, "new_segment", _no_room)
+            patched.setattr(log_module, "new_segment", _no_room)
             for _ in range(5):
                 with pytest.raises(BrokerError, match="No space left"):
                     fill(log, 1)
@@ -88,7 +89,7 @@ class TestRoll:
         """A replay of old data gets segments by its own time, in however short a while."""
         log = open_log(tmp_path / "t-0", LogConfig(segment_ms=HOUR), clock)
         for minutes in (0, 30, 60, 61, 100, 122):
-            log.append(batch(b"x", timestamp=NOW - 999 * HOUR + minutes * 60_000), leader_epoch=0)
+            append(log, batch(b"x", timestamp=NOW - 999 * HOUR + minutes * 60_000))
         assert bases(log) == [0, 3, 5]
 
     def test_by_the_clock_when_nothing_comes(self, tmp_path: Path, clock: ManualClock) -> None:
@@ -106,15 +107,15 @@ class TestRoll:
 
     def test_records_without_time_roll_by_the_clock(self, tmp_path: Path, clock: ManualClock) -> None:
         log = open_log(tmp_path / "t-0", LogConfig(segment_ms=HOUR), clock)
-        log.append(batch(b"x", timestamp=-1), leader_epoch=0)
+        append(log, batch(b"x", timestamp=-1))
         clock.advance(HOUR + 1)
-        log.append(batch(b"x", timestamp=-1), leader_epoch=0)
+        append(log, batch(b"x", timestamp=-1))
         assert bases(log) == [0, 1]
 
     def test_by_a_full_index(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "t-0", LogConfig(segment_index_bytes=36, index_interval_bytes=0))
         for number in range(8):
-            log.append(batch(b"x", timestamp=NOW + number), leader_epoch=0)
+            append(log, batch(b"x", timestamp=NOW + number))
         assert bases(log) == [0, 4]
 
     def test_jitter_is_the_same_at_every_look_and_not_the_same_everywhere(
@@ -145,7 +146,7 @@ class TestRetention:
     def test_by_time(self, tmp_path: Path, clock: ManualClock) -> None:
         log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_ms=HOUR), clock)
         for number in range(9):
-            log.append(batch(b"x" * 100, timestamp=NOW + number * 60_000), leader_epoch=0)
+            append(log, batch(b"x" * 100, timestamp=NOW + number * 60_000))
         clock.advance(HOUR + 5 * 60_000)
         assert log.apply_retention() == 1
         assert (log.log_start_offset, bases(log)) == (3, [3, 6])
@@ -165,7 +166,7 @@ class TestRetention:
     def test_a_producer_outlives_its_records_in_a_crash(self, tmp_path: Path, clock: ManualClock) -> None:
         config = LogConfig(retention_ms=HOUR)
         log = open_log(tmp_path / "t-0", config, clock)
-        log.append(batch(b"a", producer_id=7, producer_epoch=0, sequence=0), leader_epoch=0)
+        append(log, batch(b"a", producer_id=7, producer_epoch=0, sequence=0))
         clock.advance(2 * HOUR)
         assert log.apply_retention() == 1
         crashed = open_log(tmp_path / "t-0", config, clock, clean=False, log_start_offset=1)
@@ -174,7 +175,7 @@ class TestRetention:
     def test_one_new_record_protects_its_segment_and_all_after_it(self, tmp_path: Path, clock: ManualClock) -> None:
         log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_ms=HOUR), clock)
         for number in range(9):
-            log.append(batch(b"x" * 100, timestamp=NOW + (number == 4) * HOUR), leader_epoch=0)
+            append(log, batch(b"x" * 100, timestamp=NOW + (number == 4) * HOUR))
         clock.advance(HOUR + 1)
         assert log.apply_retention() == 1
         assert bases(log) == [3, 6]
@@ -182,7 +183,7 @@ class TestRetention:
     def test_records_without_time_count_by_their_file(self, tmp_path: Path, clock: ManualClock) -> None:
         log = open_log(tmp_path / "t-0", replace(THREE_PER_SEGMENT, retention_ms=HOUR), clock)
         for _ in range(4):
-            log.append(batch(b"x" * 100, timestamp=-1), leader_epoch=0)
+            append(log, batch(b"x" * 100, timestamp=-1))
         for segment, age_ms in zip(log.segments, (HOUR + 1000, 0), strict=True):
             os.utime(segment.path(), (0, (NOW - age_ms) / 1000))
         assert log.apply_retention() == 1
@@ -294,7 +295,7 @@ class TestTruncation:
     def log(self, tmp_path: Path) -> Log:
         log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
         for epoch in range(9):
-            log.append(batch(b"x" * 100, producer_id=1, producer_epoch=0, sequence=epoch), leader_epoch=epoch // 2)
+            append(log, batch(b"x" * 100, producer_id=1, producer_epoch=0, sequence=epoch), leader_epoch=epoch // 2)
         return log
 
     @pytest.mark.parametrize("offset", range(10))
@@ -306,13 +307,13 @@ class TestTruncation:
         assert log.recovery_point == offset
         assert read_all(log) == held[:offset]
         assert all(start < offset for _, start in log.epochs.entries)
-        result = log.append(batch(b"new", producer_id=1, producer_epoch=0, sequence=offset), leader_epoch=9)
+        result = append(log, batch(b"new", producer_id=1, producer_epoch=0, sequence=offset), leader_epoch=9)
         assert (result.base_offset, result.duplicate) == (offset, False)
 
     def test_inside_a_batch_drops_all_of_it(self, tmp_path: Path) -> None:
         log = open_log(tmp_path / "u-0")
-        log.append(batch(b"a", b"b", b"c"), leader_epoch=0)
-        log.append(batch(b"d", b"e", b"f"), leader_epoch=0)
+        append(log, batch(b"a", b"b", b"c"))
+        append(log, batch(b"d", b"e", b"f"))
         log.truncate_to(4)
         assert log.log_end_offset == 3
 

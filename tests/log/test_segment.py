@@ -11,9 +11,8 @@ import pytest
 
 from broker.errors import CorruptBatch
 from broker.log.index import OffsetIndex
-from broker.log.open_segments import DESCRIPTORS_PER_SEGMENT, OpenSegments
-from broker.log.scan import scan_headers
-from broker.log.segment import Segment, segment_path
+from broker.log.segment import DESCRIPTORS_PER_SEGMENT, OpenSegments, Segment, segment_path
+from broker.log.segment_file import scan_headers
 from broker.records.batch import BatchHeader, patch_base_offset, walk_batches
 from tests.support.batches import NOW, batch
 

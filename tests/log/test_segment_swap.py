@@ -12,13 +12,13 @@ import pytest
 
 from broker.errors import BrokerError
 from broker.log.compaction import compact
-from broker.log.compaction_plan import Compacted, CompactionPlan, PlannedSegment
-from broker.log.consistency import check_partition
+from broker.log.compaction_process import Compacted, CompactionPlan, PlannedSegment
+from broker.log.inspection import check_partition
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.segment_swap import was_compacted
 from broker.records.record import Record
-from tests.support.batches import NOW, open_log
+from tests.support.batches import NOW, append, open_log
 from tests.support.compaction import keyed, latest, put, records_of
 
 CONFIG = LogConfig(cleanup_policy=("compact",))
@@ -62,7 +62,7 @@ class Prepared:
     def __init__(self, directory: Path) -> None:
         log = open_log(directory, CONFIG)
         put(log, (b"a", b"1"), (b"b", b"1"), roll=True)
-        log.append(keyed((b"a", b"2"), producer_id=5, producer_epoch=0, sequence=0), leader_epoch=0)
+        append(log, keyed((b"a", b"2"), producer_id=5, producer_epoch=0, sequence=0))
         log.roll()
         put(log, (b"b", None), (b"c", b"3"), roll=True)
         put(log, (b"d", b"4"))

@@ -30,7 +30,7 @@ from broker.log.log_directory import CLEAN_MARK
 from broker.log.manager import LogManager
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
-from tests.support.batches import NOW, batch, fill, read_all
+from tests.support.batches import NOW, append, append_marker, batch, fill, read_all
 
 SMALL = LogConfig(segment_bytes=4000, index_interval_bytes=0)
 DAMAGED, SOUND = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -74,17 +74,19 @@ def write(root: Path) -> LogManager:
     for tp in (DAMAGED, SOUND):
         log = manager.create(tp, SMALL, TOPIC_ID)
         fill(log, 60)
-        log.append(
-            batch(b"dropped", producer_id=PRODUCER, producer_epoch=0, sequence=0, transactional=True), leader_epoch=2
+        append(
+            log,
+            batch(b"dropped", producer_id=PRODUCER, producer_epoch=0, sequence=0, transactional=True),
+            leader_epoch=2,
         )
-        log.append_marker(PRODUCER, 0, ControlType.ABORT, 0, leader_epoch=2)
+        append_marker(log, PRODUCER, 0, ControlType.ABORT, 0, leader_epoch=2)
         log.flush()
         for number in range(60):
-            log.append(batch(b"x" * 100, timestamp=NOW + number), leader_epoch=5)
+            append(log, batch(b"x" * 100, timestamp=NOW + number), leader_epoch=5)
     manager.tick()
     clean = next(iter(manager._directories))
     clean.write_clean_offsets({SOUND: 3})
-    manager._maintenance.write_checkpoints(clean)
+    manager._write_checkpoints(clean)
     return manager
 
 
@@ -134,7 +136,7 @@ def test_a_spoilt_side_file_changes_nothing_that_is_read(
     spoil(tmp_path, name, damage)
     again = open_manager(tmp_path)
     assert {tp: seen(log) for tp, log in again.logs().items()} == before
-    again.create(DAMAGED, SMALL, TOPIC_ID).append(batch(b"goes on"), leader_epoch=9)
+    append(again.create(DAMAGED, SMALL, TOPIC_ID), batch(b"goes on"), leader_epoch=9)
     again.close()
     last = open_manager(tmp_path)
     log = last.get(DAMAGED)
@@ -167,7 +169,7 @@ def test_an_epoch_is_on_disk_before_the_recovery_point_passes_it_and_after_a_tic
     manager = open_manager(tmp_path)
     flushed, ticked = manager.create(DAMAGED, SMALL), manager.create(SOUND, SMALL)
     for log in (flushed, ticked):
-        log.append(batch(b"a"), leader_epoch=3)
+        append(log, batch(b"a"), leader_epoch=3)
     flushed.flush()
     assert read_epochs(flushed.directory / LEADER_EPOCHS) == [(3, 0)]
     assert read_epochs(ticked.directory / LEADER_EPOCHS) == []

@@ -14,7 +14,7 @@ from broker.log.log_config import LogConfig
 from broker.log.segment import Segment
 from broker.records.batch import BatchHeader
 from broker.records.compression import Codec
-from tests.support.batches import NOW, batch, open_log
+from tests.support.batches import NOW, append, batch, open_log
 
 SMALL = LogConfig(segment_bytes=700, index_interval_bytes=100)
 
@@ -33,7 +33,7 @@ def test_the_first_record_that_is_new_enough(
     log = open_log(directory, SMALL)
     times = [timestamp for each in batches for timestamp in each]
     for each in batches:
-        log.append(batch(*[b"x" * 20] * len(each), timestamps=each, codec=codec), leader_epoch=0)
+        append(log, batch(*[b"x" * 20] * len(each), timestamps=each, codec=codec))
     if reopen:
         log.close()
         log = open_log(directory, SMALL)
@@ -50,7 +50,7 @@ def test_what_lies_before_the_start_is_not_walked(tmp_path: Path, monkeypatch: p
     """DeleteRecords leaves it in the segment that holds the start, which may have a gigabyte."""
     log = open_log(tmp_path / "t-0", LogConfig(index_interval_bytes=1000))
     for number in range(1000):
-        log.append(batch(b"x", timestamp=number), leader_epoch=0)
+        append(log, batch(b"x", timestamp=number))
     walked = 0
     walk = Segment.batches
 
@@ -76,7 +76,7 @@ def test_an_empty_log_has_no_times(tmp_path: Path) -> None:
 
 def test_records_without_time_are_not_found(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
-    log.append(batch(b"x", timestamp=-1), leader_epoch=0)
+    append(log, batch(b"x", timestamp=-1))
     assert log.offset_for_timestamp(0) is None
     assert log.max_timestamp() is None
 
@@ -84,8 +84,8 @@ def test_records_without_time_are_not_found(tmp_path: Path) -> None:
 def test_append_time_is_the_batchs(tmp_path: Path) -> None:
     clock = ManualClock(NOW)
     log = open_log(tmp_path / "t-0", LogConfig(message_timestamp_type="LogAppendTime"), clock)
-    log.append(batch(b"a", b"b", timestamp=1), leader_epoch=0)
+    append(log, batch(b"a", b"b", timestamp=1))
     clock.advance(10)
-    log.append(batch(b"c", b"d", timestamp=1), leader_epoch=0)
+    append(log, batch(b"c", b"d", timestamp=1))
     assert log.offset_for_timestamp(NOW + 1) == (2, NOW + 10)
     assert log.max_timestamp() == (2, NOW + 10)

@@ -10,13 +10,13 @@ import pytest
 from broker.clock import ManualClock
 from broker.errors import ErrorCode
 from broker.log.aborted_index import AbortedEntry, AbortedIndex, decode_aborted
-from broker.log.consistency import check_partition
+from broker.log.inspection import check_partition
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.segment import segment_path
 from broker.records.builder import BatchBuilder
 from broker.records.control import ControlType
-from tests.support.batches import NOW, batch, open_log
+from tests.support.batches import NOW, append, append_as_coordinator, append_marker, batch, open_log
 from tests.support.log_transactions import ALICE, BOB, CAROL, Producers, committed_records, index_files, refused
 
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
@@ -24,15 +24,15 @@ ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
 
 class TestOpenTransactions:
     def test_without_one_everything_is_stable(self, log: Log) -> None:
-        log.append(batch(b"x"), leader_epoch=0)
-        log.append(batch(b"x", producer_id=ALICE, producer_epoch=0, sequence=0), leader_epoch=0)
+        append(log, batch(b"x"))
+        append(log, batch(b"x", producer_id=ALICE, producer_epoch=0, sequence=0))
         assert log.first_unstable_offset is None
 
     @pytest.mark.parametrize("how", ControlType)
     def test_one_lasts_from_its_first_batch_to_its_marker(
         self, log: Log, producers: Producers, how: ControlType
     ) -> None:
-        log.append(batch(b"x"), leader_epoch=0)
+        append(log, batch(b"x"))
         producers.send(ALICE)
         producers.send(ALICE)
         assert log.first_unstable_offset == 1
@@ -54,7 +54,7 @@ class TestOpenTransactions:
     def test_a_marker_without_a_transaction_leaves_nothing_but_its_epochs(
         self, log: Log, directory: Path, producers: Producers
     ) -> None:
-        log.append_marker(ALICE, 4, ABORT, 7, leader_epoch=0)
+        append_marker(log, ALICE, 4, ABORT, 7)
         assert (log.first_unstable_offset, log.aborted_between(0, 9), index_files(directory)) == (None, [], [])
         entry = log.producers.get(ALICE)
         assert entry is not None
@@ -105,7 +105,7 @@ class TestFencing:
         producers.send(ALICE)
         producers.end(ALICE, COMMIT, epoch=1)
         wrong = batch(b"x", producer_id=ALICE, producer_epoch=1, sequence=1, transactional=True)
-        assert refused(lambda: log.append(wrong, leader_epoch=0)) is ErrorCode.out_of_order_sequence_number
+        assert refused(lambda: append(log, wrong)) is ErrorCode.out_of_order_sequence_number
 
     def test_after_a_marker_with_the_same_epoch_the_sequence_goes_on(self, producers: Producers) -> None:
         producers.send(ALICE)
@@ -134,13 +134,13 @@ class TestWhatIsTaken:
 
     def test_no_transaction_without_a_producer(self, log: Log) -> None:
         data = batch(b"x", transactional=True)
-        assert refused(lambda: log.append(data, leader_epoch=0)) is ErrorCode.invalid_record
+        assert refused(lambda: append(log, data)) is ErrorCode.invalid_record
 
     def test_a_duplicate_opens_nothing(self, log: Log, producers: Producers) -> None:
         data = batch(b"x", producer_id=ALICE, producer_epoch=0, sequence=0, transactional=True)
-        log.append(data, leader_epoch=0)
+        append(log, data)
         producers.commit(ALICE)
-        assert log.append(data, leader_epoch=0).duplicate
+        assert append(log, data).duplicate
         assert log.first_unstable_offset is None
 
 
@@ -154,24 +154,24 @@ class TestCoordinatorsBatches:
         return builder.build()
 
     def test_clients_send_no_such_batch(self, log: Log) -> None:
-        assert refused(lambda: log.append(self.offsets(ALICE), leader_epoch=0)) is ErrorCode.invalid_record
+        assert refused(lambda: append(log, self.offsets(ALICE))) is ErrorCode.invalid_record
 
     def test_they_open_transactions(self, log: Log, producers: Producers) -> None:
-        log.append(self.offsets(ALICE), leader_epoch=0, from_coordinator=True)
-        log.append(self.offsets(ALICE), leader_epoch=0, from_coordinator=True)
+        append_as_coordinator(log, self.offsets(ALICE))
+        append_as_coordinator(log, self.offsets(ALICE))
         assert log.first_unstable_offset == 0
         producers.abort(ALICE)
         assert log.aborted_between(0, 9) == [(ALICE, 0)]
 
     def test_several_producers_share_an_append(self, log: Log, producers: Producers) -> None:
-        log.append(self.offsets(ALICE) + batch(b"x") + self.offsets(BOB), leader_epoch=0, from_coordinator=True)
+        append_as_coordinator(log, self.offsets(ALICE) + batch(b"x") + self.offsets(BOB))
         assert log.log_end_offset == 3
         producers.commit(ALICE)
         assert log.first_unstable_offset == 2
 
     def test_an_older_epoch_is_fenced(self, log: Log) -> None:
-        log.append(self.offsets(ALICE, 2), leader_epoch=0, from_coordinator=True)
-        late = lambda: log.append(self.offsets(ALICE, 1), leader_epoch=0, from_coordinator=True)  # noqa: E731
+        append_as_coordinator(log, self.offsets(ALICE, 2))
+        late = lambda: append_as_coordinator(log, self.offsets(ALICE, 1))  # noqa: E731
         assert refused(late) is ErrorCode.invalid_producer_epoch
 
 
@@ -211,7 +211,7 @@ class TestAbortedTransactions:
         producers.send(ALICE)
         for _ in range(3):
             log.roll()
-            log.append(batch(b"x"), leader_epoch=0)
+            append(log, batch(b"x"))
         producers.abort(ALICE)
         assert index_files(directory) == [f"{3:020d}.txnindex"]
         assert log.aborted_between(0, 1) == [(ALICE, 0)]

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from broker.log.aborted_index import AbortedEntry
-from broker.log.consistency import check_partition
+from broker.log.inspection import check_partition
 from broker.log.log_config import LogConfig
 from broker.log.segment import segment_path
 from broker.records.batch import walk_batches
 from broker.records.control import ControlType
-from tests.support.batches import batch, open_log
+from tests.support.batches import append, batch, open_log
 from tests.support.log_transactions import Producers, committed_records, stable_end
 
 CONFIG = LogConfig(segment_bytes=700, index_interval_bytes=100)
@@ -126,7 +126,7 @@ class TransactionalLog(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 3))
     def append_plain(self, count: int) -> None:
-        result = self.log.append(batch(*self.values(count)), leader_epoch=0)
+        result = append(self.log, batch(*self.values(count)))
         self.history.append(Entry(result.base_offset, result.last_offset))
 
     @rule(producer=PRODUCERS, how=st.sampled_from(ControlType), bump=st.booleans(), coordinator=st.integers(0, 1))

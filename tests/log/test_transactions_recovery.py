@@ -12,7 +12,7 @@ from broker.log.log import Log
 from broker.log.producer_snapshot import snapshot_offsets
 from broker.log.segment import segment_path
 from broker.records.control import ControlType
-from tests.support.batches import batch, open_log
+from tests.support.batches import append, batch, open_log
 from tests.support.log_transactions import ALICE, BOB, Producers, committed_records, index_files
 
 ABORT, COMMIT = ControlType.ABORT, ControlType.COMMIT
@@ -81,7 +81,7 @@ class TestTruncation:
     def test_a_transaction_that_is_cut_off_was_never_there(
         self, directory: Path, log: Log, producers: Producers
     ) -> None:
-        log.append(batch(b"x"), leader_epoch=0)
+        append(log, batch(b"x"))
         producers.send(ALICE)
         log.roll()
         producers.abort(ALICE)

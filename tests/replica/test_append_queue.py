@@ -15,15 +15,16 @@ import pytest
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
 from broker.log.append_checks import BatchCheck
-from broker.log.disk import SPELL_S
-from broker.log.log import AppendResult, Log
+from broker.log.disk import SLOW_PERIOD_S
+from broker.log.log import Log
 from broker.log.log_config import LogConfig
-from broker.log.open_segments import OpenSegments
+from broker.log.pending_append import AppendResult
+from broker.log.segment import OpenSegments
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
 from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import Partition
-from tests.support.batches import NOW, batch, open_log, read_all
+from tests.support.batches import NOW, append, batch, open_log, read_all
 from tests.support.slow_disk import LATE_MS, SlowDisk
 
 
@@ -91,7 +92,7 @@ async def test_a_slow_disk_is_written_to_in_a_thread_until_it_has_been_fast_for_
     disk.late_ms = LATE_MS
     assert (await led.begin(b"a")).base_offset == 1
     disk.late_ms = 0
-    clock.advance(int(SPELL_S * 1000) - 1)
+    clock.advance(int(SLOW_PERIOD_S * 1000) - 1)
     assert (await led.begin(b"b")).base_offset == 2
     assert (disk.at_once, disk.elsewhere) == (1, 2)
     clock.advance(1)
@@ -143,7 +144,7 @@ async def test_what_comes_when_the_disk_is_fast_again_waits_for_what_is_under_wa
 ) -> None:
     first = led.begin(b"a")
     await disk.writing()
-    clock.advance(int(SPELL_S * 1000))
+    clock.advance(int(SLOW_PERIOD_S * 1000))
     second = led.begin(b"b")
     disk.free.set()
     assert [(await one).base_offset for one in (first, second)] == [1, 2]
@@ -192,7 +193,7 @@ async def test_rolls_retention_and_truncation_keep_off_a_segment_that_is_written
     for forbidden in (
         led.log.close,
         lambda: led.log.truncate_to(0),
-        lambda: led.log.append(batch(b"x"), leader_epoch=0),
+        lambda: append(led.log, batch(b"x")),
     ):
         with pytest.raises(BrokerError, match="under way"):
             forbidden()
@@ -214,7 +215,7 @@ async def test_a_segment_that_is_released_meanwhile_is_opened_again(
     made_slow(led, disk)
     first = led.begin(b"a")
     await disk.writing()
-    other.append(batch(b"x"), leader_epoch=0)
+    append(other, batch(b"x"))
     assert len(opened) == 1
     disk.free.set()
     assert (await first).base_offset == 1

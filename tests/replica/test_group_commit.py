@@ -17,7 +17,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType
 from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import Partition
-from tests.support.batches import batch, open_log
+from tests.support.batches import append, batch, open_log
 from tests.support.waiting import eventually
 
 
@@ -149,7 +149,7 @@ async def flushed(led: Partition) -> None:
 
 def test_who_flushes_from_another_thread_meanwhile_need_not_do_it_again(tmp_path: Path, disk: Disk) -> None:
     log = open_log(tmp_path / "t-0")
-    log.append(batch(b"a"), leader_epoch=0)
+    append(log, batch(b"a"))
     flushing = [threading.Thread(target=log.flush) for _ in range(5)]
     for thread in flushing:
         thread.start()

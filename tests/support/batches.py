@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broker.clock import ManualClock
+from broker.log.append_checks import BatchCheck, writable
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
+from broker.log.pending_append import AppendResult, complete
 from broker.records.builder import BatchBuilder
+from broker.records.control import ControlType
 from broker.records.record import decode_records
 
 NOW = 1_700_000_000_000
@@ -58,10 +61,38 @@ def open_log(
     )
 
 
+def append(log: Log, records: bytes | bytearray | memoryview, *, leader_epoch: int = 0) -> AppendResult:
+    """Check and append one client's batch, as the Produce handler and the partition do on a fast disk."""
+    check = BatchCheck(writable(records), log.config, log._clock.now_ms())
+    check.run()
+    return complete(log.prepare_append(check, leader_epoch=leader_epoch))
+
+
+def append_as_coordinator(log: Log, records: bytes | bytearray | memoryview, *, leader_epoch: int = 0) -> AppendResult:
+    """Append batches as a coordinator does."""
+    buffer, batches = log.check_coordinator_batches(records)
+    return complete(log.prepare_coordinator_append(buffer, batches, leader_epoch=leader_epoch))
+
+
+def append_marker(
+    log: Log,
+    producer_id: int,
+    producer_epoch: int,
+    control_type: ControlType,
+    coordinator_epoch: int,
+    *,
+    leader_epoch: int = 0,
+) -> AppendResult:
+    """End a producer's transaction."""
+    return complete(
+        log.prepare_marker(producer_id, producer_epoch, control_type, coordinator_epoch, leader_epoch=leader_epoch)
+    )
+
+
 def fill(log: Log, count: int, size: int = 100) -> None:
     """Append `count` batches of one record of `size` bytes; the value begins with its offset."""
     for _ in range(count):
-        log.append(batch(b"%d:" % log.log_end_offset + b"x" * size), leader_epoch=0)
+        append(log, batch(b"%d:" % log.log_end_offset + b"x" * size))
 
 
 def read_all(log: Log, start: int | None = None, max_bytes: int = 1 << 20) -> list[tuple[int, bytes]]:

@@ -8,13 +8,13 @@ from pathlib import Path
 from broker.clock import Clock
 from broker.config.setting_groups import CleanerSettings
 from broker.log.compaction import compact
-from broker.log.compaction_plan import Compacted, CompactionPlan, CompactionResult
+from broker.log.compaction_process import Compacted, CompactionPlan, CompactionResult
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
 from broker.records.builder import BatchBuilder
 from broker.records.record import Header, Record, decode_records
-from tests.support.batches import NOW
+from tests.support.batches import NOW, append
 
 EAGER = LogConfig(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, delete_retention_ms=1000)
 AT_ONCE = CleanerSettings(log_cleaner_backoff_ms=0)
@@ -72,7 +72,7 @@ def keyed(
 
 def put(log: Log, *pairs: Pair, roll: bool = False, timestamp: int = NOW, codec: int = 0) -> int:
     """Append one batch, perhaps as the last of its segment; returns its base offset."""
-    base_offset = log.append(keyed(*pairs, timestamp=timestamp, codec=codec), leader_epoch=0).base_offset
+    base_offset = append(log, keyed(*pairs, timestamp=timestamp, codec=codec)).base_offset
     if roll:
         log.roll()
     return base_offset

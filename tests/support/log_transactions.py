@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from broker.errors import BrokerError, ErrorCode
-from broker.log.log import AppendResult, Log
+from broker.log.log import Log
+from broker.log.pending_append import AppendResult
 from broker.records.batch import walk_batches
 from broker.records.control import ControlType
 from broker.records.record import decode_records
-from tests.support.batches import batch
+from tests.support.batches import append, append_marker, batch
 
 __all__ = ["ALICE", "BOB", "CAROL", "Producers", "committed_records", "index_files", "refused", "stable_end"]
 
@@ -34,13 +35,13 @@ class Producers:
         data = batch(
             *values, producer_id=producer, producer_epoch=epoch, sequence=sequence, transactional=transactional
         )
-        result = self.log.append(data, leader_epoch=0)
+        result = append(self.log, data)
         self._next[producer, epoch] = sequence + len(values)
         return result
 
     def end(self, producer: int, how: ControlType, *, epoch: int = 0, coordinator: int = 0) -> int:
         """The offset of the marker."""
-        return self.log.append_marker(producer, epoch, how, coordinator, leader_epoch=0).base_offset
+        return append_marker(self.log, producer, epoch, how, coordinator).base_offset
 
     def commit(self, producer: int) -> int:
         return self.end(producer, ControlType.COMMIT)

@@ -15,7 +15,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import Codec
 from broker.records.control import ControlType
 from broker.tools.main import main
-from tests.support.batches import NOW, batch, open_log
+from tests.support.batches import NOW, append, append_marker, batch, open_log
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, output_of
 from tests.support.kafka import Kafka
@@ -25,8 +25,8 @@ from tests.support.waiting import eventually
 @pytest.fixture
 def partition(tmp_path: Path) -> Path:
     log = open_log(tmp_path / "flights-0")
-    log.append(batch(b"one", b"two", timestamp=NOW, codec=Codec.GZIP), leader_epoch=4)
-    log.append(batch(b"\xff", timestamp=NOW + 1, producer_id=7, producer_epoch=2, sequence=0), leader_epoch=4)
+    append(log, batch(b"one", b"two", timestamp=NOW, codec=Codec.GZIP), leader_epoch=4)
+    append(log, batch(b"\xff", timestamp=NOW + 1, producer_id=7, producer_epoch=2, sequence=0), leader_epoch=4)
     log.close()
     return tmp_path / "flights-0"
 
@@ -134,12 +134,13 @@ def transactional(tmp_path: Path) -> Path:
     """Of producer 7 a transaction that was aborted and one that is open."""
     log = open_log(tmp_path / "flights-0")
     for sequence in range(2):
-        log.append(
+        append(
+            log,
             batch(b"x", timestamp=NOW, producer_id=7, producer_epoch=0, sequence=sequence, transactional=True),
             leader_epoch=0,
         )
         if not sequence:
-            log.append_marker(7, 0, ControlType.ABORT, 3, leader_epoch=0)
+            append_marker(log, 7, 0, ControlType.ABORT, 3)
     log.close()
     return tmp_path / "flights-0"
 

@@ -12,12 +12,12 @@ import pytest
 
 from broker.log.aborted_index import AbortedEntry, encode_aborted
 from broker.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, write_epochs
-from broker.log.consistency import check_partition
+from broker.log.inspection import check_partition
 from broker.log.log_config import LogConfig
 from broker.log.segment import segment_path
 from broker.records.batch import patch_base_offset
 from broker.records.control import ControlType
-from tests.support.batches import NOW, batch, open_log
+from tests.support.batches import NOW, append, append_marker, batch, open_log
 
 CONFIG = LogConfig(segment_bytes=1500, index_interval_bytes=200)
 FIRST = 0
@@ -30,11 +30,13 @@ def directory(tmp_path: Path) -> Path:
     log = open_log(directory, CONFIG)
     for number in range(25):
         at = NOW + (number * 37) % 100
-        log.append(
-            batch(b"x" * 50, timestamp=at, producer_id=1, producer_epoch=0, sequence=number), leader_epoch=number // 9
+        append(
+            log,
+            batch(b"x" * 50, timestamp=at, producer_id=1, producer_epoch=0, sequence=number),
+            leader_epoch=number // 9,
         )
-    log.append(batch(b"x", producer_id=2, producer_epoch=0, sequence=0, transactional=True), leader_epoch=2)
-    log.append_marker(2, 0, ControlType.ABORT, 0, leader_epoch=2)
+    append(log, batch(b"x", producer_id=2, producer_epoch=0, sequence=0, transactional=True), leader_epoch=2)
+    append_marker(log, 2, 0, ControlType.ABORT, 0, leader_epoch=2)
     log.close()
     assert len(log.segments) == 3
     return directory
@@ -56,7 +58,7 @@ def test_a_log_that_is_being_written_has_none_either(tmp_path: Path) -> None:
     """Indexes of the active segment are written later."""
     log = open_log(tmp_path / "t-0", CONFIG)
     for _ in range(30):
-        log.append(batch(b"x" * 50), leader_epoch=0)
+        append(log, batch(b"x" * 50))
         assert check_partition(tmp_path / "t-0") == []
     log.apply_retention()
     log.update_config(replace(CONFIG, retention_bytes=0))
@@ -80,7 +82,7 @@ def cut(path: Path, count: int) -> None:
     os.truncate(path, path.stat().st_size - count)
 
 
-def append(path: Path, data: bytes) -> None:
+def append_bytes(path: Path, data: bytes) -> None:
     path.write_bytes(path.read_bytes() + data)
 
 
@@ -92,7 +94,7 @@ def move_second_batch(path: Path, offset: int) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "flipped bit in a record": (lambda d: flip(file(d, ".log"), 100), "CRC of the batch at offset 0"),
     "torn tail": (lambda d: cut(file(d, ".log", last_base(d)), 1), "bytes that are no whole batch"),
-    "garbage at the end": (lambda d: append(file(d, ".log", last_base(d)), b"?" * 70), "no whole batch"),
+    "garbage at the end": (lambda d: append_bytes(file(d, ".log", last_base(d)), b"?" * 70), "no whole batch"),
     "offset set back": (lambda d: move_second_batch(file(d, ".log"), 0), "offset 0 where 1"),
     "offset set forward": (lambda d: move_second_batch(file(d, ".log"), 9), "1 to 8 are missing"),
     "segment missing": (lambda d: sorted(d.glob("*.log"))[1].unlink(), "the segment before it ends at"),
@@ -106,11 +108,11 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "time index short": (lambda d: os.truncate(file(d, ".timeindex"), 12), "the newest of the segment is"),
     "time index wrong": (lambda d: flip(file(d, ".timeindex"), 7), "the newest up to its offset is"),
     "time index backwards": (
-        lambda d: append(file(d, ".timeindex"), file(d, ".timeindex").read_bytes()[:12]),
+        lambda d: append_bytes(file(d, ".timeindex"), file(d, ".timeindex").read_bytes()[:12]),
         "has timestamp",
     ),
     "time index of no batch": (
-        lambda d: append(file(d, ".timeindex"), struct.pack(">qi", NOW + 999, 2000)),
+        lambda d: append_bytes(file(d, ".timeindex"), struct.pack(">qi", NOW + 999, 2000)),
         "where no batch ends",
     ),
     "snapshot damaged": (lambda d: flip(max(d.glob("*.snapshot")), 12), "no producer snapshot"),
@@ -150,7 +152,7 @@ def test_what_recovery_mends_is_sound_again(directory: Path, name: str) -> None:
 
 def test_gaps_are_allowed_in_a_compacted_log(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
-    log.append(batch(b"x"), leader_epoch=0)
+    append(log, batch(b"x"))
     log.close()
     later = bytearray(batch(b"later"))
     patch_base_offset(later, 0, 9, 0)

@@ -1,0 +1,200 @@
+"""The segments of one log: which segment holds an offset, when a new one begins, which ones are deleted.
+
+Owned by log.py. Idea: Kafka's `LogSegments` and the roll and retention rules of `UnifiedLog`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from broker.log.log_config import LogConfig
+from broker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from broker.log.segment_file import FileSlice
+from broker.records.crc32c import crc32c
+
+__all__ = ["DeletedFiles", "Segments", "expired_segments", "is_aged", "must_roll"]
+
+
+class Segments:
+    """The segments ordered by base offset: never empty, the last one is active.
+
+    Not thread-safe. `tuple(segments)` is a snapshot that another thread may walk.
+    """
+
+    __slots__ = ("_bases", "_segments")
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._segments = list(segments)
+        self._bases = [segment.base_offset for segment in self._segments]
+
+    def __len__(self) -> int:
+        return len(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self._segments)
+
+    @property
+    def oldest(self) -> Segment:
+        return self._segments[0]
+
+    @property
+    def active(self) -> Segment:
+        return self._segments[-1]
+
+    def append(self, segment: Segment) -> None:
+        """Make `segment` the active one."""
+        self._segments.append(segment)
+        self._bases.append(segment.base_offset)
+
+    def older_than(self, offset: int) -> int:
+        """How many segments hold only records before `offset`."""
+        return max(bisect_right(self._bases, offset) - 1, 0)
+
+    def remove_oldest(self, count: int) -> list[Segment]:
+        removed = self._segments[:count]
+        del self._segments[:count], self._bases[:count]
+        return removed
+
+    def remove_after(self, offset: int) -> list[Segment]:
+        """Remove the segments that begin after `offset`, but never the first."""
+        keep = max(bisect_right(self._bases, offset), 1)
+        removed = self._segments[keep:]
+        del self._segments[keep:], self._bases[keep:]
+        return removed
+
+    def holds_closed(self, run: Sequence[Segment]) -> bool:
+        """Whether `run` is a run of closed segments of this log."""
+        if run[0] not in self._segments[:-1]:
+            return False
+        first = self._segments.index(run[0])
+        return self._segments[first : first + len(run)] == list(run) and run[-1] is not self.active
+
+    def replace(self, old: Sequence[Segment], new: Segment) -> None:
+        """Put `new` in the place of the run `old`, which has the same base offset."""
+        first = self._segments.index(old[0])
+        self._segments[first : first + len(old)] = [new]
+        self._bases[first : first + len(old)] = [new.base_offset]
+
+    def offset_after(self, offset: int, found: FileSlice) -> int | None:
+        """An offset after all of `found`, which was just read from `offset` on; None means the log's end."""
+        number = self.older_than(offset)
+        if not self._segments[number].holds(found):
+            return None
+        past = self._segments[number].offset_after(found)
+        return self._bases[number + 1] if past is None and number + 1 < len(self._bases) else past
+
+    def read(self, offset: int, max_bytes: int, up_to: int, end: int) -> FileSlice | None:
+        """Whole batches of one segment, from the batch that holds `offset`, all below `up_to`.
+
+        `end` is the log end offset. Raises OSError.
+        """
+        bases = self._bases
+        number = len(bases) - 1
+        if offset < bases[number]:
+            number = bisect_right(bases, offset) - 1
+        while number < len(bases):
+            segment_end = bases[number + 1] if number + 1 < len(bases) else end
+            found = self._segments[number].read(offset, max_bytes, up_to if up_to < segment_end else None)
+            if found is not None or up_to <= segment_end:
+                return found
+            number += 1  # compaction removed the last records of this segment
+        return None
+
+
+# --- when a new segment begins
+
+
+def must_roll(active: Segment, config: LogConfig, incoming: int, newest_ms: int, last_offset: int, now_ms: int) -> bool:
+    """Whether `incoming` bytes up to `last_offset`, none newer than `newest_ms`, need a new segment.
+
+    The age of a segment is measured in the records' own timestamps, as in Kafka: a replay of old data gets segments
+    by its own time. Records without timestamps are measured by the broker's clock.
+    """
+    if not active.size:
+        return last_offset - active.base_offset > MAX_RELATIVE_OFFSET
+    if active.size + incoming > config.segment_bytes or last_offset - active.base_offset > MAX_RELATIVE_OFFSET:
+        return True
+    if active.indexes_full(config.segment_index_bytes):
+        return True
+    first = active.first_timestamp
+    if first < 0 or newest_ms < 0:
+        return is_aged(active, config, now_ms)
+    return newest_ms - first > _roll_after(active, config)
+
+
+def is_aged(active: Segment, config: LogConfig, now_ms: int) -> bool:
+    """Whether the segment has records and was created, or opened, longer ago than segment.ms."""
+    return active.size > 0 and now_ms - active.created_ms > _roll_after(active, config)
+
+
+def _roll_after(segment: Segment, config: LogConfig) -> int:
+    """segment.ms minus the segment's share of segment.jitter.ms, which is random but fixed for each segment.
+
+    max.compaction.lag.ms replaces a longer segment.ms, because only closed segments are compacted.
+    """
+    longest = min(config.segment_ms, config.max_compaction_lag_ms) if config.is_compacted else config.segment_ms
+    if not config.segment_jitter_ms:
+        return longest
+    spread = min(config.segment_jitter_ms, longest)
+    return longest - crc32c(str(segment.path()).encode()) % spread
+
+
+# --- retention
+
+
+def expired_segments(
+    segments: Sequence[Segment], config: LogConfig, now_ms: int, log_start_offset: int
+) -> tuple[int, str]:
+    """(how many of the oldest segments to delete, the reason for the broker's log).
+
+    It may be all of them. A segment that is kept protects all later ones, so offsets never get gaps.
+    """
+    before_start = sum(1 for following in segments[1:] if following.base_offset <= log_start_offset)
+    found = [(before_start, f"the log starts at offset {log_start_offset}")]
+    if "delete" in config.cleanup_policy:
+        found += [
+            (_too_many(segments, config.retention_bytes), f"retention.bytes is {config.retention_bytes}"),
+            (_too_old(segments, config.retention_ms, now_ms), f"retention.ms is {config.retention_ms}"),
+        ]
+    return max(found, key=lambda one: one[0])
+
+
+def _too_old(segments: Sequence[Segment], retention_ms: int, now_ms: int) -> int:
+    """A segment is as old as its newest timestamp, or as its file when its records have no timestamps."""
+    if retention_ms < 0:
+        return 0
+    for count, segment in enumerate(segments):
+        if not segment.size or now_ms - segment.newest_ms() <= retention_ms:
+            return count
+    return len(segments)
+
+
+def _too_many(segments: Sequence[Segment], retention_bytes: int) -> int:
+    """How many can go without falling below `retention_bytes`; never the active segment."""
+    if retention_bytes < 0:
+        return 0
+    excess = sum(segment.size for segment in segments) - retention_bytes
+    for count, segment in enumerate(segments[:-1]):
+        excess -= segment.size
+        if excess < 0:
+            return count
+    return len(segments) - 1
+
+
+class DeletedFiles:
+    """Renamed files that wait for file.delete.delay.ms. After a crash the next start finds and removes them."""
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, Path]] = []
+
+    def add(self, due_ms: int, paths: Iterable[Path]) -> None:
+        self._waiting += [(due_ms, path) for path in paths]
+
+    def take(self, now_ms: int) -> list[Path]:
+        """Remove and return the paths that are due, for the caller to unlink."""
+        due = [path for when, path in self._waiting if when <= now_ms]
+        if due:
+            self._waiting = [entry for entry in self._waiting if entry[0] > now_ms]
+        return due
