@@ -1,7 +1,7 @@
 """DescribeCluster: the brokers and the controller, for admin clients (KIP-700).
 
-Version notes: from 1 the client says whether it takes us for a broker or for a KRaft controller, which we are not
-(KIP-919); from 2 a broker may be fenced, which with ZooKeeper none is.
+Version notes: from 1 the client says whether it asks a broker or a KRaft controller, which this is not (KIP-919); from
+2 a broker may be fenced, which none is with ZooKeeper.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """What the metadata cache knows of the cluster."""
+    """Answer from the metadata cache."""
     endpoint_type = field(request.body, "endpoint_type", BROKERS)
     if endpoint_type != BROKERS:
         known = endpoint_type == CONTROLLERS

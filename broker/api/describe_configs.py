@@ -1,5 +1,7 @@
-"""DescribeConfigs: settings in force of topics, of this broker, of all brokers (name ""), and log levels (KIP-133,
-KIP-226, KIP-412, KIP-569), each with source, type, synonyms and documentation. Passwords are never shown."""
+"""DescribeConfigs: the settings in force of topics, of this broker and of all brokers (name ""), and log levels.
+
+Each has a source, type, synonyms and documentation (KIP-133, KIP-226, KIP-412, KIP-569). Passwords are never shown.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Describe each resource; each succeeds or fails alone."""
+    """Each resource succeeds or fails alone."""
     return {"results": [_resource(context, asked, request.body) for asked in request.body.resources]}
 
 

@@ -1,20 +1,16 @@
 """DescribeGroups: state and members of groups.
 
-Version notes: 3 — tells what the client may do with the group, if it asks; 6 — an unknown group is an error (KIP-1043).
+Version notes: 3 — the operations the client is allowed, on request; 6 — an unknown group is an error (KIP-1043).
 """
 
 from __future__ import annotations
 
+from broker.api.authorized_operations import GROUP_OPERATIONS, NOT_ASKED
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
 
 __all__ = ["handle"]
-
-
-# READ, DELETE, DESCRIBE, DESCRIBE_CONFIGS, ALTER_CONFIGS, a bit each: all there are, where nobody is refused anything.
-GROUP_OPERATIONS = 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
-NOT_ASKED = -(2**31)
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:

@@ -1,6 +1,6 @@
-"""DescribeLogDirs: how much lies in each of this broker's data directories, and of which partitions (KIP-113, KIP-827).
+"""DescribeLogDirs: the partitions in each of this broker's data directories, with their sizes (KIP-113, KIP-827).
 
-Version notes: from 3 the answer has an error code of its own, from 4 each directory its total and usable bytes.
+Version notes: from 3 the answer has an error code, from 4 each directory has its total and usable bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNKNOWN = -1
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Every directory, with the partitions asked for that lie there; null asks for all."""
+    """Every directory, with the requested partitions in it. Null means all partitions."""
     asked = request.body.topics
     wanted = None if asked is None else {(topic.topic, index) for topic in asked for index in topic.partitions}
     sizes: dict[Path, dict[str, list[Fields]]] = defaultdict(lambda: defaultdict(list))

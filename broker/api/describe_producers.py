@@ -1,4 +1,4 @@
-"""DescribeProducers: what partitions know of their producers, to find transactions that hang (KIP-664)."""
+"""DescribeProducers: the producer state of partitions, to find hanging transactions (KIP-664)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Every producer that each asked partition has state of."""
+    """The producers of each partition."""
     return {
         "topics": [
             {

@@ -1,7 +1,7 @@
-"""DescribeTopicPartitions: topics and their partitions, a page at a time, in the order of their names (KIP-966).
+"""DescribeTopicPartitions: topics and their partitions, a page at a time, sorted by name (KIP-966).
 
-A page ends at the client's limit, or at max.request.partition.size.limit, whichever is less; the cursor says where the
-next one begins. No topics named means all.
+A page ends at the client's limit or at max.request.partition.size.limit, whichever is lower. The cursor says where the
+next page begins. A request without names means all topics.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """One page."""
+    """Return one page."""
     body, metadata = request.body, context.topics.metadata
     names = {topic.name for topic in body.topics}
     cursor = body.cursor
@@ -33,12 +33,12 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     if cursor is not None:
         wanted = sorted({name for name in wanted if name > cursor.topic_name} | {cursor.topic_name})
     start = {cursor.topic_name: cursor.partition_index} if cursor is not None else {}
-    topics, next_cursor = _page(metadata, wanted, start, limit, leave_out_absent=not names)
+    topics, next_cursor = _page(metadata, wanted, start, limit, skip_absent=not names)
     return {"topics": topics, "next_cursor": next_cursor}
 
 
 def _page(
-    metadata: ClusterMetadata, names: Sequence[str], start: Mapping[str, int], limit: int, *, leave_out_absent: bool
+    metadata: ClusterMetadata, names: Sequence[str], start: Mapping[str, int], limit: int, *, skip_absent: bool
 ) -> tuple[list[Fields], Fields | None]:
     page: list[Fields] = []
     for name in names:
@@ -46,7 +46,7 @@ def _page(
             return page, {"topic_name": name, "partition_index": 0}
         topic = metadata.topics.get(name)
         if topic is None:
-            if not leave_out_absent:
+            if not skip_absent:
                 page.append(_absent(name, absence(name)))
             continue
         first = start.get(name, 0)

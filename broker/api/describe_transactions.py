@@ -12,7 +12,7 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Describe each id; one that is not known gets TRANSACTIONAL_ID_NOT_FOUND."""
+    """Describe each id. An unknown one gets TRANSACTIONAL_ID_NOT_FOUND."""
     described = (context.transactions.describe(name) for name in request.body.transactional_ids)
     return {"transaction_states": [_describe(found) for found in described]}
 

@@ -1,4 +1,4 @@
-"""DescribeUserScramCredentials: who may log in by SCRAM, by which mechanisms (KIP-554). Never the credentials."""
+"""DescribeUserScramCredentials: the SCRAM mechanisms of users (KIP-554), never their keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """The users named, or all."""
+    """The named users, or all."""
     known = context.users.credentials()
     asked = collections.Counter(user.name for user in request.body.users or ()) or collections.Counter(list(known))
     return {

@@ -1,7 +1,7 @@
-"""ElectLeaders: have partitions led by their preferred replica, or, unclean, by any that lives (KIP-183, KIP-460).
+"""ElectLeaders: elect the preferred replica, or in an unclean election any live replica (KIP-183, KIP-460).
 
-A partition is led by its first replica from its creation on, so there is nothing to elect while that broker lives
-(ELECTION_NOT_NEEDED), and nobody to be elected while it does not.
+A partition has one replica, which leads it. So there is nothing to elect while that broker lives (ELECTION_NOT_NEEDED),
+and no candidate while it does not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PREFERRED, UNCLEAN = 0, 1
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Each partition is answered for itself; when all are asked for, those that need no election are left out."""
+    """Each partition has its own result. If all are requested, those that need no election are left out."""
     metadata = context.topics.metadata
     kind = field(request.body, "election_type", PREFERRED)
     asked = request.body.topic_partitions
@@ -52,15 +52,15 @@ _NOT_NEEDED = ErrorCode.election_not_needed
 
 
 def _elect(metadata: ClusterMetadata, tp: TopicPartition, kind: int) -> BrokerError:
-    """Why no other leader is elected."""
+    """The reason why no other leader is elected."""
     info = metadata.partition(tp)
     if info is None:
         return BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
     leads = info.leader in metadata.brokers
     if leads and (kind == UNCLEAN or info.leader == info.replicas[0]):
-        return BrokerError(_NOT_NEEDED, f"{tp} is led by broker {info.leader} already")
+        return BrokerError(_NOT_NEEDED, f"{tp} is already led by broker {info.leader}")
     if kind == UNCLEAN:
         return BrokerError(ErrorCode.eligible_leaders_not_available, f"no replica of {tp} is alive")
     return BrokerError(
-        ErrorCode.preferred_leader_not_available, f"broker {info.replicas[0]}, preferred for {tp}, cannot lead it"
+        ErrorCode.preferred_leader_not_available, f"broker {info.replicas[0]}, preferred for {tp}, is not alive"
     )

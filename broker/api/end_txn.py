@@ -1,8 +1,8 @@
 """EndTxn: commit or abort a transaction (KIP-98).
 
-Behaviour: answered when the decision is stored; from then on it stands, whoever stops. Anybody who knows the
-transactional id with its producer id and epoch may send it, and may send it again.
-Version notes: 5, of KIP-890's second half, is not served.
+Behaviour: the answer comes when the decision is stored. From then on it survives any crash. A client may repeat the
+request. It needs the transactional id with its producer id and epoch.
+Version notes: 5 (the second part of KIP-890) is not served.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
-    """Decide the transaction."""
+    """Store the decision."""
     body = request.body
     ended = context.transactions.end(body.transactional_id, producer_of(body), commit=body.committed)
 

@@ -1,7 +1,7 @@
-"""FindCoordinator: which broker keeps a group or a transactional id. Creates their topic when it is first needed.
+"""FindCoordinator: the broker that coordinates a group or a transactional id.
 
-The coordinator of a group is the leader of the partition of __consumer_offsets its name hashes to, that of a
-transactional id the leader of its partition of __transaction_state.
+The id is hashed to a partition of __consumer_offsets or __transaction_state, and the leader of that partition is the
+coordinator. The topic is created when it is first needed.
 Version notes: 1 — transactions (key type 1). 4 — several keys at once (KIP-699).
 """
 
@@ -81,7 +81,7 @@ async def _coordinator(context: ApiContext, kind: int, key: str) -> BrokerInfo:
         )
     leader = found.leader
     if leader not in metadata.brokers:
-        raise BrokerError(ErrorCode.coordinator_not_available, f"broker {leader} is not up")
+        raise BrokerError(ErrorCode.coordinator_not_available, f"broker {leader} is not alive")
     if leader == context.broker_id and not coordinator.coordinates(partition):
-        raise BrokerError(ErrorCode.coordinator_not_available, f"{topic}-{partition} is being taken over")
+        raise BrokerError(ErrorCode.coordinator_not_available, f"{topic}-{partition} is still being loaded")
     return metadata.brokers[leader]

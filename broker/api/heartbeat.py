@@ -1,4 +1,4 @@
-"""Heartbeat: a member says it lives, and learns whether a rebalance has begun."""
+"""Heartbeat: keep a member's session alive, and tell it whether a rebalance has begun."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Renew the member's session."""
+    """Restart the member's session time-out."""
     body = request.body
     error = await context.groups.heartbeat(
         body.group_id, body.generation_id, body.member_id, field(body, "group_instance_id")

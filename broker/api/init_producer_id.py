@@ -1,9 +1,9 @@
-"""InitProducerId: an id for an idempotent producer (KIP-98), and the start of a transactional one.
+"""InitProducerId: give an idempotent producer its id (KIP-98), or start a transactional producer.
 
-With a transactional id the producer gets the id's own producer id in the next epoch, which fences whoever used
-it before; what that one left open is aborted first.
-Version notes: 3 — a producer may name what it was so far, to go on after an error (KIP-360). 6 (two-phase
-commit, KIP-939) is not served.
+A transactional id has a producer id of its own. The producer gets it with the next epoch, which fences its predecessor.
+A transaction that the predecessor left open is aborted first.
+Version notes: 3 — a producer may send its present id and epoch to go on after an error (KIP-360). 6 (two-phase commit,
+KIP-939) is not served.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields | Awaitable[Fields]:
-    """A fresh producer id in epoch 0, or the transactional id's own; fresh ids are taken from ZooKeeper in blocks."""
+    """A new producer id with epoch 0, or that of the transactional id. New ids come from ZooKeeper in blocks."""
     body = request.body
     claimed = ProducerIdAndEpoch(field(body, "producer_id", NO_PRODUCER_ID), field(body, "producer_epoch", NO_EPOCH))
     if (claimed.producer_id == NO_PRODUCER_ID) is not (claimed.epoch == NO_EPOCH):
@@ -56,8 +56,8 @@ async def _wait(context: ApiContext) -> Fields:
 
 
 def _no_id(error: PykafkaError) -> Fields:
-    logger.warning("no producer id can be given: %s", error)
-    return _refused(ErrorCode.coordinator_load_in_progress)  # producers ask again
+    logger.warning("cannot assign a producer id: %s", error)
+    return _refused(ErrorCode.coordinator_load_in_progress)  # producers retry after this error
 
 
 def _answer(producer_id: int, epoch: int) -> Fields:

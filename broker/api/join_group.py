@@ -1,7 +1,7 @@
-"""JoinGroup: enter a group's next generation; answered when the rebalance is complete.
+"""JoinGroup: join the next generation of a group. The answer comes when all members have joined.
 
-Version notes: 1 — a rebalance time-out of its own; 4 — a dynamic member is first given an id (KIP-394);
-5 — static members; 8 — a reason (KIP-800); 9 — a returning static leader may skip the assignment (KIP-814).
+Version notes: 1 — a rebalance time-out; 4 — a new dynamic member first gets an id (KIP-394); 5 — static members; 8 — a
+reason (KIP-800); 9 — a static leader that comes back may skip the assignment (KIP-814).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Wait for the group to form and say which generation it is."""
+    """Wait for the group to form and return its generation."""
     body = request.body
     reply = await context.groups.join(
         JoinRequest(

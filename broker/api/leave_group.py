@@ -1,4 +1,4 @@
-"""LeaveGroup: one member goes, or from version 3 several, also by static instance id."""
+"""LeaveGroup: remove one member, or from version 3 several, also by static instance id."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Take the members out of the group."""
+    """Remove the members from the group. Before version 3 the only member's error is that of the answer."""
     body = request.body
     asked = field(body, "members")
     if asked is None:

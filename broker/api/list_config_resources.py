@@ -1,6 +1,6 @@
-"""ListConfigResources: what there is that has settings (KIP-1142); in version 0 client metrics only (KIP-714).
+"""ListConfigResources: the resources that have settings (KIP-1142), in version 0 only client metrics (KIP-714).
 
-There are no client metrics subscriptions and no settings of groups.
+There are no subscriptions to client metrics and no settings of groups here.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Names and types; no types asked for means all."""
+    """Names and types. A request without types means all."""
     asked = field(request.body, "resource_types", (ResourceType.CLIENT_METRICS,)) or tuple(ResourceType)
     if any(kind not in tuple(ResourceType) for kind in asked):
         return {"error_code": ErrorCode.unsupported_version}

@@ -1,4 +1,4 @@
-"""ListGroups: the groups this broker coordinates; from version 4 filtered by state (KIP-518)."""
+"""ListGroups: the groups this broker coordinates, from version 4 filtered by state (KIP-518)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Every group in one of the wanted states; all of ours are of the classic type (version 5)."""
+    """Every group in one of the requested states. All are of the type classic (version 5)."""
     types = field(request.body, "types_filter", ())
     if types and "classic" not in {t.lower() for t in types}:
         return {"error_code": ErrorCode.none, "groups": ()}

@@ -1,7 +1,7 @@
 """ListTransactions: the transactional ids this broker coordinates, filtered by state and producer (KIP-664).
 
-Version notes: 1 — only transactions that run for longer than a number of ms (KIP-994). 2 — only ids that a
-regular expression matches as a whole (KIP-1152): RE2's, as in Kafka, which takes linear time whatever it is.
+Version notes: 1 — only transactions that have run for longer than a number of ms (KIP-994). 2 — only ids that a regular
+expression matches as a whole (KIP-1152). As in Kafka it is one of RE2, so its time is linear.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _STATES = {state.title: state for state in TransactionState}
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """List them; state names that do not exist are told back, and what is left of the filter holds."""
+    """Return the transactions. Unknown state names are returned too and otherwise ignored."""
     body = request.body
     unknown = [name for name in body.state_filters if name not in _STATES]
     states = {_STATES[name] for name in body.state_filters if name in _STATES}
@@ -51,13 +51,13 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 
 
 def _matching(found: Sequence[ListedTransaction], pattern: str) -> list[ListedTransaction]:
-    """Those whose ids `pattern` matches from end to end. Raises BrokerError `invalid_regular_expression`."""
+    """Those whose whole ids match `pattern`. Raises BrokerError `invalid_regular_expression`."""
     import pyarrow
     from pyarrow import compute
 
     ids = pyarrow.array([transaction.transactional_id for transaction in found], pyarrow.string())
     try:
-        compute.match_substring_regex(pyarrow.array([""]), pattern)  # between brackets what is wrong may come right
+        compute.match_substring_regex(pyarrow.array([""]), pattern)  # brackets may hide an error
         matches = compute.match_substring_regex(ids, rf"\A(?:{pattern})\z").to_pylist()
     except pyarrow.ArrowInvalid as error:
         raise BrokerError(ErrorCode.invalid_regular_expression, str(error)) from error

@@ -1,11 +1,9 @@
-"""Metadata: brokers, topics, leaders. Creates topics that a client names first, when that is enabled.
+"""Metadata: brokers, topics and leaders. Creates topics that do not exist, if that is enabled.
 
-A topic is encoded once per version and kept with the topic, so that answers about thousands of partitions cost little.
-Version notes: 0 — no names means all topics; from 1 null means all and none means none; from 4 the client says whether
-it wants a topic created; from 8 it may ask what it is allowed to do; from 10 topics have ids, from 12 they may be asked
-for by id.
-Each topic is answered once. Addresses are those of the listener that the client came through; a leader that has none
-there is LISTENER_NOT_FOUND.
+Each topic is answered once. Its encoded answer is cached per version, so that thousands of partitions cost little.
+Addresses are those of the client's listener. A leader without an address there gets LISTENER_NOT_FOUND.
+Version notes: 0 — an empty list means all topics; 1 — null means all, an empty list none; 4 — the client says whether
+to create topics; 8 — the operations the client is allowed, on request; 10 — topic ids; 12 — topics may be named by id.
 """
 
 from __future__ import annotations
@@ -31,13 +29,13 @@ _FIRST_BY_ID = 12
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Response | Awaitable[Response]:
-    """Answer from the metadata cache, or after the missing topics were created."""
+    """Answer from the metadata cache, if necessary after creating missing topics."""
     wanted = request.body.topics
     if wanted is None or (request.version == 0 and not wanted):
         return _answer(context, request, client, None, {})
     if request.version < _FIRST_BY_ID and any(item.name is None for item in wanted):
         refused = [_absent(item.name or "", _NO_ID, ErrorCode.invalid_request) for item in wanted]
-        return _around(context, request, client, [_encode_refused(context, request, topic) for topic in refused])
+        return _response(context, request, client, [_encode_refused(context, request, topic) for topic in refused])
     if context.config.auto_create_topics_enable and field(request.body, "allow_auto_topic_creation", True):
         missing = [t.name for t in wanted if t.name is not None and t.name not in context.topics.metadata.topics]
         if missing:
@@ -67,19 +65,19 @@ def _answer(
 ) -> Response:
     metadata = context.topics.metadata
     operations = TOPIC_OPERATIONS if field(request.body, "include_topic_authorized_operations", False) else NOT_ASKED
-    reached = metadata.endpoints(client.listener)
-    key = (request.version, operations, tuple(metadata.brokers), tuple(reached))
+    endpoints = metadata.endpoints(client.listener)
+    key = (request.version, operations, tuple(metadata.brokers), tuple(endpoints))
     topics = []
     asked = () if wanted is None else {(item.name, field(item, "topic_id")): item for item in wanted}.values()
-    for found in metadata.topics.values() if wanted is None else [_wanted(metadata, one, failed) for one in asked]:
+    for found in metadata.topics.values() if wanted is None else [_find(metadata, one, failed) for one in asked]:
         if not isinstance(found, Topic):
             topics.append(_encode_refused(context, request, found))
             continue
         encoded = found.encoded.get(key)
         if encoded is None:
-            encoded = found.encoded[key] = encode_topic(request.version, _topic(metadata, reached, found, operations))
+            encoded = found.encoded[key] = encode_topic(request.version, _topic(metadata, endpoints, found, operations))
         topics.append(encoded)
-    return _around(context, request, client, topics)
+    return _response(context, request, client, topics)
 
 
 def _encode_refused(context: ApiContext, request: Request, topic: Fields) -> bytes:
@@ -87,7 +85,7 @@ def _encode_refused(context: ApiContext, request: Request, topic: Fields) -> byt
     return encode_topic(request.version, topic)
 
 
-def _around(context: ApiContext, request: Request, client: Client, topics: Sequence[bytes]) -> Response:
+def _response(context: ApiContext, request: Request, client: Client, topics: Sequence[bytes]) -> Response:
     metadata = context.topics.metadata
     asked = field(request.body, "include_cluster_authorized_operations", False)
     body = {
@@ -102,8 +100,8 @@ def _around(context: ApiContext, request: Request, client: Client, topics: Seque
     return encode_metadata(request, body, topics)
 
 
-def _wanted(metadata: ClusterMetadata, item: Any, failed: Mapping[str, BrokerError]) -> Topic | Fields:
-    """The topic, or what is said of one that is not there."""
+def _find(metadata: ClusterMetadata, item: Any, failed: Mapping[str, BrokerError]) -> Topic | Fields:
+    """The topic, or the error answer if it does not exist."""
     topic_id = field(item, "topic_id") or _NO_ID
     if item.name is None:
         return metadata.topic_by_id(topic_id) or _absent(None, topic_id, ErrorCode.unknown_topic_id)
@@ -124,7 +122,7 @@ def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Fields:
     }
 
 
-def _topic(metadata: ClusterMetadata, reached: Container[int], topic: Topic, operations: int) -> Fields:
+def _topic(metadata: ClusterMetadata, endpoints: Container[int], topic: Topic, operations: int) -> Fields:
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
@@ -133,9 +131,9 @@ def _topic(metadata: ClusterMetadata, reached: Container[int], topic: Topic, ope
         "topic_authorized_operations": operations,
         "partitions": [
             {
-                "error_code": _leader_error(metadata, reached, info.leader),
+                "error_code": _leader_error(metadata, endpoints, info.leader),
                 "partition_index": index,
-                "leader_id": info.leader if info.leader in reached else -1,
+                "leader_id": info.leader if info.leader in endpoints else -1,
                 "leader_epoch": info.leader_epoch,
                 "replica_nodes": info.replicas,
                 "isr_nodes": info.isr,
@@ -146,7 +144,7 @@ def _topic(metadata: ClusterMetadata, reached: Container[int], topic: Topic, ope
     }
 
 
-def _leader_error(metadata: ClusterMetadata, reached: Container[int], leader: int) -> ErrorCode:
-    if leader in reached:
+def _leader_error(metadata: ClusterMetadata, endpoints: Container[int], leader: int) -> ErrorCode:
+    if leader in endpoints:
         return ErrorCode.none
     return ErrorCode.listener_not_found if leader in metadata.brokers else ErrorCode.leader_not_available

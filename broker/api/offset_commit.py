@@ -1,4 +1,4 @@
-"""OffsetCommit: a group's positions, kept in __consumer_offsets."""
+"""OffsetCommit: store a group's offsets in __consumer_offsets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Store the offsets; a partition that does not exist gets its own error, the others are kept."""
+    """Store the offsets of the partitions that exist. The others get an error."""
     body = request.body
     known, results = asked_partitions(context, body.topics)
     if known:

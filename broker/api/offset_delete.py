@@ -1,6 +1,6 @@
-"""OffsetDelete: forget a group's offsets of some partitions (KIP-496).
+"""OffsetDelete: delete a group's offsets of some partitions (KIP-496).
 
-Those of topics that a member subscribes to stay, with GROUP_SUBSCRIBED_TO_TOPIC.
+A topic that a member subscribes to gets GROUP_SUBSCRIBED_TO_TOPIC.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Delete the offsets of the partitions that exist, or give an error for the whole group."""
+    """Delete the offsets of the partitions that exist, or return an error for the whole group."""
     topics = request.body.topics
     known, results = asked_partitions(context, topics)
     error, deleted = await context.groups.delete_offsets(request.body.group_id, known)

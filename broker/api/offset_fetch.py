@@ -1,7 +1,7 @@
-"""OffsetFetch: what groups have committed.
+"""OffsetFetch: the committed offsets of groups.
 
-Version notes: 7 — a client may ask for stable offsets: where an open transaction may still move one it gets
-UNSTABLE_OFFSET_COMMIT, and asks again (KIP-447); 8 — several groups at once (KIP-709).
+Version notes: 7 — a client may ask for stable offsets. It gets UNSTABLE_OFFSET_COMMIT and retries if an open
+transaction may still change an offset (KIP-447). 8 — several groups at once (KIP-709).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """The offsets of the named partitions, or of all when none are named."""
+    """The offsets of the named partitions, or of all if none are named."""
     groups = field(request.body, "groups")
     stable = field(request.body, "require_stable", False)
     if groups is None:
@@ -43,7 +43,7 @@ async def _fetch(context: ApiContext, group_id: str, topics: Sequence[Any] | Non
 
 
 def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Fields]:
-    """Version 1 has no error of its own: each partition carries the group's."""
+    """Version 1 has no error for the group, so each partition has it."""
     return [
         {
             "name": topic.name,

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, so that a client finds out about truncation (KIP-320)."""
+"""OffsetForLeaderEpoch: the end offset of a leader epoch, so that a client can detect truncation (KIP-320)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """The end offset of each asked epoch."""
+    """The end offset of each requested epoch."""
     return {
         "topics": [
             {

@@ -1,5 +1,4 @@
-"""What the handlers of OffsetCommit, TxnOffsetCommit and OffsetDelete share: partitions by topic, each with a
-result."""
+"""What OffsetCommit, TxnOffsetCommit and OffsetDelete share: partitions by topic, each with a result."""
 
 from __future__ import annotations
 

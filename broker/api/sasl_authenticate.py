@@ -1,7 +1,7 @@
-"""SaslAuthenticate: a message of the mechanism, and our answer to it (KIP-152).
+"""SaslAuthenticate: exchange one message of the SASL mechanism (KIP-152).
 
-A login that fails is answered after `connection.failed.authentication.delay.ms`, and its connection closed.
-Version notes: from 1 the answer that ends a login says how long it holds (KIP-368).
+A failed login is answered after `connection.failed.authentication.delay.ms`, then its connection is closed.
+Version notes: from 1 the last answer of a login says how long the login is valid (KIP-368).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """One step of the login."""
+    """Do one step of the login."""
     if client.sasl is None:
-        return _refused(BrokerError(ErrorCode.illegal_sasl_state, "this listener asks for no login"))
+        return _refused(BrokerError(ErrorCode.illegal_sasl_state, "this listener has no SASL login"))
     try:
         token = client.sasl.step(request.body.auth_bytes)
     except BrokerError as error:

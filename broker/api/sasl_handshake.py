@@ -1,7 +1,8 @@
-"""SaslHandshake: the client names the mechanism it wants to log in by (KIP-43).
+"""SaslHandshake: the client chooses a SASL mechanism (KIP-43).
 
-Version notes: after version 0 the mechanism's messages come bare, after version 1 in SaslAuthenticate (KIP-152). On a
-listener without SASL, and when a login has succeeded that does not expire, this is ILLEGAL_SASL_STATE.
+On a listener without SASL, and after a login that does not expire, the answer is ILLEGAL_SASL_STATE.
+Version notes: after version 0 the mechanism's messages come without a header, after version 1 in SaslAuthenticate
+(KIP-152).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Begin a login; the mechanisms that are enabled in any case."""
+    """Begin a login. The answer always has the mechanisms that are enabled."""
     if client.sasl is None:
         return {"error_code": ErrorCode.illegal_sasl_state, "mechanisms": ()}
     error = client.sasl.start(request.body.mechanism, raw=request.version == 0)

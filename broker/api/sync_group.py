@@ -1,6 +1,6 @@
-"""SyncGroup: the leader hands in everyone's assignment, every member gets its own.
+"""SyncGroup: the leader sends the assignments of all members, and each member gets its own.
 
-Version notes: from 5 a member must say which protocol it takes part in (KIP-559).
+Version notes: from 5 a member must send its protocol type and name (KIP-559).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _FIRST_WITH_PROTOCOL = 5
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Wait for the leader's assignment and give this member its part."""
+    """Wait for the leader's assignments and return that of this member."""
     body = request.body
     if request.version >= _FIRST_WITH_PROTOCOL and None in (body.protocol_type, body.protocol_name):
         return {"error_code": ErrorCode.inconsistent_group_protocol, "assignment": b""}

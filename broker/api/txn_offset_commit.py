@@ -1,8 +1,8 @@
-"""TxnOffsetCommit: a group's positions as part of a producer's transaction (KIP-98).
+"""TxnOffsetCommit: store a group's offsets as part of a producer's transaction (KIP-98).
 
-They are stored at once and hold when the transaction is committed. Its producer must have added the group to the
-transaction before (AddOffsetsToTxn), else the offsets would wait for an end that never comes (KIP-890).
-Version notes: 2 — leader epochs; 3 — the member's generation, which fences the ones before it (KIP-447).
+They take effect when the transaction is committed. Its producer must have added the group to the transaction before
+(AddOffsetsToTxn), otherwise the offsets would wait for an end that never comes (KIP-890).
+Version notes: 2 — leader epochs; 3 — the member's generation, which fences older generations (KIP-447).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Store the offsets of the partitions that exist; each partition has its own result."""
+    """Store the offsets of the partitions that exist. Each partition has its own result."""
     body = request.body
     known, results = asked_partitions(context, body.topics)
     if known:
         refused = _refusal(context, body)
         stored = dict.fromkeys(known, refused) if refused is not ErrorCode.none else await _store(context, body, known)
-        results |= {tp: _as_known(code, request.version) for tp, code in stored.items()}
+        results |= {tp: _code_for_client(code, request.version) for tp, code in stored.items()}
     return {"topics": results_by_topic(body.topics, results)}
 
 
@@ -59,7 +59,7 @@ async def _store(
     )
 
 
-def _as_known(code: ErrorCode, version: int) -> ErrorCode:
+def _code_for_client(code: ErrorCode, version: int) -> ErrorCode:
     if code is ErrorCode.coordinator_load_in_progress and version < 2:
-        return ErrorCode.coordinator_not_available  # the older producers do not try the other one again
+        return ErrorCode.coordinator_not_available  # older producers do not retry COORDINATOR_LOAD_IN_PROGRESS
     return code_for_version(ApiKey.TXN_OFFSET_COMMIT, version, code)

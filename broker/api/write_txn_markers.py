@@ -1,6 +1,7 @@
-"""WriteTxnMarkers: end transactions in partitions led here; sent by coordinators, and by admins for a hanging one.
+"""WriteTxnMarkers: end transactions in partitions that this broker leads.
 
-Version notes: 2 tells the protocol version of the transaction, which changes nothing here.
+Transaction coordinators send it, and admins to end a hanging transaction.
+Version notes: 2 has the protocol version of the transaction, which is ignored.
 """
 
 from __future__ import annotations

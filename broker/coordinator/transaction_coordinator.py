@@ -1,9 +1,9 @@
 """The transaction coordinator: what the API handlers call, one method per request.
 
-Routes a request to the shard of its transactional id's `__transaction_state` partition and lets the pure
-rules decide. Nothing is raised for a bad request: errors are in the answers. What can be answered at once
-is; else the answer is awaitable, and a caller may be cancelled (its connection closed) at any point without
-harm to the transaction. Belongs to one event loop. Rules: Kafka's `TransactionCoordinator`.
+It routes a request to the shard of its transactional id's `__transaction_state` partition and applies the pure rules
+(`transaction_state`), which are those of Kafka's `TransactionCoordinator`. Errors are in the answers; nothing is raised
+for a bad request. An answer that has to wait for the log is an awaitable. A caller may be cancelled (its connection
+closed) at any time without harm to the transaction. Belongs to one event loop.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ T = TypeVar("T")
 
 
 class ProducerIdSource(Protocol):
-    """Where fresh producer ids come from."""
+    """The source of new producer ids."""
 
     def take(self) -> int | None: ...
     async def take_from_new_block(self) -> int: ...
 
 
 class ProducerReply(NamedTuple):
-    """Who the producer is from now on, or why it gets no answer to that."""
+    """The producer's id and epoch, or an error."""
 
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
@@ -50,7 +50,7 @@ class ProducerReply(NamedTuple):
 
 
 class TransactionDescription(NamedTuple):
-    """One transactional id for DescribeTransactions; `metadata` is None with an error."""
+    """One transactional id for DescribeTransactions. `metadata` is None after an error."""
 
     transactional_id: str
     error: ErrorCode
@@ -79,7 +79,7 @@ class TransactionCoordinator:
         *,
         epoch_of: Callable[[int], int] = lambda partition: 0,
     ) -> None:
-        """`epoch_of(partition)` is the leader epoch we coordinate a partition in."""
+        """`epoch_of(partition)` is the leader epoch of a partition."""
         self._producer_ids = producer_ids
         self._clock = clock
         self._settings = settings
@@ -96,30 +96,30 @@ class TransactionCoordinator:
     # --- partitions ------------------------------------------------------------------------------
 
     def partition_for(self, transactional_id: str) -> int:
-        """The partition whose leader coordinates the id (FindCoordinator)."""
+        """The partition whose leader is the id's coordinator (FindCoordinator)."""
         return self._shards.partition_for(transactional_id)
 
     def coordinates(self, partition: int) -> bool:
-        """Whether this broker has begun to coordinate the partition: a new one is led a moment before."""
+        """Whether this broker coordinates the partition. It does so a moment after it became its leader."""
         return self._shards.get(partition) is not None
 
     async def load(self, partition: int) -> None:
-        """Become the coordinator of a partition's ids: replay what is stored of them, and finish what was decided.
+        """Become the coordinator of a partition's ids: replay the partition and complete prepared transactions.
 
-        Until it returns their requests get COORDINATOR_LOAD_IN_PROGRESS. Raises what the store's `read` raises.
+        Until this returns, requests get COORDINATOR_LOAD_IN_PROGRESS. Raises what the store's `read` raises.
         """
         await self._shards.load(partition)
 
     async def unload(self, partition: int) -> None:
-        """Stop to coordinate a partition's ids."""
+        """Stop serving a partition's ids."""
         await self._shards.unload(partition)
 
     async def close(self) -> None:
-        """Stop; what is being stored is waited for."""
+        """Stop. Returns when all appends have ended."""
         await self._shards.close()
 
     def run_timers(self) -> None:
-        """Do now what is due by the clock; the event loop's own timer does the same by itself."""
+        """Handle the deadlines that have passed. The event loop's own timer does the same."""
         self._shards.run_timers()
 
     def _find(self, transactional_id: str) -> tuple[TransactionShard, Transaction] | ErrorCode:
@@ -134,9 +134,9 @@ class TransactionCoordinator:
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, claimed: ProducerIdAndEpoch | None = None
     ) -> ProducerReply:
-        """InitProducerId with a transactional id; `claimed` is who the producer was so far (KIP-360).
+        """InitProducerId with a transactional id. `claimed` is the producer's present id and epoch (KIP-360).
 
-        Raises what taking a new block of producer ids raises.
+        Raises what `ProducerIdSource.take_from_new_block` raises.
         """
         new_producer_id = None
         while True:
@@ -148,13 +148,13 @@ class TransactionCoordinator:
             now_ms = self._clock.now_ms()
             transaction = shard.transactions.get(transactional_id)
             if transaction is not None and transaction.abort_for_successor(claimed, now_ms):
-                code = await _ready(shard.end(transaction, _same))
+                code = await _awaited(shard.end(transaction, _unchanged))
                 if code is not ErrorCode.none or transaction.is_prepared:
                     return ProducerReply(ErrorCode.concurrent_transactions)
             elif (transaction is None or transaction.is_epoch_exhausted) and new_producer_id is None:
                 new_producer_id = await self._new_producer_id()
             else:
-                break  # nothing was waited for since it was looked up
+                break  # no await since the look-up: the transaction is current
         if transaction is None:
             assert new_producer_id is not None
             transaction = Transaction.new(transactional_id, new_producer_id, timeout_ms, now_ms)
@@ -162,7 +162,7 @@ class TransactionCoordinator:
         code = transaction.init_producer_id(timeout_ms, claimed, new_producer_id, now_ms)
         if code is not ErrorCode.none:
             return ProducerReply(code)
-        return await _ready(shard.store(transaction, lambda code: _producer_reply(code, transaction)))
+        return await _awaited(shard.store(transaction, lambda code: _producer_reply(code, transaction)))
 
     async def _new_producer_id(self) -> int:
         ready = self._producer_ids.take()
@@ -184,25 +184,24 @@ class TransactionCoordinator:
         code = transaction.add_partitions(producer, partitions, self._clock.now_ms())
         if code is not ErrorCode.none or transaction.pending is None:
             return code
-        return shard.store(transaction, _same)
+        return shard.store(transaction, _unchanged)
 
     def add_offsets(
         self, transactional_id: str, producer: ProducerIdAndEpoch, offsets_partition: int
     ) -> ErrorCode | Awaitable[ErrorCode]:
-        """AddOffsetsToTxn: the group's partition of __consumer_offsets takes part."""
+        """AddOffsetsToTxn: add the group's partition of __consumer_offsets."""
         partitions = {TopicPartition(GROUP_OFFSETS_TOPIC, offsets_partition)}
         return self.add_partitions(transactional_id, producer, partitions)
 
     def verify(self, transactional_id: str, producer: ProducerIdAndEpoch, partition: TopicPartition) -> ErrorCode:
-        """Whether the producer's transaction is open and has the partition (KIP-890); TRANSACTION_ABORTABLE when
-        it has not."""
+        """Check that the producer's transaction is open and has the partition (KIP-890), else TRANSACTION_ABORTABLE."""
         found = self._find(transactional_id)
         return found if isinstance(found, ErrorCode) else found[1].verify(producer, partition)
 
     def end(
         self, transactional_id: str, producer: ProducerIdAndEpoch, *, commit: bool
     ) -> ErrorCode | Awaitable[ErrorCode]:
-        """EndTxn: decide an open transaction. The answer comes when the decision is stored."""
+        """EndTxn: commit or abort a transaction. The answer comes when the decision is stored."""
         found = self._find(transactional_id)
         if isinstance(found, ErrorCode):
             return found
@@ -210,7 +209,7 @@ class TransactionCoordinator:
         code = transaction.end(producer, commit=commit, now_ms=self._clock.now_ms())
         if code is not ErrorCode.none or transaction.pending is None:
             return code
-        return shard.end(transaction, _same)
+        return shard.end(transaction, _unchanged)
 
     # --- administration --------------------------------------------------------------------------
 
@@ -229,7 +228,7 @@ class TransactionCoordinator:
         producer_ids: Collection[int] = (),
         longer_than_ms: int = -1,
     ) -> tuple[ErrorCode, list[ListedTransaction]]:
-        """ListTransactions: the ids of the loaded partitions that pass every filter given (KIP-664, KIP-994)."""
+        """ListTransactions: the ids of the loaded partitions that pass all filters (KIP-664, KIP-994)."""
         loading = any(not shard.loaded for shard in self._shards.all())
         now_ms = self._clock.now_ms()
         listed = [
@@ -243,16 +242,16 @@ class TransactionCoordinator:
         return ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none, listed
 
 
-def _same(code: ErrorCode) -> ErrorCode:
+def _unchanged(code: ErrorCode) -> ErrorCode:
     return code
 
 
-async def _ready(answer: T | Awaitable[T]) -> T:
+async def _awaited(answer: T | Awaitable[T]) -> T:
     return await answer if isinstance(answer, Awaitable) else answer
 
 
 def _producer_reply(code: ErrorCode, transaction: Transaction) -> ProducerReply:
-    """The producer as it is once what was stored has taken effect."""
+    """The producer after its stored record took effect."""
     if code is not ErrorCode.none:
         return ProducerReply(code)
     current = transaction.current

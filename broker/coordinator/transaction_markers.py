@@ -1,7 +1,7 @@
-"""Writing the markers that end a transaction into the partitions it wrote to.
+"""Writes the markers that end a transaction into its partitions.
 
-Called by the transaction coordinator, and by the WriteTxnMarkers handler for a coordinator on another
-broker. `MarkerWriter` is the seam the coordinator is tested on.
+Called by the transaction coordinator, and by the WriteTxnMarkers handler for coordinators on other brokers. Tests
+replace `MarkerWriter`.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from broker.records.control import ControlType
 __all__ = ["EndMarker", "LogMarkerWriter", "MarkerWriter", "OffsetsEnded"]
 
 OffsetsEnded = Callable[[int, int, bool, Awaitable[object] | None], object]
-"""(partition of __consumer_offsets, producer id, whether it committed, what to wait for): the marker stands in it or,
-where there is something to wait for, has its place in it."""
+"""Called with (partition of __consumer_offsets, producer id, whether it committed, awaitable or None): the marker is in
+the partition or, with an awaitable, is being appended."""
 
 
 class EndMarker(NamedTuple):
-    """Who ends a transaction, and how; the coordinator's epoch keeps one that was replaced from doing so."""
+    """How a producer's transaction ended. `coordinator_epoch` fences a coordinator that was replaced."""
 
     producer_id: int
     producer_epoch: int
@@ -33,16 +33,15 @@ class EndMarker(NamedTuple):
 
 
 class MarkerWriter(Protocol):
-    """Puts markers into partitions."""
+    """Appends markers to partitions."""
 
     def write(self, tp: TopicPartition, marker: EndMarker) -> Awaitable[object] | None:
-        """Append a marker; gives what to wait for until it is safe, if it is not already. Raises BrokerError, as does
-        what is waited for."""
+        """Append a marker. Returns None if it is safe already, otherwise an awaitable. Both may raise BrokerError."""
         ...
 
 
 class LogMarkerWriter:
-    """The markers of partitions led by this broker."""
+    """Writes markers to partitions that this broker leads."""
 
     def __init__(self, topics: Topics, offsets_ended: OffsetsEnded) -> None:
         self._topics = topics
@@ -59,5 +58,5 @@ class LogMarkerWriter:
         waiting = None if isinstance(appended, AppendResult) else asyncio.ensure_future(appended)
         if tp.topic == GROUP_OFFSETS_TOPIC:
             self._offsets_ended(tp.partition, marker.producer_id, marker.commit, waiting)
-        # Two wait for it: a client that hangs up must not end it for the group coordinator.
+        # The group coordinator waits for it too, so a client that disconnects must not cancel it.
         return partition.flushed() if waiting is None else asyncio.shield(waiting)

@@ -1,8 +1,6 @@
-"""Kafka's own record formats of the `__transaction_state` topic, as typed values.
+"""Kafka's record formats of the `__transaction_state` topic (`TransactionLogKey/Value.json`), as typed values.
 
-Called by the transaction runtime: the encoders when something is stored, the decoder when a partition is
-replayed. What is written here is read by Kafka's tools and the other way round
-(`TransactionLogKey/Value.json`).
+Kafka's tools can read these records, and this module can read Kafka's.
 
     key    version i16 = 0      transactional id string
     value  version i16 = 0, 1   producer id i64, epoch i16, time-out (ms) i32, state i8,
@@ -10,9 +8,9 @@ replayed. What is written here is read by Kafka's tools and the other way round
                                 last update (ms) i64, start (ms) i64, [tagged fields: v1]
     tags   0 previous producer id i64, 1 next producer id i64, 2 client's transaction version i16
 
-In version 1 lengths are unsigned varints of the length plus one, and fields end with tagged ones. It is
-written for transactions of version 2 (KIP-890) only, so that what older Kafkas can read stays so. A null
-record value is a tombstone. Hostile bytes raise `MalformedRecord`, never anything else.
+In version 1 a length is an unsigned varint of the length plus one, and the fields end with tagged fields. Version 1 is
+written only for transactions of version 2 (KIP-890), so that older Kafkas can read all others. A null record value is a
+tombstone. Invalid bytes raise `MalformedRecord`, never anything else.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ _TAG_I16 = Struct(">BBh")
 
 
 class TransactionState(IntEnum):
-    """Where a transactional id stands; the values are those of the records."""
+    """The state of a transactional id, with the values of the records."""
 
     EMPTY = 0
     ONGOING = 1
@@ -66,7 +64,7 @@ class TransactionState(IntEnum):
 
 
 class TransactionMetadata(NamedTuple):
-    """What is known of one transactional id. Times are ms since the epoch, the time-out is in ms."""
+    """The stored state of one transactional id. Times are in ms since the epoch, the time-out is in ms."""
 
     producer_id: int
     producer_epoch: int
@@ -75,12 +73,12 @@ class TransactionMetadata(NamedTuple):
     last_update_ms: int
     partitions: frozenset[TopicPartition] = frozenset()
     start_ms: int = -1
-    # The epoch before the last bump, for an InitProducerId that is sent again; not stored.
+    # The epoch before the last bump, for an InitProducerId that is repeated. Not stored.
     last_producer_epoch: int = NO_EPOCH
     previous_producer_id: int = NO_PRODUCER_ID
-    # The id that follows when the transaction is complete, once the epochs of this one are used up.
+    # The producer id after this transaction, when the epochs of the present one are used up.
     next_producer_id: int = NO_PRODUCER_ID
-    # 2: the client takes part in KIP-890's second half, its epoch grows with every transaction.
+    # 2: the client uses the second part of KIP-890, which bumps the epoch with every transaction.
     client_version: int = 0
 
 
@@ -90,7 +88,7 @@ def encode_transaction_key(transactional_id: str) -> bytes:
 
 
 def decode_transaction_key(data: bytes) -> str | None:
-    """The transactional id a record is about; None for a key version of a later Kafka, which is to be skipped."""
+    """The transactional id of a record. None for a key version of a later Kafka, which should be skipped."""
     reader = RecordReader(data)
     version = reader.i16()
     if version < 0:
@@ -194,7 +192,7 @@ def _encode_tags(metadata: TransactionMetadata) -> bytes:
 
 
 def _decode_tags(reader: RecordReader) -> dict[int, int]:
-    """The numbers among the tagged fields; what is no number of 1, 2, 4 or 8 bytes is of a later Kafka."""
+    """The tagged fields that are numbers of 1, 2, 4 or 8 bytes. Others are from a later Kafka."""
     tags = {}
     for _ in range(reader.unsigned_varint()):
         tag, value = reader.unsigned_varint(), reader.take(reader.unsigned_varint())

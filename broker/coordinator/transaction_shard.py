@@ -1,9 +1,8 @@
 """The transactions of one `__transaction_state` partition: replay, storing, markers, time-outs, expiry.
 
-Owned by the transaction coordinator, which routes requests here. Runs on the event loop; only replay reads
-its records in a worker thread. What a request leads to is stored before it takes effect, and on one broker
-all of it — decision, markers, completion — is done by the time the request returns, unless the disk must
-be waited for.
+Owned by the transaction coordinator, which routes requests here. Runs on the event loop; only a replay decodes its
+records in a worker thread. A change is stored before it takes effect. On one broker the decision, the markers and the
+completion are done before the request returns, unless they have to wait for the disk.
 """
 
 from __future__ import annotations
@@ -41,14 +40,14 @@ T = TypeVar("T")
 
 MARKER_RETRY_S = 1.0
 
-# A marker that these refuse can never be written: the partition is gone, or somebody newer has it.
-_GIVEN_UP = (
+# After these errors a marker can never be written: the partition was deleted, or a newer epoch has fenced the marker.
+_NOT_RETRIABLE = (
     ErrorCode.unknown_topic_or_partition,
     ErrorCode.invalid_producer_epoch,
     ErrorCode.transaction_coordinator_fenced,
 )
 
-# What a client is told when its state cannot be stored; the rest is UNKNOWN_SERVER_ERROR.
+# A client's error when its change cannot be stored. Every other code becomes UNKNOWN_SERVER_ERROR.
 _STORE_ERRORS = {
     ErrorCode.none: ErrorCode.none,
     ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
@@ -61,7 +60,7 @@ _STORE_ERRORS = {
 
 
 class TransactionShard:
-    """One partition's transactions; `loaded` is false while they are replayed."""
+    """One partition's transactions. `loaded` is False while they are replayed."""
 
     def __init__(
         self,
@@ -90,28 +89,28 @@ class TransactionShard:
         return self._clock.now_ms()
 
     def described(self) -> list[tuple[str, TransactionMetadata]]:
-        """Every transactional id with what is stored of it."""
+        """Every transactional id with its stored state."""
         return [(name, transaction.current) for name, transaction in self.transactions.items()]
 
     # --- replay
 
     async def load(self) -> None:
-        """Replay the partition, and bring the transactions that were decided to their end."""
+        """Replay the partition and complete prepared transactions."""
         latest: dict[bytes, bytes | None] = {}
         async for run in self._store.read(self.partition):
             latest.update(run.records)
         transactions = await asyncio.to_thread(replay, latest)
         if self._unloaded:
-            return  # taken away while it was being read
+            return  # unloaded during the replay
         self.transactions = transactions
         self.loaded = True
         for transaction in transactions.values():
             if transaction.is_prepared:
                 self._finish(transaction)
-        self._look_for_time_outs_later()
+        self._schedule_time_out_check()
 
     def unload(self, error: ErrorCode) -> None:
-        """Forget the transactions; what is being stored ends by itself."""
+        """Forget the transactions. Appends that are under way end by themselves."""
         self.loaded = False
         self._unloaded = True
         self.transactions = {}
@@ -124,8 +123,10 @@ class TransactionShard:
     # --- storing
 
     def store(self, transaction: Transaction, then: Callable[[ErrorCode], T]) -> T | Awaitable[T]:
-        """Store what is pending, tell the machine, and give what `then` makes of the outcome: at once when it is
-        stored at once, else a future. `then` is called though nobody waits for it any more."""
+        """Store the pending change and return `then(code)`, at once or as a future if the append takes longer.
+
+        `then` is called even if the caller stops waiting.
+        """
         results: list[T] = []
         future: asyncio.Future[T] | None = None
 
@@ -144,7 +145,7 @@ class TransactionShard:
         return future
 
     def end(self, transaction: Transaction, then: Callable[[ErrorCode], T]) -> T | Awaitable[T]:
-        """Store a decision, then carry it out; `then` is called with the first of the two."""
+        """Store a decision, then write its markers. `then` is called as soon as the decision is stored."""
 
         def decided(code: ErrorCode) -> T:
             answer = then(code)
@@ -157,9 +158,9 @@ class TransactionShard:
     # --- markers
 
     def _finish(self, transaction: Transaction, missing: Collection[TopicPartition] | None = None) -> None:
-        """Write the markers of a decided transaction, or those that are `missing` yet, and store that it is complete.
+        """Write the markers of a prepared transaction, or only those still `missing`, and complete it.
 
-        A partition that takes none holds up the transaction, but no reader of the others: they get theirs, and once.
+        A partition that fails delays the completion. The others get their markers at once, and only once.
         """
         if self._unloaded:
             return
@@ -205,20 +206,22 @@ class TransactionShard:
 
     def _finished(self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException]) -> None:
         if failed:
-            self._finish_again(transaction, failed)
+            self._retry_finish(transaction, failed)
         else:
             self._complete(transaction)
 
     def _complete(self, transaction: Transaction) -> None:
-        """All markers are written. That alone counts from here on: the record that tells it goes out with the next
-        one, as without it the markers would only be written again, before anything else can begin."""
+        """All markers are written, so the transaction is complete. Its record is written lazily.
+
+        If it is lost, a replay writes the markers again before the next transaction begins, which is harmless.
+        """
         transaction.complete(self.now_ms())
         transaction.stored(ErrorCode.none)
         self._store_completion(transaction, transaction.current)
 
     def _store_completion(self, transaction: Transaction, complete: TransactionMetadata) -> None:
         if self._unloaded or transaction.current is not complete:
-            return  # a later record tells it too
+            return  # a later record includes the completion
 
         def done(code: ErrorCode) -> None:
             if code is not ErrorCode.none:
@@ -226,14 +229,15 @@ class TransactionShard:
                 self._timer.at(retry_at, partial(self._store_completion, transaction, complete))
 
         if transaction.pending is not None:
-            # A later record is on its way, but perhaps in vain. Behind it, ours would undo it at the next replay.
+            # A later record is being appended. This one must not follow it, because replay takes the last record. If
+            # that append fails, the retry stores this one.
             done(ErrorCode.concurrent_transactions)
             return
         key = encode_transaction_key(transaction.transactional_id)
         self._writer.write_lazily([(key, encode_transaction(complete))], done)
 
-    def _finish_again(self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException]) -> None:
-        """Whatever it was: what is decided must be carried out."""
+    def _retry_finish(self, transaction: Transaction, failed: Mapping[TopicPartition, BaseException]) -> None:
+        """Retry later, whatever the error was: a decision must be carried out."""
         tp, error = next(iter(failed.items()))
         expected = isinstance(error, (BrokerError, OSError))
         logger.warning(
@@ -254,22 +258,22 @@ class TransactionShard:
 
     # --- time
 
-    def _look_for_time_outs_later(self) -> None:
+    def _schedule_time_out_check(self) -> None:
         interval_ms = self._settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
         self._timer.at(self._clock.monotonic() + interval_ms / 1000, self._abort_timed_out)
 
     def _abort_timed_out(self) -> None:
         if self._unloaded:
             return
-        self._look_for_time_outs_later()
+        self._schedule_time_out_check()
         now_ms = self.now_ms()
         for transaction in list(self.transactions.values()):
             if transaction.time_out(now_ms):
-                logger.info("transaction %s took too long and is aborted", transaction.transactional_id)
+                logger.info("transaction %s has timed out and is aborted", transaction.transactional_id)
                 self.end(transaction, lambda code: None)
 
     def expire(self) -> None:
-        """Forget ids that nobody used for long: many at a time, and together, for nobody waits for it."""
+        """Forget ids that were not used for long. Their tombstones are appended together, because no request waits."""
         now_ms = self.now_ms()
         for transaction in list(self.transactions.values()):
             if transaction.expire(now_ms, self._settings.transactional_id_expiration_ms):
@@ -290,18 +294,14 @@ async def _written(tp: TopicPartition, marker: EndMarker, waiting: Awaitable[obj
 
 
 def _give_up(tp: TopicPartition, marker: EndMarker, error: BrokerError) -> None:
-    """Raises what may be otherwise the next time."""
-    if error.code not in _GIVEN_UP:
+    """Log an error that is final. Raise one that a retry may mend."""
+    if error.code not in _NOT_RETRIABLE:
         raise error
     logger.info("no marker of producer %d into %s: %s", marker.producer_id, tp, error)
 
 
 def replay(latest: Mapping[bytes, bytes | None]) -> dict[str, Transaction]:
-    """Bring transactions back from the last record of every key of one partition.
-
-    One that cannot be read is skipped with a warning: it must not take
-    the other transactions of the partition away.
-    """
+    """The transactions from the last record of every key. One that cannot be read is skipped with a warning."""
     transactions = {}
     for key, value in latest.items():
         if value is None:

@@ -1,18 +1,17 @@
 """One transactional id as a pure state machine: requests and the time in, the next record out.
 
-Used by the transaction runtime. An event either refuses, with an error code, or makes the next state
-`pending`; the runtime stores that and then calls `stored`, which alone moves the machine on. So what is
-in memory follows the log and never runs ahead of it. Rules: Kafka's `TransactionCoordinator` and
-`TransactionMetadata` (KIP-98, KIP-360, KIP-890).
+An event returns an error code, or sets the next state as `pending`. The runtime (`transaction_shard`) stores that and
+calls `stored`, which makes it `current`. So memory is never ahead of the log. The rules are those of Kafka's
+`TransactionCoordinator` and `TransactionMetadata` (KIP-98, KIP-360, KIP-890).
 
     Empty ──add──▶ Ongoing ──end──▶ PrepareCommit/PrepareAbort ──markers written──▶ CompleteCommit/CompleteAbort
       ▲               ▲                                                                     │
       └──init─────────┴──add────────────────────────────────────────────────────────────────┘
 
-A producer that initialises anew while a transaction is open fences the older one: the epoch grows and the
-transaction is aborted, as it is when its time is over. (Kafka's PrepareEpochFence lies between the two
-steps, which are one here.) The second half of KIP-890, where the epoch grows with every transaction, is read
-from records and brought to its end, but not offered to clients.
+A producer that initialises again fences its predecessor: the epoch is bumped and an open transaction is aborted, as
+after a time-out. (Kafka has the state PrepareEpochFence between these two steps, which are one here.) The second part
+of KIP-890 bumps the epoch with every transaction. Such transactions are read from records and completed, but the broker
+does not offer it to clients.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ _AT_REST = (TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, Transactio
 
 
 class ProducerIdAndEpoch(NamedTuple):
-    """Who a producer is, or says it is."""
+    """A producer's identity."""
 
     producer_id: int
     epoch: int
 
 
 class Transaction:
-    """One transactional id. An event gives `ErrorCode.none` or why not; `pending`, when set by it, is to be stored."""
+    """One transactional id. An event returns an error code. If it sets `pending`, the runtime stores that."""
 
     __slots__ = ("current", "pending", "transactional_id")
 
@@ -56,22 +55,22 @@ class Transaction:
 
     @classmethod
     def new(cls, transactional_id: str, producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
-        """An id that is used for the first time; nothing of it is stored yet, and its producer has no epoch."""
+        """An id that is used for the first time. Nothing of it is stored yet, and its producer has no epoch."""
         empty = TransactionMetadata(producer_id, NO_EPOCH, timeout_ms, TransactionState.EMPTY, now_ms)
         return cls(transactional_id, empty)
 
     @property
     def is_prepared(self) -> bool:
-        """Whether the decision is stored and the markers are to be written."""
+        """Whether the decision is stored and the markers must be written."""
         return self.current.state in _PREPARED
 
     @property
     def is_epoch_exhausted(self) -> bool:
-        """Whether only a new producer id can follow; one epoch is left to fence with."""
+        """Whether the next producer needs a new producer id. One epoch is reserved for fencing."""
         return self.current.producer_epoch >= MAX_EPOCH - 1
 
     def stored(self, code: ErrorCode) -> None:
-        """What was pending is in the log, or (with an error) is not and never will be."""
+        """The pending state is in the log or, after an error, is not and never will be."""
         if code is ErrorCode.none and self.pending is not None:
             self.current = self.pending
         self.pending = None
@@ -81,8 +80,11 @@ class Transaction:
     def init_producer_id(
         self, timeout_ms: int, claimed: ProducerIdAndEpoch | None, new_producer_id: int | None, now_ms: int
     ) -> ErrorCode:
-        """A producer begins, or (`claimed`) wants its epoch bumped. `new_producer_id` is there when the epoch is
-        exhausted. What an older producer left open has to be aborted first, by `abort_for_successor`."""
+        """A producer begins or, with `claimed`, asks for a new epoch.
+
+        `new_producer_id` is needed if the epochs are exhausted. An open transaction must be aborted first, by
+        `abort_for_successor`.
+        """
         current = self.current
         if self.pending is not None or self.is_prepared:
             return ErrorCode.concurrent_transactions
@@ -98,7 +100,7 @@ class Transaction:
             partitions=frozenset(),
         )
         if claimed is not None and current.producer_epoch not in (NO_EPOCH, claimed.epoch):
-            # Sent again by a producer that has not seen the answer: the same answer, no further bump.
+            # The producer repeats its request because it did not get the answer: do not bump the epoch again.
             self.pending = empty
             return ErrorCode.none
         last_epoch = NO_EPOCH if claimed is None else current.producer_epoch
@@ -115,7 +117,7 @@ class Transaction:
         return ErrorCode.none
 
     def abort_for_successor(self, claimed: ProducerIdAndEpoch | None, now_ms: int) -> bool:
-        """Whether a producer that begins finds an open transaction, which it may end: its abort is pending then."""
+        """Abort an open transaction for a producer that begins. False if there is none, or `claimed` is fenced."""
         if self.pending is not None or self.current.state is not TransactionState.ONGOING:
             return False
         if claimed is not None and not self._is_or_was(claimed):
@@ -124,10 +126,10 @@ class Transaction:
         return True
 
     def _is_or_was(self, claimed: ProducerIdAndEpoch) -> bool:
-        """Whether this is the producer we know, or the one it was before its last bump."""
+        """Whether this is the current producer, or the same one before its last bump."""
         current = self.current
         if current.producer_epoch == NO_EPOCH:
-            return True  # known for the first time, or again after it was expired
+            return True  # a new id, or one that had expired
         if claimed.producer_id == current.producer_id:
             return claimed.epoch in (current.producer_epoch, current.last_producer_epoch)
         return (
@@ -135,23 +137,12 @@ class Transaction:
             and claimed.epoch == current.last_producer_epoch >= MAX_EPOCH - 1
         )
 
-    @staticmethod
-    def _at_rest(current: TransactionMetadata, timeout_ms: int, now_ms: int, **changes: int) -> TransactionMetadata:
-        return current._replace(
-            state=TransactionState.EMPTY,
-            timeout_ms=timeout_ms,
-            last_update_ms=now_ms,
-            start_ms=-1,
-            partitions=frozenset(),
-            **changes,
-        )
-
     # --- AddPartitionsToTxn
 
     def add_partitions(
         self, producer: ProducerIdAndEpoch, partitions: AbstractSet[TopicPartition], now_ms: int
     ) -> ErrorCode:
-        """Partitions the transaction is going to write to; the first ones begin it."""
+        """Add partitions that the transaction will write to. The first ones begin it."""
         current = self.current
         if self.pending is not None:
             return ErrorCode.concurrent_transactions
@@ -171,8 +162,7 @@ class Transaction:
         return ErrorCode.none
 
     def verify(self, producer: ProducerIdAndEpoch, partition: TopicPartition) -> ErrorCode:
-        """Whether `producer` may write to a partition now (KIP-890); TRANSACTION_ABORTABLE when it is not in the
-        transaction."""
+        """Whether `producer` may write to a partition now (KIP-890), else TRANSACTION_ABORTABLE."""
         if (code := self._check(producer)) is not ErrorCode.none:
             return code
         current = self.current
@@ -191,7 +181,7 @@ class Transaction:
     # --- EndTxn
 
     def end(self, producer: ProducerIdAndEpoch, *, commit: bool, now_ms: int) -> ErrorCode:
-        """The decision, of a client that keeps its epoch with the next transaction. Sent again it does nothing."""
+        """Commit or abort. A repeated request changes nothing."""
         current = self.current
         if producer.producer_id != current.producer_id:
             return ErrorCode.invalid_producer_id_mapping
@@ -205,17 +195,18 @@ class Transaction:
         return self._repeated(commit)
 
     def _repeated(self, commit: bool) -> ErrorCode:
-        """The answer to a decision that is taken already."""
+        """The answer after a decision was made already."""
         state = self.current.state
         prepared, complete = _DECIDED[commit]
         if state is prepared:
-            return ErrorCode.concurrent_transactions  # ask again: its markers are being written
+            return ErrorCode.concurrent_transactions  # the client retries: the markers are being written
         return ErrorCode.none if state is complete else ErrorCode.invalid_txn_state
 
     # --- without a client
 
     def time_out(self, now_ms: int) -> bool:
-        """Abort a transaction that is open for longer than its producer asked for, and fence the producer."""
+        """Abort a transaction that is open for longer than its time-out, and fence the producer. False if there is
+        none."""
         current = self.current
         if (
             current.state is not TransactionState.ONGOING
@@ -227,7 +218,7 @@ class Transaction:
         return True
 
     def complete(self, now_ms: int) -> None:
-        """Every marker is written."""
+        """All markers are written: `pending` is the completed state."""
         current = self.current
         commit = current.state is TransactionState.PREPARE_COMMIT
         done = current._replace(state=_DECIDED[commit][1], partitions=frozenset(), last_update_ms=now_ms)
@@ -241,7 +232,7 @@ class Transaction:
         self.pending = done
 
     def expire(self, now_ms: int, expiration_ms: int) -> bool:
-        """Whether the id has rested for so long that it is to be forgotten."""
+        """Whether the id has not been used for `expiration_ms`, so that it should be forgotten."""
         current = self.current
         if self.pending is not None or current.state not in _AT_REST or current.last_update_ms > now_ms - expiration_ms:
             return False
@@ -249,7 +240,7 @@ class Transaction:
         return True
 
     def _fence(self, now_ms: int) -> None:
-        """Abort with a greater epoch, which no client has."""
+        """Abort with the next epoch, which no client has."""
         self.pending = self.current._replace(
             state=TransactionState.PREPARE_ABORT,
             last_update_ms=now_ms,
