@@ -24,11 +24,11 @@ import numpy as np
 from broker.errors import CorruptBatch
 from broker.log.compaction_process import AbortedRange, LastOfProducer
 from broker.records.batch import HEADER_SIZE, BatchHeader, rebuild_batch, verify_batch
-from broker.records.column_fields import Fields, Span, read_fields
-from broker.records.column_sections import SectionGatherer
 from broker.records.compression import DECOMPRESSION_LIMIT, compress, decompress
 from broker.records.control import ControlType, read_control_type
 from broker.records.plain_bytes import Bools, Int64s, PlainBytes
+from broker.records.record_fields import Fields, Span, read_fields
+from broker.records.record_sections import SectionGatherer
 from broker.records.varint import encode_varint, read_varint
 
 __all__ = ["BatchFilter", "CleanedTransactions", "LocatedRecords", "OffsetMap", "keys_of", "locate_records"]

@@ -1,10 +1,9 @@
-"""One client connection: frames in, responses out in the order of their requests.
+"""One client connection: frames in, responses out in the order of the requests.
 
-Made by the listener; its frames come from a FrameReader. Requests are handled one after another, as Kafka does:
-while one waits (a long poll, a group join) later frames queue up, and past `MAX_QUEUED` of them, or so many bytes,
-or when the requests of all connections take too much memory, nothing more is read: memory is bounded.
-On a SASL listener nothing but the login is served until it has succeeded (sasl.py). TLS lies between the socket and
-this (tls.py); the way out is response_writer.py.
+Made by the listener. Requests are handled one after another, as in Kafka. While one waits (a long poll, a group join),
+later frames are queued. The connection stops reading when `MAX_QUEUED` frames or `MAX_QUEUED_BYTES` are queued, or the
+requests of all connections take too much memory. On a SASL listener only the login is served until it has succeeded
+(sasl.py). With TLS, tls.py stands between the socket and this class. response.py writes the responses.
 """
 
 from __future__ import annotations
@@ -17,10 +16,8 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from broker.errors import BrokerError, ProtocolError, UnsupportedVersion
-from broker.net.frame_reader import FrameReader, RequestTooLarge
-from broker.net.request_memory import RequestMemory
-from broker.net.response import Response
-from broker.net.response_writer import EncryptedWriter, ResponseWriter
+from broker.net.frame_reader import FrameReader, RequestMemory, RequestTooLarge
+from broker.net.response import EncryptedWriter, Response, ResponseWriter
 from broker.net.router import Client, Router
 from broker.net.sasl import SaslSession
 from broker.net.tls import TlsStream
@@ -35,11 +32,11 @@ LOGIN = "login"
 MAX_QUEUED = 16
 MAX_QUEUED_BYTES = 8 * 1024 * 1024
 SLOWEST_BYTES_PER_S = 100_000
-"""What a frame that takes longer than `socket.request.receive.timeout.ms` must bring on average."""
+"""A frame may take longer than `socket.request.receive.timeout.ms` if it arrives at this rate on average."""
 
 
 class Connection(asyncio.BufferedProtocol):
-    """The protocol object asyncio drives; everything runs on the event loop's thread."""
+    """The asyncio protocol of a connection. Everything runs in the event loop's thread."""
 
     def __init__(
         self,
@@ -71,7 +68,7 @@ class Connection(asyncio.BufferedProtocol):
         self.client = Client("", 0, listener, sasl=sasl)
         self._last_active = self._loop.time()
         self.end_reason = CLIENT
-        """Why it ended, in a word, for the metrics: the client left, or what we closed it for."""
+        """Why the connection ended, in one word, for the metrics."""
 
     # --- what asyncio calls
 
@@ -84,7 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def secured(self, principal: str | None) -> None:
-        """Called by TLS once it is agreed, with the name of the client's certificate."""
+        """Called after the TLS handshake, with the name in the client's certificate."""
         if principal is not None:
             self.client = dataclasses.replace(self.client, principal=principal)
 
@@ -94,7 +91,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reader.drop()
         self._drop_queued()
         self._memory.release(self._untaken_bytes)
-        self._untaken_bytes = 0  # what is held is so until the task has ended, which may not be now
+        self._untaken_bytes = 0  # `_held_bytes` are released when the task ends, perhaps later
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -130,12 +127,12 @@ class Connection(asyncio.BufferedProtocol):
         self._handle_queued()
 
     def close(self, reason: str, text: str = "") -> None:
-        """Close once what is already written has left; `text` tells the log why."""
+        """Close after everything written was sent; `text` is the reason for the log."""
         self._end_for(reason, text)
         self._transport.close()
 
     def abort(self, reason: str, text: str = "") -> None:
-        """Close at once; what the peer has not taken is dropped."""
+        """Close at once and drop what the peer has not taken."""
         self._end_for(reason, text)
         self._transport.abort()
 
@@ -150,12 +147,12 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def last_active(self) -> float:
-        """When the peer last sent or took something, on the loop's clock."""
+        """When the peer last sent or took bytes (the loop's clock)."""
         return max(self._last_active, self._writer.last_progress)
 
     @property
     def waiting(self) -> bool:
-        """Is a request being served, so that silence is not idleness? A response that is not taken counts as such."""
+        """Whether a request is being served, so that a silent peer is not idle. A peer that reads no response is."""
         return self._task is not None and not self._writer.sending
 
     # --- frames
@@ -181,7 +178,7 @@ class Connection(asyncio.BufferedProtocol):
             self._handle(frame, received)
 
     def _resume_reading(self) -> None:
-        """Called also when there is memory for the frame that is being received: its time begins again."""
+        """Read again if possible. Also called when the current frame gets memory; its receive timeout starts again."""
         if not self._reader.starved and not self._transport.is_closing() and not self._transport.is_reading():
             if self._frame_since:
                 self._frame_since = self._loop.time()
@@ -193,7 +190,7 @@ class Connection(asyncio.BufferedProtocol):
         self._queued_bytes = 0
 
     def is_overdue(self, now: float, timeout_s: float) -> bool:
-        """Whether a frame was begun so long ago that nobody means to end it; while we do not read it is not."""
+        """Whether the current frame takes too long to arrive. Time while we do not read does not count."""
         if not self._frame_since or not self._transport.is_reading():
             return False
         return now > self._frame_since + timeout_s + self._reader.filled / SLOWEST_BYTES_PER_S
@@ -220,7 +217,7 @@ class Connection(asyncio.BufferedProtocol):
                 if rest := self._writer.write(response):
                     self._begin(self._writer.write_rest(rest))
                 if self._sasl is not None:
-                    self._look_at_login(self._sasl)
+                    self._check_login(self._sasl)
 
     def _begin(self, work: Awaitable[None]) -> None:
         self._task = asyncio.ensure_future(work, loop=self._loop)
@@ -243,13 +240,13 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._last_active = self._loop.time()
             if self._sasl is not None:
-                self._look_at_login(self._sasl)
+                self._check_login(self._sasl)
             self._handle_queued()
 
     # --- before a login
 
     def _admitted(self, sasl: SaslSession, frame: bytearray) -> bool:
-        """Whether the frame is a request that may be served; if not it has been seen to. Raises ProtocolError."""
+        """Whether the frame may be served as a request; if not, it is answered here. Raises ProtocolError."""
         if sasl.raw:
             self._begin(self._answer_token(sasl, bytes(frame)))
             return False
@@ -261,7 +258,7 @@ class Connection(asyncio.BufferedProtocol):
         return True
 
     async def _answer_token(self, sasl: SaslSession, token: bytes) -> None:
-        """A message of the mechanism, as clients before KIP-152 send it: no header, and no word about a failure."""
+        """Answer a bare SASL token, as clients before KIP-152 send it: no header, and no answer after a failure."""
         try:
             answer = sasl.step(token)
         except BrokerError:
@@ -269,8 +266,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport.write(len(answer).to_bytes(4, "big") + answer)
 
-    def _look_at_login(self, sasl: SaslSession) -> None:
-        """After each answer until the login has succeeded; as long as logins expire after that, too."""
+    def _check_login(self, sasl: SaslSession) -> None:
+        """Called after each answer until the login succeeded, and afterwards if logins expire."""
         if sasl.failed:
             self._logged_in(False)
             self._drop_queued()
@@ -284,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._sasl = None
 
     def _logged_in(self, succeeded: bool) -> None:
-        """For who counts."""
+        """A hook for counting logins."""
 
     async def _finish(self, answer: Awaitable[Response]) -> None:
         if rest := self._writer.write(await answer):
@@ -293,7 +290,7 @@ class Connection(asyncio.BufferedProtocol):
     # --- ends
 
     def _refuse(self, error: ProtocolError) -> None:
-        """What the client sent cannot be served."""
+        """Close because of a request that cannot be served."""
         reason = MALFORMED
         if isinstance(error, RequestTooLarge | UnsupportedVersion):
             reason = TOO_LARGE if isinstance(error, RequestTooLarge) else UNSUPPORTED
@@ -301,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
         self.close(reason, str(error))
 
     def _fail(self, error: BaseException) -> None:
-        """The fault is ours."""
+        """Close because of an error on our side."""
         logger.error("request of %s:%d failed", self.client.host, self.client.port, exc_info=error)
         self._drop_queued()
         self.close(FAILED)

@@ -1,29 +1,29 @@
-"""Listening sockets and the connections they accepted.
+"""Listening sockets, the connections they accept, and limits on these.
 
-The server binds first, so that it knows its port before it registers, and serves once it is ready.
+The server binds first, so that it knows its port before it registers, and accepts connections once it is ready.
 """
 
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 import logging
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener
 from broker.errors import ConfigError
 from broker.metrics import ListenerMetrics, Metrics
 from broker.net.connection import Connection
-from broker.net.connection_limits import ConnectionLimits, parse_overrides
-from broker.net.request_memory import RequestMemory
+from broker.net.frame_reader import RequestMemory
 from broker.net.router import Router
 from broker.net.sasl import FindCredential, SaslSession
 from broker.net.tls import TlsStream, server_context
 
-__all__ = ["ListenerSet"]
+__all__ = ["ConnectionLimits", "ListenerSet", "parse_overrides"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,10 +31,10 @@ BACKLOG = 1024
 
 
 class ListenerSet:
-    """All listeners of a broker; connections are counted, limited, and closed when nothing comes of them."""
+    """All listeners of a broker. Counts and limits their connections, and closes idle ones."""
 
     def __init__(self, config: BrokerConfig, metrics: Metrics | None = None) -> None:
-        """Raises ConfigError for limits and listeners that cannot be read."""
+        """Raises ConfigError for invalid limits and listeners."""
         self._config = config
         self._metrics = metrics or Metrics()
         self._limits = ConnectionLimits()
@@ -48,8 +48,10 @@ class ListenerSet:
         self.bound: list[Listener] = []
 
     def bind(self) -> list[Listener]:
-        """Bind every configured listener; gives them with the ports they got. Raises ConfigError, also for keys and
-        certificates that cannot be used."""
+        """Bind every configured listener; returns them with their ports.
+
+        Raises ConfigError, also for keys and certificates that cannot be used.
+        """
         for name, security in self._security.items():
             if security.listener.encrypted:
                 self._contexts[name] = server_context(security)
@@ -81,14 +83,14 @@ class ListenerSet:
         return new
 
     async def serve(self, router: Router, find_credential: FindCredential = lambda mechanism, user: None) -> None:
-        """Start to accept; `find_credential` knows the users of SCRAM."""
+        """Accept connections; `find_credential` looks up SCRAM users."""
         loop = asyncio.get_running_loop()
         for bound, listener in zip(self._sockets, self.bound, strict=True):
             make = self._factory(listener, router, find_credential)
             self._servers.append(await loop.create_server(make, sock=bound, backlog=BACKLOG))
 
     def _factory(self, listener: Listener, router: Router, find: FindCredential) -> Callable[[], _Counted | TlsStream]:
-        """What makes the protocol object of each connection of a listener."""
+        """A factory of the protocol objects of a listener's connections."""
         counts, security = self._metrics.listeners[listener.name], self._security[listener.name]
         context = self._contexts.get(listener.name)
 
@@ -100,13 +102,13 @@ class ListenerSet:
         return make
 
     def close_idle(self) -> int:
-        """Close connections that are silent for too long (connections.max.idle.ms) or take too long to send a request
-        they began (socket.request.receive.timeout.ms); gives how many."""
+        """Close connections that are idle (connections.max.idle.ms) or take too long to send a request
+        (socket.request.receive.timeout.ms); returns how many."""
         now, closed = asyncio.get_running_loop().time(), 0
         idle_s = self._config.connections_max_idle_ms / 1000
         overdue_s = self._config.socket_request_receive_timeout_ms / 1000
         for connection in tuple(self._connections):
-            # Abort also one that was closed before and whose peer never took the rest.
+            # This also aborts a closed connection whose peer never took the rest.
             if connection.last_active < now - idle_s and not connection.waiting:
                 connection.abort("idle", f"silent for longer than connections.max.idle.ms={idle_s * 1000:g}")
             elif connection.is_overdue(now, overdue_s):
@@ -117,7 +119,7 @@ class ListenerSet:
         return closed
 
     async def close(self) -> None:
-        """Stop to accept and close every connection."""
+        """Stop accepting and close every connection."""
         for server in self._servers:
             server.close()
         for connection in list(self._connections):
@@ -126,7 +128,7 @@ class ListenerSet:
         await asyncio.sleep(0)
 
     def update_config(self, config: BrokerConfig) -> None:
-        """Limits hold from now on for new connections, idle time for all; where we listen does not change."""
+        """Apply limits to new connections and the idle time to all; the listeners themselves do not change."""
         self._config = config
 
     @property
@@ -138,7 +140,7 @@ class ListenerSet:
             bound.close()
 
     def admit(self, connection: Connection) -> None:
-        """Count a new connection in, unless there are too many."""
+        """Count a new connection, or close it when there are too many."""
         host, config = connection.client.host, self._config
         limit = self._limits.exceeded(host, config.max_connections, config.max_connections_per_ip, self._overrides)
         if limit is not None:
@@ -154,7 +156,7 @@ class ListenerSet:
 
 
 class _Counted(Connection):
-    """A connection that reports to the listener set it came from."""
+    """A connection that reports to its listener set."""
 
     def __init__(
         self,
@@ -188,3 +190,48 @@ class _Counted(Connection):
     def _ended(self, _: Connection) -> None:
         self._counts.closed[self.end_reason] += 1
         self._owner.forget(self)
+
+
+class ConnectionLimits:
+    """Counts connections in all and by address. Idea: Kafka's `ConnectionQuotas`.
+
+    A connection above the limit is closed at once, so that its client can try again or elsewhere. (Kafka lets one above
+    `max.connections` wait unaccepted.)
+    """
+
+    def __init__(self) -> None:
+        self._per_ip: collections.Counter[str] = collections.Counter()
+        self._total = 0
+
+    def exceeded(self, host: str, total: int, per_ip: int, overrides: Mapping[str, int]) -> str | None:
+        """The setting that another connection from `host` would exceed, or None."""
+        if self._total >= total:
+            return "max.connections"
+        if host in overrides:
+            return "max.connections.per.ip.overrides" if self._per_ip[host] >= overrides[host] else None
+        return "max.connections.per.ip" if self._per_ip[host] >= per_ip else None
+
+    def add(self, host: str) -> None:
+        self._total += 1
+        self._per_ip[host] += 1
+
+    def remove(self, host: str) -> None:
+        self._total -= 1
+        self._per_ip[host] -= 1
+        if not self._per_ip[host]:
+            del self._per_ip[host]
+
+
+def parse_overrides(entries: Sequence[str]) -> dict[str, int]:
+    """`max.connections.per.ip.overrides` as address → limit; host names are resolved once. Raises ConfigError."""
+    limits: dict[str, int] = {}
+    for entry in entries:
+        host, colon, count = entry.rpartition(":")
+        if not colon or not host or not count.isdigit():
+            raise ConfigError(f"max.connections.per.ip.overrides={entry}: expected address:count, such as 10.0.0.7:100")
+        try:
+            found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            raise ConfigError(f"max.connections.per.ip.overrides={entry}: {error}") from error
+        limits.update((str(address[0]), int(count)) for *_, address in found)
+    return limits

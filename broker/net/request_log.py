@@ -1,8 +1,8 @@
-"""What is known of every request once it is answered: counted by API, and told in the log when it was slow.
+"""Counts every answered request by API, and logs slow ones.
 
-Called by the router for each response. Counting is a few additions to plain numbers (broker/metrics.py). A request
-slower than `slow.request.log.ms` gets one line with who asked, sizes and times; the time a long poll or a group's
-rebalance waits by design does not make it slow. Idea: Kafka's `RequestChannel.updateRequestMetrics` and request log.
+Called by the router for each response. Counting means a few additions to plain numbers (broker/metrics.py). A request
+slower than `slow.request.log.ms` gets one line with client, sizes and times. Time that a long poll or a group rebalance
+waits by design does not count. Idea: Kafka's `RequestChannel.updateRequestMetrics` and its request log.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = ["COUNT_THEIR_ERRORS", "RequestLog"]
 logger = logging.getLogger(__name__)
 
 WAITS_BY_DESIGN = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
-"""Their handlers wait for something to happen, as long as the client asked them to."""
+"""Their handlers wait for an event, as long as the client asked for."""
 COUNT_THEIR_ERRORS = frozenset({ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA})
-"""Their handlers call `Metrics.failed`: they encode their answers, or looking for errors would cost a microsecond."""
+"""Their handlers call `Metrics.failed` themselves: the answer is encoded already, or a search costs a microsecond."""
 
 
 class Peer(Protocol):
-    """Who asked."""
+    """The client of a request."""
 
     @property
     def host(self) -> str: ...
@@ -38,7 +38,7 @@ class Peer(Protocol):
 
 
 class RequestLog:
-    """Counts into `metrics`; `slow_ms` is the threshold of the slow-request line, below 0 for none."""
+    """Counts into `metrics`; `slow_ms` is the threshold for the log line, below 0 for none."""
 
     def __init__(self, metrics: Metrics, slow_ms: int = -1) -> None:
         self._apis = metrics.apis
@@ -54,9 +54,10 @@ class RequestLog:
         started: float,
         remote: float = 0.0,
     ) -> None:
-        """Count a request whose handler gave `answer`, which was encoded as `response`.
+        """Count a request whose handler returned `answer`, encoded as `response`.
 
-        Times are seconds of the monotonic clock: its last byte came, it was looked at; `remote`: waited for others.
+        `received` is when its last byte arrived and `started` when it was dispatched (monotonic clock, s); `remote` is
+        how long its handler waited for others (s).
         """
         total = time.monotonic() - received
         size = _size(response)
@@ -71,10 +72,10 @@ class RequestLog:
             for code in error_codes(request.api, answer):
                 api.errors[code] += 1
         if total > self._slow_s and (request.api not in WAITS_BY_DESIGN or total - remote > self._slow_s):
-            _tell_slow(request, peer, size, total, started - received, remote)
+            _log_slow(request, peer, size, total, started - received, remote)
 
 
-def _tell_slow(request: Request, peer: Peer, size: int, total: float, queue: float, remote: float) -> None:
+def _log_slow(request: Request, peer: Peer, size: int, total: float, queue: float, remote: float) -> None:
     fields: dict[str, Any] = {
         "event": "slow_request",
         "api": request.api.name,

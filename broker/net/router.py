@@ -1,8 +1,8 @@
-"""From a frame to its handler and back: the only place that knows which versions are served.
+"""From a frame to its handler and back. Only the router knows which API versions are served.
 
-The route table is handed in by the server (`api/table.py` makes it), so this layer knows no API. A
-handler takes the decoded request and the client's address and gives a body (a mapping, encoded here
-in the request's version), ready parts (Fetch), or None; or an awaitable of one of these.
+The server passes the route table (made by `api/table.py`), so this layer knows no API. A handler takes the decoded
+request and the client, and returns a mapping, which is encoded here in the request's version, or the encoded parts of
+a response (Fetch), or None; or an awaitable of one of these.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ ANONYMOUS = "User:ANONYMOUS"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Client:
-    """Who sent a request, from which address, and through which listener."""
+    """Who sent a request, from which address and through which listener."""
 
     host: str
     port: int
     listener: str = "PLAINTEXT"
-    """By its name, so that answers tell addresses of the same one."""
+    """The listener's name: answers contain the brokers' addresses on the same listener."""
     principal: str = ANONYMOUS
-    """`User:name` as a login or a certificate says."""
+    """`User:name`, from a login or a certificate."""
     sasl: SaslSession | None = None
-    """The login, on a listener that asks for one."""
+    """The login, on a SASL listener."""
 
 
 Answer = Mapping[str, Any] | Sequence[Part] | None
@@ -45,7 +45,7 @@ Handler = Callable[[Request, Client], Answer | Awaitable[Answer]]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Route:
-    """One API: its handler and the versions it answers in. `advertised_low` is what ApiVersions says."""
+    """One API: its handler and its lowest and highest version. ApiVersions may advertise another lowest version."""
 
     api: ApiKey
     low: int
@@ -55,7 +55,7 @@ class Route:
 
 
 class Router:
-    """Finds the handler of each frame. Raises ProtocolError for what must close the connection."""
+    """Finds the handler of each frame. Raises ProtocolError when the connection must be closed."""
 
     def __init__(self, routes: Sequence[Route], log: RequestLog | None = None) -> None:
         self._routes = {int(route.api): route for route in routes}
@@ -66,7 +66,7 @@ class Router:
     ) -> Response | Awaitable[Response]:
         """The response, or an awaitable of it when the handler has to wait.
 
-        `received`: when the frame's last byte came, in seconds of the monotonic clock; now, when it is not given.
+        `received` is when the frame's last byte arrived (monotonic clock, s); the default is now.
         """
         started = time.monotonic()
         request = self._decode(frame)
@@ -74,12 +74,12 @@ class Router:
         if received is None:
             received = started
         if isinstance(answer, Awaitable):
-            return self._later(request, client, answer, received, started)
+            return self._wait_for_answer(request, client, answer, received, started)
         response = _encode(request, answer)
         self._log.answered(request, client, answer, response, received, started)
         return response
 
-    async def _later(
+    async def _wait_for_answer(
         self, request: Request, client: Client, waiting: Awaitable[Answer], received: float, started: float
     ) -> Response:
         waits = time.monotonic()
@@ -97,7 +97,7 @@ class Router:
         if route.low <= version <= route.high:
             return decode_request(frame)
         if route.api is ApiKey.API_VERSIONS:
-            # KIP-511: answered in version 0 so that any client can read which versions there are.
+            # KIP-511: answered in version 0, so that every client can read which versions there are.
             return Request(route.api, 0, correlation_id, None, None, len(frame))
         raise UnsupportedVersion(f"{route.api.name} version {version} is outside {route.low}–{route.high}")
 

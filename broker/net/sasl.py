@@ -1,8 +1,8 @@
-"""The login of one connection by SASL: which mechanism, the exchange of messages, and who it was. No I/O.
+"""The SASL login of one connection: mechanism, exchange of messages, principal. No I/O.
 
-Made by the connection of a SASL listener, driven by the handlers of SaslHandshake and SaslAuthenticate, or by the
-connection itself for clients that send bare tokens (SaslHandshake version 0). Until it is `done` only those two APIs
-and ApiVersions are admitted. Whoever is not let in does not learn whether the user exists. Idea: Kafka's
+Made for each connection of a SASL listener. The handlers of SaslHandshake and SaslAuthenticate drive it, or the
+connection itself for clients that send bare tokens (SaslHandshake version 0). Until it is `done`, only those two APIs
+and ApiVersions are admitted. A refused client does not learn whether the user exists. Idea: Kafka's
 `SaslServerAuthenticator`.
 """
 
@@ -22,10 +22,10 @@ from broker.security.scram import LoginRefused, ScramCredential, ScramMechanism,
 __all__ = ["FindCredential", "SaslSession"]
 
 FindCredential = Callable[[ScramMechanism, str], ScramCredential | None]
-"""The SCRAM credential of a user, if he has one."""
+"""Returns the SCRAM credential of a user, if there is one."""
 
 _LOGIN_APIS = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.API_VERSIONS})
-_NO_USER = "\N{NULL}"  # no password holds it: it ends the field
+_NO_USER = "\N{NULL}"  # no password contains it, because it separates the fields
 
 
 class _State(Enum):
@@ -36,7 +36,7 @@ class _State(Enum):
 
 
 class _Exchange(Protocol):
-    """One mechanism's side of a login."""
+    """The exchange of one mechanism, on the broker's side."""
 
     complete: bool
 
@@ -47,7 +47,7 @@ class _Exchange(Protocol):
 
 
 class SaslSession:
-    """`start`, then `step` until `done` or `failed`."""
+    """Call `start`, then `step` until `done` or `failed`."""
 
     def __init__(self, security: ListenerSecurity, find: FindCredential) -> None:
         self._security = security
@@ -58,16 +58,16 @@ class SaslSession:
         self._expires = float("inf")
         self.mechanisms = security.settings.sasl_enabled_mechanisms
         self.lifetime_ms = security.settings.connections_max_reauth_ms
-        """How long a login holds; 0 for ever."""
+        """How long a login is valid; 0 means for ever."""
         self.failure_delay_s = security.settings.connection_failed_authentication_delay_ms / 1000
-        """How long the answer to a failed login is held back."""
+        """Delay of the answer to a failed login."""
         self.max_request_bytes = security.settings.sasl_server_max_receive_size
-        """What is longer is no login."""
+        """Longer requests are refused before the login."""
         self.principal: str | None = None
         self.raw = False
-        """Whether tokens come bare, without a request around them."""
+        """Whether tokens arrive bare, without a request around them."""
         self.failure = ""
-        """Why it failed, for our log."""
+        """Why the login failed, for the broker's log."""
 
     @property
     def done(self) -> bool:
@@ -84,7 +84,7 @@ class SaslSession:
         return self.done and time.monotonic() < self._expires
 
     def start(self, mechanism: str, *, raw: bool) -> ErrorCode:
-        """SaslHandshake: begin a login, or another one when logins expire (KIP-368)."""
+        """SaslHandshake: begin a login, or a renewed one when logins expire (KIP-368)."""
         again = self.done and self.lifetime_ms > 0
         if self._state is not _State.WAITING and not again:
             return ErrorCode.illegal_sasl_state
@@ -100,7 +100,7 @@ class SaslSession:
         return ErrorCode.none
 
     def step(self, token: bytes) -> bytes:
-        """SaslAuthenticate: our answer to a message. Raises BrokerError, after which the session has failed."""
+        """SaslAuthenticate: the answer to a message. Raises BrokerError; the session has failed then."""
         if self._state is not _State.EXCHANGE:
             raise BrokerError(ErrorCode.illegal_sasl_state, "SaslAuthenticate must follow a SaslHandshake")
         try:
@@ -135,7 +135,7 @@ class SaslSession:
 
 
 class _Plain:
-    """RFC 4616: name and password in one message."""
+    """PLAIN (RFC 4616): name and password in one message."""
 
     def __init__(self, users: Mapping[str, str]) -> None:
         self._users = users
@@ -156,7 +156,7 @@ class _Plain:
 
 
 class _Scram:
-    """Two messages each way."""
+    """SCRAM: two messages each way."""
 
     def __init__(self, mechanism: ScramMechanism, find: FindCredential) -> None:
         self._server = ScramServer(mechanism, lambda user: find(mechanism, user))

@@ -1,9 +1,9 @@
 """TLS on the broker's side: contexts from settings, and the encrypted stream between a socket and a connection.
 
-Made by the listener. `TlsStream` is the protocol that asyncio's transport drives and the transport that the connection
-writes to. Unlike asyncio's own it counts as a connection from the first byte on, tells the peer by an alert why the
-handshake failed, and keeps no buffer of its own: what is received is decrypted into the connection's buffer at once,
-and what is written waits in the socket's transport alone, whose marks pause the connection.
+Made by the listener. `TlsStream` is the protocol of asyncio's transport, and the transport that the connection writes
+to. It differs from asyncio's own TLS in three ways: it counts as a connection from the first byte on, it sends the peer
+an alert when the handshake fails, and it has no buffers. Received bytes are decrypted into the connection's buffer at
+once; written bytes wait only in the socket's transport, whose water marks pause the connection.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ __all__ = ["TlsStream", "certificate_principal", "server_context"]
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 SLICE_BYTES: Final = 64 * 1024
-"""Encrypted at a time: OpenSSL's buffers never shrink again."""
+"""Bytes encrypted at a time, because OpenSSL's buffers never shrink."""
 _SCRATCH = bytearray(128 * 1024)
-"""Shared by all streams: what asyncio reads into it is taken out in the same step."""
+"""Shared by all streams: asyncio fills it and it is emptied in the same step."""
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "RECORD_LAYER_FAILURE"})
 _ALERT = b"\x15\x03\x01\x00\x02\x02\x46"
-"""TLS's word for "protocol version", which OpenSSL keeps to itself when what came is no TLS. Clients in plaintext know
-it and say what is wrong (librdkafka, and ours)."""
+"""The alert "protocol version". OpenSSL sends none when the peer does not speak TLS. Plaintext clients that know the
+alert report the cause (librdkafka, and ours)."""
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _SHORT_NAMES = {
     "commonName": "CN",
@@ -43,7 +43,7 @@ _SHORT_NAMES = {
 
 
 def server_context(security: ListenerSecurity) -> ssl.SSLContext:
-    """The keys and rules of one listener. Raises ConfigError."""
+    """The SSL context of one listener. Raises ConfigError."""
     settings, name = security.settings, security.listener.name
     if not has_key(settings):
         raise ConfigError(
@@ -75,7 +75,7 @@ def server_context(security: ListenerSecurity) -> ssl.SSLContext:
 
 
 def certificate_principal(certificate: Mapping[str, Any] | None) -> str | None:
-    """`User:CN=alice,O=…` of a client's certificate, the name as RFC 2253 and so Java writes it; None without one."""
+    """`User:CN=alice,O=…` of a client's certificate, in Java's notation (RFC 2253); None without a certificate."""
     if not certificate:
         return None
     parts: Iterable[Any] = reversed(certificate["subject"])
@@ -89,7 +89,7 @@ def _escaped(value: str) -> str:
 
 
 class Secured(Protocol):
-    """What a stream drives: a connection."""
+    """A connection, as a stream sees it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None: ...
     def connection_lost(self, exc: Exception | None) -> None: ...
@@ -98,13 +98,13 @@ class Secured(Protocol):
     def pause_writing(self) -> None: ...
     def resume_writing(self) -> None: ...
     def secured(self, principal: str | None) -> None:
-        """The handshake is done."""
+        """Called after the handshake."""
 
     def close(self, reason: str, text: str = "") -> None: ...
 
 
 class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
-    """Between a socket's transport and a connection."""
+    """Stands between a socket's transport and a connection."""
 
     def __init__(self, connection: Secured, context: ssl.SSLContext) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         self._advance()
 
     def eof_received(self) -> bool | None:
-        return None  # the transport closes itself
+        return None  # asyncio then closes the transport
 
     def pause_writing(self) -> None:
         self._connection.pause_writing()
@@ -166,7 +166,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             try:
                 self._tls.unwrap()
             except ssl.SSLError:
-                pass  # our farewell is written; theirs is not waited for
+                pass  # our close_notify is written; we do not wait for the peer's
             self._flush()
         self._transport.close()
 
@@ -207,7 +207,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
             return
         except ssl.SSLError as error:
             if self._outgoing.pending:
-                self._flush()  # the alert that tells the peer
+                self._flush()  # sends the alert
             elif error.reason in _NO_TLS:
                 self._transport.write(_ALERT)
             self._connection.close("tls", f"no TLS handshake: {_reason(error)}")
@@ -219,7 +219,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
         self._read()
 
     def _read(self) -> None:
-        """Hand over what is there, as much at a time as the connection has room for."""
+        """Pass decrypted bytes to the connection, as many at a time as its buffer holds."""
         while self._reading and self._shaken and not self._transport.is_closing():
             view = self._connection.get_buffer(-1)
             filled, size, ended = 0, len(view), False
@@ -238,8 +238,8 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
                 self._flush()
                 self._connection.close("tls", f"TLS broke: {_reason(error)}")
                 return
-            view.release()  # the connection may grow what it is a view of
-            self._flush()  # an answer to a change of keys
+            view.release()  # the connection may resize the buffer under it
+            self._flush()  # perhaps an answer to a key update
             if filled:
                 self._connection.buffer_updated(filled)
             if ended:
@@ -262,7 +262,7 @@ class TlsStream(asyncio.Transport, asyncio.BufferedProtocol):
 
 
 def _reason(error: ssl.SSLError) -> str:
-    """`WRONG_VERSION_NUMBER` → `wrong version number`; with what OpenSSL says of a certificate."""
+    """`WRONG_VERSION_NUMBER` → `wrong version number`, plus OpenSSL's message about a certificate."""
     detail = getattr(error, "verify_message", "")
     text = (error.reason or str(error)).replace("_", " ").lower()
     return f"{text}: {detail}" if detail else text

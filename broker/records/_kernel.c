@@ -1,6 +1,6 @@
 /* The record-batch codec's inner loops: records <-> Arrow buffers, without an object per record.
  *
- * Optional: called through native.py where it was built; columns_decode.py, columns_encode.py, column_sections.py
+ * Optional: called through native.py where it was built; column_decoder.py, column_encoder.py, record_sections.py
  * and key_hash.py do the same with numpy, record_check.py in Python; the tests hold both against one reference. Layouts
  * are those of batch.py (KIP-98) and of Arrow's binary and list arrays. No global state; the GIL is released in every loop.
  *

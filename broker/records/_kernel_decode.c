@@ -1,4 +1,4 @@
-/* Plain record sections to Arrow buffers, in one pass: the twin of columns_decode.py. See _kernel.c. */
+/* Plain record sections to Arrow buffers, in one pass: the twin of column_decoder.py. See _kernel.c. */
 #include "_kernel.h"
 
 enum { PART, START, END, RECORDS, FIRST_OFFSET, LAST_OFFSET, FIRST_TIME, APPEND_TIME, SECTION_WIDTH };

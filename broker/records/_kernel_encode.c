@@ -1,4 +1,4 @@
-/* Arrow columns to record batches, and the partitions of keys: the twin of columns_encode.py and key_hash.py.
+/* Arrow columns to record batches, and the partitions of keys: the twin of column_encoder.py and key_hash.py.
  * See _kernel.c. */
 #include "_kernel.h"
 

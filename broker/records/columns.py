@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from broker.errors import ConfigError
 from broker.records.builder import DEFAULT_BATCH_BYTES
-from broker.records.column_sections import DecodeOptions
+from broker.records.column_decoder import decode
+from broker.records.column_encoder import EncodeOptions, encode
 from broker.records.column_types import FIELDS, HEADERS_TYPE, NO_LIMIT, TIMESTAMP_TYPE, Columns
-from broker.records.columns_decode import decode
-from broker.records.columns_encode import EncodeOptions, encode
 from broker.records.compression import DECOMPRESSION_LIMIT, Codec
+from broker.records.record_sections import DecodeOptions
 
 __all__ = ["HEADERS_TYPE", "TIMESTAMP_TYPE", "Columns", "decode_columns", "encode_columns"]
 

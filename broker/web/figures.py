@@ -19,7 +19,7 @@ from broker.coordinator.transaction_records import TransactionState
 from broker.errors import ErrorCode
 from broker.log.manager import LogManager
 from broker.metrics import CleanerMetrics, Histogram, Metrics
-from broker.net.request_memory import RequestMemory
+from broker.net.frame_reader import RequestMemory
 from broker.protocol.api_keys import ApiKey
 from broker.web.families import FAMILIES, Family
 from broker.web.health import Health

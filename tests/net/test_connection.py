@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from broker.config.broker_config import BrokerConfig
-from broker.net import response_writer
+from broker.net import response
 from broker.net.listener import ListenerSet
-from broker.net.page_cache import PROBED_BYTES
+from broker.net.response import PROBED_BYTES
 from broker.net.router import Client
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import Request, decode_response, encode_request
@@ -118,8 +118,8 @@ def test_a_file_range_that_is_not_in_memory_waits_for_the_disk_in_a_thread(
         brought.append(part.position)
         cached.add(part.position // PROBED_BYTES)
 
-    monkeypatch.setattr(response_writer, "is_cached", is_cached)
-    monkeypatch.setattr(response_writer, "warm", warm)
+    monkeypatch.setattr(response, "is_cached", is_cached)
+    monkeypatch.setattr(response, "warm", warm)
 
     async def main() -> bytes:
         with (tmp_path / "segment").open("rb", buffering=0) as file:

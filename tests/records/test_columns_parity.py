@@ -13,12 +13,12 @@ from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, LENGTH_END, parse_header, walk_batches
 from broker.records.column_types import FIELDS
 from broker.records.columns import Columns, decode_columns, encode_columns
-from broker.records.columns_reference import decode_reference, encode_reference
 from broker.records.compression import Codec
 from broker.records.control import ControlType, end_transaction_marker
 from broker.records.record import Record
 from tests.support.codec_choice import in_turn
 from tests.support.record_batches import NOW, PARSERS, Row, build, columns_of, follow, parse, rows
+from tests.support.reference_codec import decode_reference, encode_reference
 
 PRODUCERS = (1, 2)
 

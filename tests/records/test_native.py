@@ -9,10 +9,9 @@ import pytest
 from broker.errors import CorruptBatch
 from broker.records import native
 from broker.records.batch import walk_batches
-from broker.records.batch_table import Head
-from broker.records.column_sections import Fact
 from broker.records.columns import decode_columns, encode_columns
 from broker.records.native import Kernel
+from broker.records.record_sections import Fact, Head
 from tests.support.codec_choice import BUILT, using
 from tests.support.record_batches import NOW, Row, build, follow
 

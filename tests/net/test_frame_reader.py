@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.net.request_memory import RequestMemory
+from broker.net.frame_reader import RequestMemory
 
 
 class Frame:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from broker.errors import BrokerError, ConfigError
-from broker.records import columns_encode
+from broker.records import column_encoder
 from broker.records.batch import HEADER_SIZE, parse_header, verify_batch
 from broker.records.columns import HEADERS_TYPE, decode_columns, encode_columns
 from broker.records.compression import Codec
@@ -38,7 +38,7 @@ def test_batches_keep_the_limit_and_use_most_of_it(limit: int) -> None:
 def test_every_batch_begins_at_offset_0_and_sequences_go_on(
     codec: Codec, most_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(columns_encode, "_MOST_BYTES", most_bytes)
+    monkeypatch.setattr(column_encoder, "_MOST_BYTES", most_bytes)
     batches = encode_columns(None, VALUES, NOW, codec=codec, producer_id=3, producer_epoch=0, base_sequence=2**31 - 100)
     headers = [parse_header(batch) for batch in batches]
     assert len(headers) > 5
@@ -50,7 +50,7 @@ def test_every_batch_begins_at_offset_0_and_sequences_go_on(
 
 def test_much_is_written_in_parts_that_go_on_from_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = decode_columns(follow(encode_columns(KEYS, VALUES, NOW, base_sequence=5)))
-    monkeypatch.setattr(columns_encode, "_MOST_BYTES", 50_000)
+    monkeypatch.setattr(column_encoder, "_MOST_BYTES", 50_000)
     batches = encode_columns(KEYS, VALUES, NOW, base_sequence=5)
     parts = decode_columns(follow(batches))
     assert (parts.key, parts.value, parts.offset) == (whole.key, whole.value, whole.offset)
@@ -126,6 +126,6 @@ def test_what_cannot_be_written_is_refused_with_a_reason(columns: tuple[Any, ...
 
 
 def test_a_record_of_a_gigabyte_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns_encode, "_LARGEST_RECORD", 1000)
+    monkeypatch.setattr(column_encoder, "_LARGEST_RECORD", 1000)
     with pytest.raises(BrokerError, match="MESSAGE_TOO_LARGE"):
         encode_columns(None, pa.array([b"v" * 1001], pa.binary()), NOW)

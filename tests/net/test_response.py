@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.log.segment_file import ColdRead, FileSlice, SegmentFile, unless_cold
-from broker.net.page_cache import is_cached, warm
+from broker.net.response import is_cached, warm
 
 SIZE = 1 << 20
 
