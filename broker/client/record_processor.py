@@ -24,20 +24,16 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from broker.client.consumer import Consumer, ConsumerRecord
+from broker.client.dead_letter_headers import ATTEMPTS, ERROR, LONGEST_ERROR, ORIGIN
 from broker.client.producer import Producer
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.record import Header
 
-__all__ = ["ATTEMPTS", "ERROR", "ORIGIN", "Processed", "RecordProcessor"]
+__all__ = ["Processed", "RecordProcessor"]
 
 logger = logging.getLogger(__name__)
 
-ORIGIN: Final = "pykafka.origin."
-ATTEMPTS: Final = "pykafka.attempts"
-ERROR: Final = "pykafka.error"
-
-_LONGEST_ERROR: Final = 1000
 _POLL_S: Final = 1.0
 
 
@@ -145,7 +141,7 @@ class RecordProcessor:
             f"{ORIGIN}offset": str(record.offset),
             f"{ORIGIN}timestamp": str(record.timestamp),
             ATTEMPTS: str(attempts),
-            ERROR: f"{type(failure).__name__}: {failure}"[:_LONGEST_ERROR],
+            ERROR: f"{type(failure).__name__}: {failure}"[:LONGEST_ERROR],
         }
         self._producer.send(topic, record.value, record.key, _annotated(record.headers, notes)).result()
 

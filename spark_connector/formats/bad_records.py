@@ -1,32 +1,29 @@
-"""`badRecordsTopic`: where a task puts the records it could not read, before it drops or nulls them.
+"""`badRecordsTopic`: the topic to which a task writes the records that it cannot decode, before it drops or nulls them.
 
-Used by record_decoder.py on executors. Key, value and timestamp go there as they were, headers say where from and why;
-their names are those of `broker.client.record_processor`. What was written is acknowledged before the rows go to
-Spark, so none is lost; a task that Spark runs again, or a DataFrame that is read twice, writes them again.
+Used by record_decoder.py on executors. Key, value and timestamp are kept; headers hold the origin and the reason. The
+records are acknowledged before the rows go to Spark, so none is lost. A task that Spark repeats, and a DataFrame that
+is read twice, write them again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 import pyarrow as pa
 
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
+from broker.client.dead_letter_headers import ERROR, LONGEST_ERROR, ORIGIN
 from broker.client.partition_writer import produce_batches
-from broker.client.record_processor import ERROR, ORIGIN
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, encode_columns
 
 __all__ = ["BadRecordsTopic"]
 
-_LONGEST_ERROR: Final = 1000
-
 
 class BadRecordsTopic:
-    """The topic of one read. Records of one partition stay in order in one partition of it."""
+    """The topic of one read. Records of one partition go to one partition of it, in order."""
 
     def __init__(self, cluster: Cluster, topic: str) -> None:
         """Raises ConfigError when there is no such topic."""
@@ -38,7 +35,7 @@ class BadRecordsTopic:
             raise ConfigError(f"Option 'badRecordsTopic': create the topic before the read: {error.message}") from None
 
     def write(self, tp: TopicPartition, records: pa.RecordBatch, reasons: Sequence[str]) -> None:
-        """Append records of `tp` (columns key, value, offset, timestamp) and wait. Raises as the client."""
+        """Append records of `tp` (columns key, value, offset, timestamp) and wait. Raises the client's errors."""
         headers = [
             _headers(tp, offset, timestamp, why)
             for offset, timestamp, why in zip(
@@ -62,6 +59,6 @@ def _headers(tp: TopicPartition, offset: int, timestamp: int, why: str) -> list[
         f"{ORIGIN}partition": str(tp.partition),
         f"{ORIGIN}offset": str(offset),
         f"{ORIGIN}timestamp": str(timestamp),
-        ERROR: why[:_LONGEST_ERROR],
+        ERROR: why[:LONGEST_ERROR],
     }
     return [{"key": name, "value": text.encode("utf-8", "replace")} for name, text in notes.items()]

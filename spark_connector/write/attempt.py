@@ -1,8 +1,9 @@
-"""One attempt at one task of a write, without pyspark: what runs on the executor.
+"""One attempt at one task of a write, without pyspark: it runs on the executor.
 
-Called by task.py. In an exactly-once write every attempt has a transactional id that no other attempt of its time has,
-writes in a transaction of it, and leaves that open: only the driver, which is told the handle in the report, ends it. A
-late attempt so takes nothing over that another has reported. A task without rows opens none.
+Called by writers.py. In an exactly-once write every attempt has a transactional id that no concurrent attempt has. It
+writes in a transaction of this id and leaves the transaction open: only the driver ends it, by the handle in the
+report. So a late attempt cannot take over a transaction that another attempt has reported. A task without rows opens
+none.
 """
 
 from __future__ import annotations
@@ -29,16 +30,18 @@ from spark_connector.write.write_plan import SinkNames, WritePlan
 __all__ = ["Attempt", "TaskReport", "run_attempt"]
 
 _LOOK_AGAIN_S: Final = 0.1
-"""An attempt that needed longer to get its id may have been late, and looks for a decision again."""
+"""If getting an id took longer, the attempt may be late, so it looks for a decision again."""
 
 _GIVE_UP_S: Final = 5.0
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """Whose work it is: `sink` is a query's id, a named write's or that of one batch write, `batch_id` None in the
-    latter. `number` and `task_id` are Spark's attemptNumber and taskAttemptId; `run` tells the runs of a query apart
-    for a write inside foreachBatch, else it is 0."""
+    """The identity of an attempt. `sink`: see SinkNames; `batch_id` is None in a batch write without `txnAppId`.
+
+    `number` and `task_id` are Spark's attemptNumber and taskAttemptId. `run` identifies the run of a query for a write
+    inside foreachBatch; otherwise it is 0.
+    """
 
     sink: str
     batch_id: int | None
@@ -50,7 +53,7 @@ class Attempt:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """What the driver is told, and all that it decides by. Times in ms since 1970."""
+    """The result of a task. The driver decides by these reports only. Times in ms since 1970."""
 
     sink: str
     partition: int
@@ -59,21 +62,21 @@ class TaskReport:
     rows: int = 0
     bytes: int = 0
     handle: TransactionHandle | None = None
-    """The open transaction; None when nothing was written, or not in one."""
+    """The open transaction; None when nothing was written, or without a transaction."""
     written_to: TopicPartition | None = None
-    """One of the partitions in it, the first."""
+    """The first partition in the transaction."""
     number: int = 0
-    """Which attempt at the partition this was, over all batches and drivers of the query; of a batch write 0."""
+    """The number of the attempt at this partition, over all batches and drivers of the query; 0 in a batch write."""
     tries: int = 0
-    """Spark's attemptNumber: how many failed before."""
+    """Spark's attemptNumber: how many attempts failed before."""
     opened_ms: int = 0
     decided: int | None = None
-    """The batch that was found decided, and why therefore nothing was written."""
+    """The decided batch that the task found, for which reason it wrote nothing."""
     run: int = 0
 
 
 class _Opened(NamedTuple):
-    """A transactional id that is this attempt's alone."""
+    """A transactional id that only this attempt uses."""
 
     handle: TransactionHandle
     number: int
@@ -83,8 +86,8 @@ class _Opened(NamedTuple):
 def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> TaskReport:
     """Write all rows of `batches` and wait until they are acknowledged.
 
-    Raises ConnectorError, ConfigError, UnknownTopic, BrokerError, TransactionError (ProducerFenced: the driver went on
-    without this attempt), and what connections raise.
+    Raises ConnectorError, ConfigError, UnknownTopic, BrokerError, TransactionError (ProducerFenced: the driver
+    continued without this attempt), and the errors of connections.
     """
     report = TaskReport(
         attempt.sink, attempt.partition, attempt.batch_id, plan.exactly_once, tries=attempt.number, run=attempt.run
@@ -96,18 +99,18 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
         return report
     if not plan.exactly_once:
         if attempt.batch_id is not None:
-            _refuse_weaker(plan, attempt, cluster)
+            _refuse_changed_delivery(plan, attempt, cluster)
         written = _write(plan, cluster, None, first, rest)
         return replace(report, rows=written.rows, bytes=written.bytes)
     opened = _open(plan, attempt, cluster)
     if isinstance(opened, int):
         for _ in rest:
-            pass  # Spark's worker wants its input read
+            pass  # Spark's worker expects that its input is consumed
         return replace(report, decided=opened)
     try:
         written = _write(plan, cluster, opened.handle, first, rest)
     except BaseException:
-        # Nobody else would end it. An epoch on, what is still under way is refused, whatever the broker's age.
+        # Nobody else would end the transaction. A new epoch also makes brokers refuse requests still on their way.
         with contextlib.suppress(PykafkaError):
             name = opened.handle.transactional_id
             init_transactional_id(cluster, name, timeout_ms=plan.timeout_ms, timeout_s=_GIVE_UP_S)
@@ -142,13 +145,14 @@ def _write(
 
 
 def _open(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> _Opened | int:
-    """An id of this attempt's own, as late as can be; or the batch that is decided already, and nothing to do."""
-    names = SinkNames(plan.options.transactional_id_prefix, attempt.sink)
+    """Get an id for this attempt, as late as possible; or the batch that is decided already: nothing is to be
+    written."""
+    names = plan.names(attempt.sink)
     opened_ms = time.time_ns() // 1_000_000
     if attempt.batch_id is None:
         name = names.of_task(attempt.partition, attempt.task_id)
         handle = init_transactional_id(cluster, name, timeout_ms=plan.timeout_ms)
-        _refuse_aborted(cluster, names)  # after it: the abort fences what it finds, and we find the abort
+        _refuse_aborted(cluster, names)  # after init: either the abort fences us, or we see the abort
         return _Opened(handle, 0, opened_ms)
     log = DecisionLog(cluster, names, plan.options.topic)
     looked = time.monotonic()
@@ -164,7 +168,7 @@ def _open(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> _Opened | int:
 
 
 def _decided(plan: WritePlan, attempt: Attempt, recorded: Recorded | None) -> int | None:
-    """The batch that is decided already, this one or a later one; None when ours is still to be written."""
+    """The decided batch if it is this one or a later one; None when this batch must still be written."""
     assert attempt.batch_id is not None
     if recorded is None or recorded.decision.settled_batch < attempt.batch_id:
         return None
@@ -174,7 +178,7 @@ def _decided(plan: WritePlan, attempt: Attempt, recorded: Recorded | None) -> in
 
 
 def _refuse_aborted(cluster: Cluster, names: SinkNames) -> None:
-    """Raise when the batch write was aborted before this task began: nobody would end its transaction any more."""
+    """Raise if the batch write was aborted before this task began: nobody would end the task's transaction."""
     try:
         Admin(cluster).describe_transaction(names.of_driver)
     except UnsupportedVersion:
@@ -186,26 +190,26 @@ def _refuse_aborted(cluster: Cluster, names: SinkNames) -> None:
     raise ConnectorError("PYKAFKA_SINK_ABORTED", f"the write {names.sink} was aborted before this task began to write.")
 
 
-_known_weaker: set[SinkNames] = set()
+_checked_sinks: set[SinkNames] = set()
 
 
-def _refuse_weaker(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> None:
-    """Raise when the query was exactly-once before: its last batch may be decided, and would be there twice."""
-    names = SinkNames(plan.options.transactional_id_prefix, attempt.sink)
-    if names in _known_weaker or not attempt.sink:
+def _refuse_changed_delivery(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> None:
+    """Raise if the query was exactly-once before: its last batch may be decided, and would be written twice."""
+    names = plan.names(attempt.sink)
+    if names in _checked_sinks or not attempt.sink:
         return
     recorded = None
     try:
         recorded = DecisionLog(cluster, names, plan.options.topic).read()
     except (BrokerError, UnsupportedVersion) as error:
         if getattr(error, "retriable", False):
-            raise  # else who may not read the group has not written it either
+            raise  # otherwise: who may not read the group has never written it
     if recorded is not None:
         raise ConnectorError(
             "PYKAFKA_SINK_DELIVERY_CHANGED",
             f"query {attempt.sink} was exactly-once up to batch {recorded.decision.batch_id}, and is now started with "
             f"delivery=at-least-once at batch {attempt.batch_id}: a batch that is decided could be written twice. "
-            "Leave option 'delivery' out to go on; to go on at least once nevertheless, delete the groups "
-            f"'{names.group()}' and '{names.group_of_done}' first; or begin with a new checkpointLocation.",
+            "Leave option 'delivery' out to continue; to continue at least once, delete the groups "
+            f"'{names.group()}' and '{names.group_of_done}' first; or start with a new checkpointLocation.",
         )
-    _known_weaker.add(names)
+    _checked_sinks.add(names)

@@ -1,11 +1,11 @@
-"""What the driver does at the end of a batch of an exactly-once write, without pyspark.
+"""How the driver commits or aborts an exactly-once write, without pyspark.
 
-Called by the writers. A streaming batch: take the query over, read what is decided, see that the prepared transactions
-still stand, record the decision, end them. A batch write has no decision, for nobody would come back to it: its
-transactions are ended once all tasks have succeeded.
+Called by writers.py. For a streaming batch the driver takes the query over, reads the last decision, checks that the
+prepared transactions are still open, records the decision, and commits the transactions. A batch write has no decision,
+because no later driver would finish it: its transactions are committed once all tasks have succeeded.
 
-What cannot be made whole raises ConnectorError (`PYKAFKA_SINK_…`) that says what is visible, what is not, and what to
-do; an unreachable broker raises what the client raises, and the next driver goes on from the decision.
+If a write cannot be made whole, ConnectorError (`PYKAFKA_SINK_…`) says what is visible, what is not, and what to do. If
+a broker is unreachable, the client's error is raised, and the next driver continues from the decision.
 """
 
 from __future__ import annotations
@@ -55,15 +55,16 @@ _GONE: Final = (
     ErrorCode.invalid_producer_id_mapping,
     ErrorCode.unknown_producer_id,
 )
-"""The transaction is not open any more: it timed out, or another driver has aborted it."""
+"""The transaction is no longer open: it timed out, or another driver has aborted it."""
 
 _swept: set[SinkNames] = set()
 
 
 def commit_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -> None:
-    """All tasks of the batch have succeeded: decide it and end its transactions, or finish what was decided.
+    """All tasks of the batch have succeeded: decide it and commit its transactions, or finish an earlier decision.
 
-    What is done follows from what the tasks report, whatever this process would have planned."""
+    Only the reports of the tasks determine what is done, not the plan of this process.
+    """
     once = [report for report in reports if report.exactly_once]
     if not once:
         return
@@ -74,8 +75,8 @@ def commit_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) 
 
 
 def abort_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -> None:
-    """The batch has failed: abort what its tasks left open, unless it is decided, which may be why we are called."""
-    _swept.clear()  # tasks that have not reported, or still run, leave transactions that the next attempt may not reuse
+    """The batch has failed: abort its open transactions, unless it is decided; its own commit may have failed."""
+    _swept.clear()  # tasks without a report may leave transactions open whose ids the next attempt does not use
     left_open = [report for report in reports if report.handle is not None]
     if left_open:
         _abort_undecided(plan, left_open[0].sink, batch_id, left_open)
@@ -84,29 +85,32 @@ def abort_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -
 def _abort_undecided(
     plan: WritePlan, sink: str, batch_id: int, left_open: Sequence[TaskReport], *, unreported: bool = False
 ) -> None:
-    """Unless the batch is decided; `unreported`: also what tasks without a report have open and nobody has decided."""
-    names = SinkNames(plan.options.transactional_id_prefix, sink)
+    """Abort, unless the batch is decided. `unreported`: also undecided transactions of tasks without a report."""
+    names = plan.names(sink)
     cluster = worker_clients().cluster(plan.options.client)
     recorded = DecisionLog(cluster, names, plan.options.topic).read()
     if recorded is not None and recorded.decision.settled_batch >= batch_id:
         return
     for report in left_open:
         _abort(cluster, _handle_of(report))
-    if unreported:  # a driver that died may have left a version before this one decided and not ended
+    if unreported:  # a driver that died may have left an earlier version decided but not committed
         decided = recorded.decision.prepared if recorded is not None else ()
         spared = {names.of_attempt(one.partition, one.number) for one in decided}
         _fence_open(cluster, plan, names, "Ongoing", spared=spared)
 
 
 def commit_batch_write(plan: WritePlan, reports: Sequence[TaskReport]) -> None:
-    """All tasks of a batch write have succeeded: make it visible, nothing or all but what is named in the error. A
-    write that `txnAppId` names is decided like a batch of a stream."""
+    """All tasks of a batch write have succeeded: make it visible. A write with `txnAppId` is decided like a stream's
+    batch.
+
+    Raises ConnectorError when nothing is visible, or when the rows it names are missing.
+    """
     if (batch_id := _batch_of(reports)) is not None:
         commit_batch(plan, batch_id, reports)
         return
     cluster = worker_clients().cluster(plan.options.client)
     left_open = [report for report in reports if report.handle is not None]
-    _check_standing(cluster, plan, left_open, "of this write")
+    _check_open(cluster, plan, left_open, "of this write")
     lost = _commit_all(cluster, [_handle_of(report) for report in left_open])
     if lost:
         raise ConnectorError(
@@ -114,19 +118,20 @@ def commit_batch_write(plan: WritePlan, reports: Sequence[TaskReport]) -> None:
             f"{len(lost)} of {len(left_open)} transactions of this write ended before they were committed: "
             f"{sum(left_open[index].rows for index in lost)} rows are missing, the others are visible.",
         )
-    if left_open:  # what lost attempts have left open would hold up readers of what is visible now
-        _fence_open(cluster, plan, SinkNames(plan.options.transactional_id_prefix, left_open[0].sink), "Ongoing")
+    if left_open:  # open transactions of lost attempts would block readers
+        _fence_open(cluster, plan, plan.names(left_open[0].sink), "Ongoing")
 
 
 def abort_batch_write(plan: WritePlan, write_id: str, reports: Sequence[TaskReport]) -> None:
-    """Abort what any task of the write has left open, and keep out those that still run: the ids are this write's.
+    """Abort the open transactions of all tasks of the write, and fence tasks that still run.
 
-    Spark does not wait for the other tasks when one has failed. Those that have an id are fenced; those that get one
-    later find the driver's in use, and leave it. Where brokers do not list transactions (before Kafka 3.0) those that
-    were killed stay open until they time out.
+    Spark does not wait for the other tasks when one has failed. Tasks that have an id are fenced. Tasks that get an id
+    later see that the driver's id is in use, and give up. Before Kafka 3.0 brokers do not list transactions: there the
+    transactions of killed tasks stay open until they time out.
 
-    A write that `txnAppId` names has a sink's ids: what is open is aborted; what a task opens later is by the next
-    commit, or times out. Inside foreachBatch only tasks tell the query: if none has reported, that goes for all of it.
+    A write with `txnAppId` has the ids of a sink. Its open transactions are aborted; one that a task opens later is
+    aborted by the next commit, or times out. Inside foreachBatch only the tasks' reports tell the query, so without any
+    report all transactions wait for the next commit or their timeout.
     """
     if plan.options.txn_app_id is not None:
         batch_id, sink = _batch_of(reports), next((report.sink for report in reports), None)
@@ -137,7 +142,7 @@ def abort_batch_write(plan: WritePlan, write_id: str, reports: Sequence[TaskRepo
             _abort_undecided(plan, sink, batch_id, left_open, unreported=True)
         return
     cluster = worker_clients().cluster(plan.options.client)
-    names = SinkNames(plan.options.transactional_id_prefix, write_id)
+    names = plan.names(write_id)
     init_transactional_id(cluster, names.of_driver, timeout_ms=plan.timeout_ms)
     for report in reports:
         if report.handle is not None:
@@ -146,34 +151,34 @@ def abort_batch_write(plan: WritePlan, write_id: str, reports: Sequence[TaskRepo
 
 
 def _batch_of(reports: Sequence[TaskReport]) -> int | None:
-    """The batch, or `txnVersion`, that a named write belongs to; None for any other batch write."""
+    """The batch or `txnVersion` of a write with `txnAppId`; None for any other batch write."""
     return next((report.batch_id for report in reports if report.batch_id is not None), None)
 
 
 class _StreamBatch:
-    """One micro-batch of a query, from the driver's side."""
+    """The driver's side of one micro-batch."""
 
     def __init__(self, plan: WritePlan, sink: str, batch_id: int) -> None:
         self._plan = plan
         self._batch_id = batch_id
-        self._names = SinkNames(plan.options.transactional_id_prefix, sink)
+        self._names = plan.names(sink)
         self._cluster = worker_clients().cluster(plan.options.client)
         self._log = DecisionLog(self._cluster, self._names, plan.options.topic)
 
     def decided_before(self) -> bool:
-        """Whether there is something to finish though no task says so: they may all be without rows this time."""
+        """Whether the batch is decided although no task reports it: this time all tasks may have no rows."""
         recorded = self._log.read()
         return recorded is not None and recorded.decision.settled_batch >= self._batch_id
 
     def commit(self, reports: Sequence[TaskReport]) -> None:
-        """Raises ConnectorError where the batch cannot be committed whole, and what the client raises."""
+        """Raises ConnectorError if the batch cannot be committed as a whole, and the client's errors."""
         driver = self._log.take_over()
         recorded = self._log.read()
         left_open = [report for report in reports if report.handle is not None]
         decided = [report.decided for report in reports if report.decided is not None]
         decision = recorded.decision if recorded else None
         if decision is not None and self._plan.options.txn_version is not None:
-            # As with Delta's option of this name, a version that was overtaken is there already.
+            # As in Delta, a version below the last one counts as written.
             self._batch_id = max(self._batch_id, decision.settled_batch)
         run = reports[0].run
         step = next_step(decision, self._batch_id, [_prepared(report) for report in left_open], decided, run)
@@ -190,21 +195,22 @@ class _StreamBatch:
             self._finish(driver, recorded)
 
     def _record(self, driver: TransactionHandle, decision: Decision, left_open: Sequence[TaskReport]) -> None:
-        _check_standing(self._cluster, self._plan, left_open, f"of batch {self._batch_id}")
+        _check_open(self._cluster, self._plan, left_open, f"of batch {self._batch_id}")
         topic = min(report.written_to.topic for report in left_open if report.written_to is not None)
         try:
             self._log.record(driver, decision, topic)
         except ProducerFenced as error:
             raise ConnectorError(
                 "PYKAFKA_SINK_SUPERSEDED",
-                f"Query {self._names.sink}: another driver took it over while batch {self._batch_id} was being "
-                "committed; this one has written nothing of it. A query runs once at a time from its checkpoint.",
+                f"Query {self._names.sink}: another driver took the query over while batch {self._batch_id} was "
+                "being committed; this driver has committed nothing of it. Run a query from its checkpoint only once "
+                "at a time.",
             ) from error
         self._end_all(driver, Recorded(decision, topic), nothing_visible=True)
 
     def _finish(self, driver: TransactionHandle, recorded: Recorded) -> None:
-        """End what an earlier driver has decided; where that is not possible any more, see what can be said of it."""
-        logger.info("query %s: batch %d was decided before; finishing it", self._names.sink, self._batch_id)
+        """Finish what an earlier driver has decided, or withdraw the decision if nothing of it can become visible."""
+        logger.info("query %s: batch %d was decided earlier; finishing it", self._names.sink, self._batch_id)
         if self._log.is_done(recorded):
             if self._plan.options.topic not in (None, recorded.topic):
                 raise self._written_elsewhere(recorded)
@@ -214,7 +220,7 @@ class _StreamBatch:
         self._end_all(driver, recorded, nothing_visible=False)
 
     def _end_all(self, driver: TransactionHandle, recorded: Recorded, *, nothing_visible: bool) -> None:
-        """Commit every transaction of the decision. `nothing_visible`: it is certain that none was, up to now."""
+        """Commit every transaction of the decision. `nothing_visible`: it is certain that none is committed yet."""
         handles = [self._handle(one) for one in recorded.decision.prepared]
         if nothing_visible and _commit_all(self._cluster, handles[:1]):
             self._withdraw(driver, recorded)
@@ -224,10 +230,10 @@ class _StreamBatch:
         self._log.mark_done(recorded)
 
     def _withdraw(self, driver: TransactionHandle, recorded: Recorded) -> None:
-        """Take the decision back, so that the batch is written anew; raises to say so.
+        """Withdraw the decision, so that a restart writes the batch again, and raise ConnectorError.
 
-        What is still open is aborted first: an earlier driver that is not dead cannot commit it any more then. Where
-        it has just done so there is nothing to take back, and this returns.
+        First the open transactions are aborted, so that an earlier driver that still runs cannot commit them. If it has
+        just committed one, there is nothing to withdraw, and this returns.
         """
         handles = [self._handle(one) for one in recorded.decision.prepared]
         outcomes = end_transactions(self._cluster, handles, commit=False)
@@ -238,17 +244,17 @@ class _StreamBatch:
             "PYKAFKA_SINK_BATCH_WITHDRAWN",
             f"Query {self._names.sink}: the transactions of batch {self._batch_id} ended before they were committed "
             f"(kafka.transaction.timeout.ms={self._plan.timeout_ms}). Nothing of it is visible, and its decision is "
-            "withdrawn; a restart of the query writes it anew.",
+            "withdrawn; a restart of the query writes it again.",
         )
 
     def _written_elsewhere(self, recorded: Recorded) -> ConnectorError:
-        """A driver that died is followed by one that writes to the same topic; this looks like a query of its own."""
+        """The next driver of a query writes to the same topic, so another topic means another query."""
         return ConnectorError(
             "PYKAFKA_SINK_SUPERSEDED",
-            f"Query {self._names.sink}: its batch {self._batch_id} was written to topic '{recorded.topic}' already, "
-            f"none of it to '{self._plan.options.topic}'. A query with a copy of another's checkpoint needs an "
-            "option 'transactionalIdPrefix' of its own; so does one whose topic was changed, to have this batch in "
-            "the new topic too.",
+            f"Query {self._names.sink}: its batch {self._batch_id} was already written to topic '{recorded.topic}', "
+            f"and nothing of it to '{self._plan.options.topic}'. A query that uses a copy of another query's "
+            "checkpoint needs its own option 'transactionalIdPrefix'; so does a query with a changed topic, to write "
+            "this batch to the new topic too.",
         )
 
     def _incomplete(self, decision: Decision, lost: Sequence[Prepared]) -> ConnectorError:
@@ -259,12 +265,12 @@ class _StreamBatch:
             f"Query {self._names.sink}: batch {self._batch_id} was decided, but {len(lost)} of its "
             f"{len(decision.prepared)} transactions had ended before they were committed; up to "
             f"{sum(one.rows for one in lost)} rows are missing, those of tasks {tasks}{more}. The others are visible. "
-            "To have the whole batch written again, with duplicates of these, delete the group "
+            "To write the whole batch again, with duplicates of the visible rows, delete the group "
             f"'{self._names.group()}' and restart the query.",
         )
 
     def _standings(self, decision: Decision) -> list[Standing | None]:
-        """What the coordinators say of each; None where they do not (DescribeTransactions is of Kafka 3.0)."""
+        """The state of each transaction; None if unknown (DescribeTransactions needs Kafka 3.0)."""
         admin = Admin(self._cluster)
         standings: list[Standing | None] = []
         for one in decision.prepared:
@@ -282,17 +288,19 @@ class _StreamBatch:
         return TransactionHandle(self._names.of_attempt(one.partition, one.number), one.producer_id, one.epoch)
 
     def _fence(self, attempts: Sequence[tuple[int, int]]) -> None:
-        """Abort what these attempts have left open, and whatever they would still do: readers of committed data wait
-        for it. Best effort, else it times out."""
+        """Abort the transactions that these attempts may have left open, and fence their producers, because readers of
+        committed data wait for them. Best effort: otherwise they time out."""
         with contextlib.suppress(PykafkaError):
             for partition, number in attempts:
                 name = self._names.of_attempt(partition, number)
-                logger.info("aborting what attempt %d at task %d may have left open", number, partition)
+                logger.info("aborting the transaction that attempt %d of task %d may have left open", number, partition)
                 init_transactional_id(self._cluster, name, timeout_ms=self._plan.timeout_ms)
 
     def sweep(self) -> None:
-        """Once per process and query, and after a batch that failed: abort what tasks have left open that nobody
-        repeats, those of a driver with more of them. Called when nothing of this driver's is open."""
+        """Abort transactions that nobody will end, such as those of an earlier driver with more tasks.
+
+        Runs once per process and query and after a failed batch, while this driver has no transaction open.
+        """
         if self._names not in _swept:
             _swept.add(self._names)
             _fence_open(self._cluster, self._plan, self._names, "Ongoing")
@@ -301,12 +309,14 @@ class _StreamBatch:
 def _fence_open(
     cluster: Cluster, plan: WritePlan, names: SinkNames, *states: str, spared: Collection[str] = ()
 ) -> None:
-    """Abort the transactions of the sink's tasks that are in one of `states`, and fence their producers. Best effort:
-    brokers before Kafka 3.0 cannot list them, others may refuse."""
+    """Abort the transactions of the sink's tasks that are in one of `states`, and fence their producers.
+
+    Best effort: brokers before Kafka 3.0 cannot list transactions, and others may refuse to.
+    """
     with contextlib.suppress(PykafkaError):
         for found in Admin(cluster).list_transactions(states=states):
             if found.transactional_id not in spared and names.task_of(found.transactional_id) is not None:
-                logger.info("aborting %s, which an earlier attempt has left open", found.transactional_id)
+                logger.info("aborting %s, which an earlier attempt left open", found.transactional_id)
                 init_transactional_id(cluster, found.transactional_id, timeout_ms=plan.timeout_ms)
 
 
@@ -315,14 +325,13 @@ def _prepared(report: TaskReport) -> Prepared:
     return Prepared(report.partition, report.number, handle.producer_id, handle.epoch, report.rows)
 
 
-def _check_standing(cluster: Cluster, plan: WritePlan, left_open: Sequence[TaskReport], whose: str) -> None:
-    """Raise unless every transaction is still open; adding a partition that is in it changes nothing else."""
+def _check_open(cluster: Cluster, plan: WritePlan, left_open: Sequence[TaskReport], whose: str) -> None:
+    """Raise unless every transaction is still open. The check adds a partition that the transaction has already."""
     now_ms = time.time_ns() // 1_000_000
     oldest_ms = now_ms - min((report.opened_ms for report in left_open), default=now_ms)
     if oldest_ms > plan.timeout_ms // 2:
         logger.warning(
-            "the transactions %s are open for %d s when they are committed; after %d s brokers abort them "
-            "(kafka.transaction.timeout.ms)",
+            "the transactions %s have been open for %d s; brokers abort them after %d s (kafka.transaction.timeout.ms)",
             whose,
             oldest_ms // 1000,
             plan.timeout_ms // 1000,
@@ -337,7 +346,7 @@ def _check_standing(cluster: Cluster, plan: WritePlan, left_open: Sequence[TaskR
             "PYKAFKA_SINK_TRANSACTION_LOST",
             f"the transaction of task {report.partition} {whose} ({report.rows} rows, opened "
             f"{(now_ms - report.opened_ms) // 1000} s ago, kafka.transaction.timeout.ms={plan.timeout_ms}) ended "
-            f"before it was decided: {error}. Nothing is visible; run it again.",
+            f"before it was decided: {error}. Nothing is visible; run the write again.",
         ) from error
 
 
@@ -347,7 +356,7 @@ def _handle_of(report: TaskReport) -> TransactionHandle:
 
 
 def _commit_all(cluster: Cluster, handles: Sequence[TransactionHandle]) -> list[int]:
-    """Commit each; the indexes of those that are gone."""
+    """Commit each; returns the indexes of the transactions that are no longer open."""
     lost = []
     for index, error in enumerate(end_transactions(cluster, handles, commit=True)):
         if error is not None:
@@ -358,7 +367,7 @@ def _commit_all(cluster: Cluster, handles: Sequence[TransactionHandle]) -> list[
 
 
 def _abort(cluster: Cluster, handle: TransactionHandle) -> None:
-    """Best effort: what is not aborted is fenced by the next attempt, or times out."""
+    """Best effort: otherwise the next attempt fences it, or it times out."""
     try:
         end_transaction(cluster, handle, commit=False)
     except PykafkaError as error:

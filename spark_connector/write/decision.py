@@ -1,11 +1,10 @@
-"""The decision that makes a batch visible: what it says, how it is written down, and what follows from it. Pure.
+"""The decision that makes a batch visible: its content, its encoding, and the next step that follows from it. Pure.
 
-A streaming batch is decided when its decision is committed: the batch's number and the transactions its tasks have left
-open. Only then are these ended, one by one; whoever finds the decision later ends what is still open. So a batch
-is visible as a whole or not at all, whatever dies in between (docs/decisions.md has the interleavings).
-
-The text goes into the metadata of committed offsets, which brokers limit to 4096 characters by default
-(`offset.metadata.max.bytes`), so it is packed, and cut into parts. decision_log.py keeps them; commit.py acts.
+A streaming batch is decided when its decision is committed: the batch's number, and the transactions that its tasks
+have left open. Only then are these transactions committed, one by one; a driver that finds the decision later commits
+those that are still open. So a batch is visible as a whole or not at all, whichever process dies (docs/decisions.md has
+the interleavings). The decision is stored as metadata of committed offsets, which brokers limit to 4096 characters by
+default (`offset.metadata.max.bytes`). So it is packed and split into parts. decision_log.py stores them.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from spark_connector.errors import ConnectorError
-from spark_connector.write.write_plan import ATTEMPT_IDS
 
 __all__ = [
+    "ATTEMPT_IDS",
     "PART_CHARACTERS",
     "Decision",
     "Fail",
@@ -40,6 +39,9 @@ __all__ = [
     "unpack",
 ]
 
+ATTEMPT_IDS: Final = 8
+"""The attempts at one task partition of a query use this many transactional ids in turn."""
+
 PART_CHARACTERS: Final = 4096
 """Kafka's default of `offset.metadata.max.bytes`."""
 
@@ -49,8 +51,7 @@ _MOST_FIELD: Final = 1 << 64
 
 
 class Prepared(NamedTuple):
-    """A transaction that a task has left open: the task's partition, the number of the attempt at it, which names the
-    transactional id, the producer, and what it wrote."""
+    """A transaction that a task has left open. The task's partition and the number of the attempt give the id."""
 
     partition: int
     number: int
@@ -61,8 +62,10 @@ class Prepared(NamedTuple):
 
 @dataclass(frozen=True)
 class Decision:
-    """The batch that is to be visible, and by which transactions; `withdrawn`: it is not, after all. `run`: of a write
-    inside foreachBatch the run of the query, else 0."""
+    """The batch to make visible, and its transactions. `withdrawn`: the batch is not visible, write it again.
+
+    `run`: the run of the query for a write inside foreachBatch, otherwise 0.
+    """
 
     batch_id: int
     prepared: tuple[Prepared, ...]
@@ -75,17 +78,17 @@ class Decision:
         return self.batch_id - 1 if self.withdrawn else self.batch_id
 
     def refuse_namesake(self, name: str, batch_id: int, run: int) -> None:
-        """Raise when another write of the same batch, in the same run, has this name: only a new run repeats one."""
+        """Raise if another write of the same batch and run has this name. Only a new run repeats a write."""
         if run and run == self.run and batch_id == self.settled_batch:
             raise ConnectorError(
                 "PYKAFKA_SINK_NAME_TWICE",
-                f"batch {batch_id} was written under txnAppId='{name}' already, by another write of the same batch: "
+                f"batch {batch_id} was already written under txnAppId='{name}', by another write of the same batch: "
                 "give each write in foreachBatch a txnAppId of its own.",
             )
 
 
 class Part(NamedTuple):
-    """One of the texts a decision is cut into; those with the same stamp belong together."""
+    """One part of the text of a decision; parts with the same stamp belong together."""
 
     withdrawn: bool
     stamp: int
@@ -99,20 +102,20 @@ class Nothing(NamedTuple):
 
 
 class Record(NamedTuple):
-    """Decide the batch, then end its transactions."""
+    """Decide the batch, then commit its transactions."""
 
     decision: Decision
 
 
 class Finish(NamedTuple):
-    """The batch was decided before: end what is open of it; abort `strays`, which are not part of it."""
+    """The batch is decided: commit its open transactions; abort `strays`, which are not part of it."""
 
     decision: Decision
     strays: tuple[Prepared, ...]
 
 
 class Fail(NamedTuple):
-    """The batch can be neither decided nor finished by this driver."""
+    """This driver can neither decide nor finish the batch."""
 
     condition: str
     message: str
@@ -122,7 +125,7 @@ Step = Nothing | Record | Finish | Fail
 
 
 class Standing(NamedTuple):
-    """What the coordinator says of a prepared transaction's id: Kafka's name of its state, and the epoch it is at."""
+    """The coordinator's state of a prepared transaction's id: Kafka's name of the state, and the current epoch."""
 
     state: str
     epoch: int
@@ -131,18 +134,18 @@ class Standing(NamedTuple):
 def next_step(
     decision: Decision | None, batch_id: int, prepared: Sequence[Prepared], decided: Sequence[int] = (), run: int = 0
 ) -> Step:
-    """What the driver does for `batch_id`, once no other driver can decide anything any more.
+    """What the driver does for `batch_id`, once no other driver can record a decision.
 
-    decision: the newest there is. prepared: what the batch's tasks have left open. decided: of the tasks that wrote
-    nothing because they found a decision, the batch it was for. run: the one that goes into a new decision.
+    decision: the newest one. prepared: the transactions that the batch's tasks have left open. decided: the batches of
+    the decisions that tasks found, and therefore wrote nothing. run: the run to record in a new decision.
     """
     settled = -1 if decision is None else decision.settled_batch
     if settled > batch_id or any(batch > batch_id for batch in decided):
         return Fail(
             "PYKAFKA_SINK_SUPERSEDED",
             f"batch {max((settled, *decided))} is committed already, and this is batch {batch_id}: either another "
-            "driver runs the query, or its checkpoint was taken back to an earlier state. Nothing of this batch is "
-            "committed; with a new checkpointLocation a query begins anew.",
+            "driver runs the query, or its checkpoint was restored to an earlier state. Nothing of this batch is "
+            "committed; with a new checkpointLocation the query starts over.",
         )
     if decision is not None and settled == batch_id:
         mine = {one[:3] for one in decision.prepared}
@@ -151,17 +154,17 @@ def next_step(
         return Fail(
             "PYKAFKA_SINK_BATCH_WITHDRAWN",
             f"the decision for batch {batch_id} was withdrawn while its tasks ran. Nothing of it is visible; a restart "
-            "of the query writes it anew.",
+            "of the query writes it again.",
         )
     return Record(Decision(batch_id, tuple(sorted(prepared)), run=run)) if prepared else Nothing()
 
 
 def overtaken(earlier: Decision | None, attempts: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
-    """(partition, number) of the attempts that came to nothing: nobody waits for what they may have left open.
+    """(partition, number) of the attempts without a report, which may have left transactions open that nobody ends.
 
-    attempts: partition, number and Spark's attemptNumber of those that have reported. The ones between them and those
-    in the decision before failed, were lost, or belonged to a driver that died. Those whose id is in use again are
-    fenced by that.
+    attempts: partition, number and Spark's attemptNumber of the attempts that have reported. Attempts between these and
+    the ones of the earlier decision failed, were lost, or belonged to a driver that died. An attempt whose id is used
+    again is fenced by that use.
     """
     before = {one.partition: one.number for one in earlier.prepared} if earlier else {}
     return [
@@ -172,10 +175,10 @@ def overtaken(earlier: Decision | None, attempts: Iterable[tuple[int, int, int]]
 
 
 def may_withdraw(decision: Decision, standings: Sequence[Standing | None]) -> bool:
-    """Whether it is certain that of a decided batch nothing is visible, and something never can be.
+    """Whether it is certain that nothing of a decided batch is visible, and that some of it never will be.
 
-    standings: of each of its transactions, None where it is not known. To be asked only while the decision is not
-    marked done: no task of a later batch has run then, so an abort one epoch on is the transaction's own time-out.
+    standings: of each of its transactions; None if unknown. Call it only while the decision is not marked done: until
+    then no task of a later batch runs, so an abort at the next epoch is the timeout of this transaction.
     """
     lost = False
     for one, standing in zip(decision.prepared, standings, strict=True):
@@ -190,7 +193,7 @@ def may_withdraw(decision: Decision, standings: Sequence[Standing | None]) -> bo
 
 
 def pack(decision: Decision, stamp: int, *, limit: int = PART_CHARACTERS) -> list[str]:
-    """The decision as texts of at most `limit` characters. `stamp`: a number of its own for each recording."""
+    """The decision as texts of at most `limit` characters. `stamp`: a number that is unique for each recording."""
     numbers = [decision.run]
     partition = producer_id = 0
     for one in decision.prepared:
@@ -204,15 +207,15 @@ def pack(decision: Decision, stamp: int, *, limit: int = PART_CHARACTERS) -> lis
 
 
 def parse_part(text: str) -> Part:
-    """One of the texts of `pack`. Raises ConnectorError for any other."""
+    """Parse one text of `pack`. Raises ConnectorError for any other text."""
     match = _HEAD.match(text)
     if match is None or not int(match[3]) < int(match[4]):
-        raise _unreadable(f"{text[:60]!r} is no part of a decision of this version")
+        raise _unreadable(f"{text[:60]!r} is not a part of a decision of this version")
     return Part(match[1] == "W", int(match[2]), int(match[3]), int(match[4]), text[match.end() :])
 
 
 def unpack(batch_id: int, parts: Sequence[Part]) -> Decision:
-    """The decision of all its parts in order. Raises ConnectorError."""
+    """Decode a decision from all its parts in order. Raises ConnectorError."""
     try:
         packed = base64.urlsafe_b64decode("".join(part.text for part in parts).encode())
         inflate = zlib.decompressobj()
@@ -236,7 +239,7 @@ def unpack(batch_id: int, parts: Sequence[Part]) -> Decision:
 def _unreadable(why: str) -> ConnectorError:
     return ConnectorError(
         "PYKAFKA_SINK_DECISION_UNREADABLE",
-        f"the group of this query holds something else than its last decision: {why}. It belongs to a query alone.",
+        f"the group of this query does not hold the query's last decision: {why}. Only the query may commit to it.",
     )
 
 

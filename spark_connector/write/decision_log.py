@@ -1,12 +1,12 @@
-"""Where the decisions of a query are kept: in the committed offsets of a group of its name.
+"""The log of a query's decisions: the committed offsets of a group named after the query.
 
-The offset is the batch's number, its metadata the decision (decision.py), and it is committed within a transaction of
-the driver's own id (TxnOffsetCommit): so all parts of a decision appear together, and a driver whose epoch is over
-can decide nothing. The offsets are those of partition 0 of a topic that is written to, for brokers keep none of
-topics they do not have; parts beyond the first are in further groups.
+The offset is the batch's number, and its metadata holds the decision (decision.py). It is committed within a
+transaction of the driver's own id (TxnOffsetCommit), so all parts of a decision appear together, and a driver with an
+old epoch cannot decide anything. The offsets are those of partition 0 of a topic that the query writes to, because
+brokers keep offsets only for existing topics. Parts after the first one are in further groups.
 
-Used by attempt.py (read) and commit.py. Raises TransactionError (ProducerFenced: another driver has taken over) and
-what the client raises.
+Used by attempt.py (read) and commit_protocol.py. Raises TransactionError (ProducerFenced: another driver has taken
+over) and the client's errors.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from spark_connector.write.write_plan import SinkNames
 __all__ = ["DecisionLog", "Recorded"]
 
 _TIMEOUT_MS: Final = 10_000
-"""Of the deciding transaction: how long tasks may have to wait for the outcome when a driver dies in it."""
+"""Timeout of the deciding transaction: if a driver dies in it, tasks wait for its end up to that long."""
 
 
 class Recorded(NamedTuple):
-    """A decision, and the topic under whose offsets it is kept."""
+    """A decision, and the topic whose offsets hold it."""
 
     decision: Decision
     topic: str
@@ -49,27 +49,29 @@ class _Found(NamedTuple):
 
 
 class DecisionLog:
-    """The decisions of one sink. The last one counts; it holds all that is needed of those before."""
+    """The decisions of one sink. Only the last one counts."""
 
     def __init__(self, cluster: Cluster, names: SinkNames, topic: str | None = None) -> None:
-        """`topic`: the one that all rows go to; None where the rows say."""
+        """`topic`: the topic of all rows; None if the rows name their topics."""
         self._cluster = cluster
         self._names = names
         self._topic = topic
 
     def read(self) -> Recorded | None:
-        """The newest decision; one that is just being made is waited for. None when there is none.
+        """The newest decision, or None. Waits for a decision that is just being recorded.
 
-        Raises ConnectorError for what cannot be read.
+        Raises ConnectorError for a decision that cannot be decoded.
         """
         return self._cluster.retrying(self._read_once)
 
     def take_over(self) -> TransactionHandle:
-        """Become the driver: what an earlier one was deciding is over, and no earlier one decides any more."""
+        """Become the driver: aborts the decision that an earlier driver is recording, and fences all earlier
+        drivers."""
         return init_transactional_id(self._cluster, self._names.of_driver, timeout_ms=_TIMEOUT_MS)
 
     def record(self, driver: TransactionHandle, decision: Decision, topic: str) -> None:
-        """Make `decision` the newest. When this raises anything but a TransactionError it may have been made."""
+        """Make `decision` the newest. If this raises anything but a TransactionError, it may still have been
+        recorded."""
         tp = TopicPartition(topic, 0)
         try:
             for number, text in enumerate(pack(decision, driver.producer_id << 16 | driver.epoch)):
@@ -77,7 +79,7 @@ class DecisionLog:
                 add_offsets(self._cluster, driver, group.group_id)
                 commit_offsets(self._cluster, driver, {tp: decision.batch_id}, group, metadata=text)
         except TransactionError as error:
-            with contextlib.suppress(PykafkaError):  # else readers wait for its time-out
+            with contextlib.suppress(PykafkaError):  # otherwise readers wait for its timeout
                 end_transaction(self._cluster, driver, commit=False)
             if error.code is ErrorCode.offset_metadata_too_large:
                 raise ConfigError(
@@ -88,12 +90,12 @@ class DecisionLog:
         end_transaction(self._cluster, driver, commit=True)
 
     def mark_done(self, recorded: Recorded) -> None:
-        """Note that every transaction of the decision is committed, before any later batch can touch their ids."""
+        """Record that every transaction of the decision is committed, before a later batch can use their ids."""
         done = {TopicPartition(recorded.topic, 0): recorded.decision.batch_id}
         GroupOffsets(self._cluster, self._names.group_of_done).commit(done)
 
     def is_done(self, recorded: Recorded) -> bool:
-        """Whether that was noted. No driver writes it early, so that a yes is certain; a no is not."""
+        """Whether `mark_done` was recorded. True is certain; False may only mean that the driver died before it."""
         done = GroupOffsets(self._cluster, self._names.group_of_done).fetch([TopicPartition(recorded.topic, 0)])
         return recorded.decision.batch_id in done.values()
 
@@ -101,7 +103,7 @@ class DecisionLog:
         group = GroupOffsets(self._cluster, self._names.group())
         committed = group.committed()
         if self._topic is not None and (first := TopicPartition(self._topic, 0)) not in committed:
-            # Brokers name all that is committed, and say nothing of a topic's first decision while it is being made.
+            # Brokers list committed offsets only, so a topic's first decision is missing while it is being recorded.
             committed |= group.committed([first])
         found = [_found(tp, one) for tp, one in committed.items()]
         if not found:
@@ -123,5 +125,5 @@ def _found(tp: TopicPartition, committed: CommittedOffset) -> _Found:
 
 
 def _changed(batch_id: int) -> BrokerError:
-    """Another decision was made between the reads of the parts: read again."""
+    """Another decision was recorded while the parts were read: read again."""
     return BrokerError(ErrorCode.unstable_offset_commit, f"the decision for batch {batch_id} is being replaced")

@@ -1,15 +1,9 @@
-"""The columns a written DataFrame may have: checked on the driver, brought to one form in every task.
+"""The columns of a written DataFrame: checked on the driver, and brought to a uniform form in every task.
 
-`check_columns` is called by the writers before any task runs, with Spark's types as text; `to_rows` by rows_writer.py
-for every Arrow batch. The rules are those of Spark's `KafkaWriter`: `value` is required, `key topic partition headers`
-are optional, other columns are not written. Ours is `timestamp`, that of the record.
-
-Wrong columns are ConnectorError under Spark's condition names.
-
-Whether every row fits into a request, as Kafka's producer counts: key, value, headers and what surrounds them.
-
-Called by rows_writer.py for the rows it is about to send; the sizes of a whole column at a time, and those of the few
-rows that may be too large one by one.
+source.py calls `check_columns` before any task runs, with Spark's types as text. rows_writer.py calls `to_rows` for
+every Arrow batch, and `refuse_too_large` for the rows it is about to send. The rules are those of Spark's
+`KafkaWriter`: `value` is required, `key topic partition headers` are optional, other columns are not written.
+`timestamp`, the time of the record, is ours. Wrong columns raise ConnectorError under Spark's condition names.
 """
 
 from __future__ import annotations
@@ -47,8 +41,8 @@ _MAX_INT64: Final = 2**63 - 1
 
 
 def types_by_name(columns: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Name → type of the columns. Raises ConnectorError when one that is written is there more than once, as after a
-    join; Spark's own sink takes the first. Names that differ in case are different columns, here as there."""
+    """Column name → type. Raises ConnectorError if a column to write occurs more than once, as after a join; Spark's
+    own sink takes the first one. Names that differ in case are different columns, as in Spark's own sink."""
     pairs = list(columns)
     for name, count in Counter(name for name, _ in pairs).items():
         if count > 1 and name in _TYPES:
@@ -59,7 +53,7 @@ def types_by_name(columns: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
-    """Raise ConnectorError unless columns of these types, as Spark's `simpleString` has them, can be written."""
+    """Raise ConnectorError unless columns of these types (Spark's `simpleString`) can be written."""
     if "value" not in types:
         raise ConnectorError(_WRONG, f"Required attribute 'value' not found; there are: {', '.join(types) or 'none'}.")
     if options.topic is None and "topic" not in types:
@@ -81,10 +75,9 @@ def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
 
 
 def to_rows(batch: pa.RecordBatch, options: WriteOptions) -> pa.Table:
-    """The columns to write of `batch`: value, key, timestamp (ms, never null), and topic, partition, headers if any.
+    """The columns of `batch` to write: value and timestamp (ms, never null); key, topic, partition, headers if present.
 
-    key and headers are left out where there are none. Raises ConnectorError for a topic that is null, ConfigError for
-    a time before 1970.
+    Raises ConnectorError for a topic that is null, ConfigError for a time before 1970.
     """
     names = set(batch.schema.names)
     columns = {"value": _binary(batch["value"])}
@@ -115,26 +108,27 @@ def _milliseconds(column: pa.Array | None, rows: int) -> pa.Array:
     if column is None or column.null_count == rows:
         return pa.repeat(now, rows)
     micros = column.cast(pa.timestamp("us", column.type.tz)).view(pa.int64())
-    # Rounded down, as Spark shows and compares them; just before 1970, too, which Arrow's own division would not.
+    # Rounded down, as Spark shows and compares timestamps. Arrow's division would round times before 1970 up.
     floored = pa.array(micros.fill_null(0).to_numpy() // 1000)
-    if (earliest := pc.min(floored).as_py()) < 0:  # as Kafka's ProducerRecord has it; -1 would mean that there is none
+    if (earliest := pc.min(floored).as_py()) < 0:  # as in Kafka's ProducerRecord; -1 would mean no timestamp
         raise ConfigError(
             f"Invalid timestamp: {earliest}. Timestamp should always be non-negative or null (column 'timestamp', a "
-            "time before 1970). Null takes the time of writing"
+            "time before 1970). Null means the time of the write"
         )
     return pc.if_else(column.is_valid(), floored, now)
 
 
 _MOST_OVERHEAD: Final = 100
-"""Bytes that `size_bound` adds at most to a record without headers."""
+"""The most bytes that `size_bound` adds to a record without headers."""
 
 _MOST_PER_HEADER: Final = 10
 
 
 def refuse_too_large(rows: pa.Table, limit: int) -> None:
-    """Raise BrokerError (message_too_large) when a row of `rows` is larger than `limit`, `max.request.size`.
+    """Raise BrokerError (message_too_large) if a row of `rows` is larger than `limit`, `max.request.size`.
 
-    Columns as `to_rows` makes them, each in one chunk.
+    Sizes are counted as Kafka's producer does: key, value, headers and overhead. `rows`: columns of `to_rows`, each in
+    one chunk. Only rows that may be too large are measured one by one.
     """
     suspects = np.flatnonzero(_content_sizes(rows) > limit - _MOST_OVERHEAD)
     if not len(suspects):
@@ -153,7 +147,7 @@ def refuse_too_large(rows: pa.Table, limit: int) -> None:
 
 
 def _content_sizes(rows: pa.Table) -> Int64s:
-    """Bytes of key, value and headers of each row, with what surrounds headers at most."""
+    """Bytes of key, value and headers of each row, with the largest possible overhead of headers."""
     sizes = _lengths(rows["value"].chunk(0))
     names = rows.schema.names
     if "key" in names:

@@ -1,16 +1,13 @@
 """Rows to record batches on the wire, column by column: the hot path of a writing task.
 
-Called by attempt.py with the Arrow batches Spark hands to a task. Some megabytes of rows are gathered, sorted by topic
-and partition (stably: rows of a partition keep their order), encoded partition by partition, and sent while the next
-are gathered. Memory holds those rows three times while they are encoded: as they came, sorted, and as batches.
+attempt.py passes the Arrow batches of a task. Some megabytes of rows are collected, sorted by topic and partition (a
+stable sort: rows of a partition keep their order), encoded partition by partition, and sent while the next rows are
+collected. While rows are encoded, memory holds them three times: as received, sorted, and as record batches.
 
-Errors: ConnectorError and ConfigError for data that cannot be written, UnknownTopic, and what `BatchSender` raises.
+A row's partition follows Spark's rules: the column `partition` if it is not null; else Kafka's murmur2 of the key. Rows
+without a key stay with one partition for about a batch of bytes and then move on (KIP-480's sticky partitioner).
 
-Which partition each row goes to, for a whole column of rows at a time.
-
-Called by rows_writer.py. Spark's rules: the column `partition` where it is not null; else the key by Kafka's murmur2,
-so that records of one key meet whoever wrote them; rows without a key change partition from run to run, a batch's
-worth of bytes each (KIP-480's sticky partitioner, which does it by batch as well).
+Raises ConnectorError and ConfigError for data that cannot be written, UnknownTopic, and the errors of `BatchSender`.
 """
 
 from __future__ import annotations
@@ -41,14 +38,14 @@ from spark_connector.write.input_columns import refuse_too_large, to_rows
 
 __all__ = ["RowsWriter", "StickyRuns", "Written", "partitions_of_rows"]
 
-_GATHERED_BYTES: Final = 16 << 20
-"""Rows sorted at a time: enough for fair batches where a topic has many partitions."""
+_COLLECTED_BYTES: Final = 16 << 20
+"""Rows sorted at a time: enough for batches of a good size in topics with many partitions."""
 
 _MOST_PARTITIONS_OF_INT16: Final = 1 << 15
 
 
 class Written(NamedTuple):
-    """What a task wrote: records, bytes as they went over the wire, and where to, sorted."""
+    """What a task wrote: records, bytes on the wire, and the partitions, sorted."""
 
     rows: int
     bytes: int
@@ -56,7 +53,7 @@ class Written(NamedTuple):
 
 
 class RowsWriter:
-    """Writes Arrow batches of one task. Not thread-safe, and of no more use after an error."""
+    """Writes the Arrow batches of one task. Not thread-safe; unusable after an error."""
 
     def __init__(
         self,
@@ -66,43 +63,43 @@ class RowsWriter:
         transaction: TransactionHandle | None = None,
         idle: MutableMapping[Node, Connection] | None = None,
     ) -> None:
-        """`transaction`: what the records become part of, if any; `idle`: see BatchSender."""
+        """`transaction`: the transaction to write in, if any. `idle`: see BatchSender."""
         self._cluster = cluster
         self._options = options
         self._transaction = transaction
         self._sender = BatchSender(cluster, transaction=transaction, idle=idle)
         self._codec = Codec.from_name(options.client.compression_type)
-        self._gathered: list[pa.Table] = []
-        self._gathered_bytes = 0
+        self._collected: list[pa.Table] = []
+        self._collected_bytes = 0
         self._sticky: dict[tuple[str, int], StickyRuns] = {}
         self._partitions: set[TopicPartition] = set()
         self._rows = 0
         self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take the rows of `batch`; sends when enough are there."""
+        """Collect the rows of `batch`; send when there are enough."""
         if batch.num_rows:
             rows = to_rows(batch, self._options)
-            self._gathered.append(rows)
-            self._gathered_bytes += rows.nbytes
-            if self._gathered_bytes >= _GATHERED_BYTES:
-                self._send_gathered()
+            self._collected.append(rows)
+            self._collected_bytes += rows.nbytes
+            if self._collected_bytes >= _COLLECTED_BYTES:
+                self._send_collected()
 
     def finish(self) -> Written:
         """Send the rest and wait until every record is acknowledged."""
-        self._send_gathered()
+        self._send_collected()
         self._sender.flush()
         return Written(self._rows, self._bytes, tuple(sorted(self._partitions)))
 
     def close(self) -> None:
-        """Let the connections go. May be called again."""
+        """Release the connections. May be called again."""
         self._sender.close()
 
-    def _send_gathered(self) -> None:
-        if not self._gathered:
+    def _send_collected(self) -> None:
+        if not self._collected:
             return
-        rows = pa.concat_tables(self._gathered).combine_chunks()
-        self._gathered, self._gathered_bytes = [], 0
+        rows = pa.concat_tables(self._collected).combine_chunks()
+        self._collected, self._collected_bytes = [], 0
         refuse_too_large(rows, self._options.client.max_request_size)
         parts = [
             (TopicPartition(topic, partition), part)
@@ -115,8 +112,8 @@ class RowsWriter:
         self._partitions |= new
         partitions, batches = [tp for tp, _ in parts], [self._encoded(tp, part) for tp, part in parts]
         self._rows += rows.num_rows
-        del rows, parts  # the batches have it all
-        # In turns: a request takes one batch of a partition, so in this order it takes one of each.
+        del rows, parts  # frees memory: the batches hold the data
+        # Round-robin: a request takes one batch per partition, so this order fills it with one of each.
         for turn in itertools.zip_longest(*batches):
             for tp, batch in zip(partitions, turn, strict=True):
                 if batch is not None:
@@ -153,7 +150,7 @@ class RowsWriter:
 
     def _partition_count(self, topic: str, rows: pa.Table) -> int:
         largest = (pc.max(rows["partition"]).as_py() or 0) if "partition" in rows.schema.names else 0
-        # It may have grown since this process asked.
+        # The topic may have grown since this process looked it up.
         return len(self._cluster.topic(topic, lambda found: len(found.partitions) > largest).partitions)
 
     def _encoded(self, tp: TopicPartition, rows: pa.Table) -> list[bytes]:
@@ -195,14 +192,15 @@ Int32s = npt.NDArray[np.int32]
 
 
 class StickyRuns:
-    """Hands out partitions of one topic to rows without a key, in turn from a random one on."""
+    """Assigns partitions of one topic to rows without a key, round-robin from a random partition."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
         self._next = random.randrange(partitions)
 
     def take(self, rows: int, rows_per_run: int) -> Int32s:
-        """Partitions of so many rows: runs of at most `rows_per_run`, or shorter so that each gets one."""
+        """The partitions of `rows` rows: runs of at most `rows_per_run`, or shorter so that every partition gets
+        one."""
         length = max(1, min(rows_per_run, -(-rows // self._partitions)))
         runs = -(-rows // length)
         turns = (self._next + np.arange(runs, dtype=np.int64)) % self._partitions
@@ -213,7 +211,7 @@ class StickyRuns:
 def partitions_of_rows(
     rows: pa.Table, topic: str, partitions: int, sticky: StickyRuns, *, rows_per_run: int, by_key: bool = True
 ) -> Int32s:
-    """The partition of each row of `topic`, which has so many. Raises ConfigError for one it does not have."""
+    """The partition of each row of `topic`. Raises ConfigError for a partition that the topic does not have."""
     result = np.full(rows.num_rows, -1, np.int32)
     names = rows.schema.names
     if "partition" in names:

@@ -1,15 +1,8 @@
-"""What the driver settles before any task of a write runs, and asks brokers for.
+"""What the driver determines before any task of a write runs: the write's settings at these brokers, and its names.
 
-Called by the writers once per batch; the answers are remembered by the process. A topic that is not there,
-brokers that have no transactions, a transaction time-out beyond their limit: all that is an error here, on the driver,
-and not in each task.
-
-Raises ConfigError, UnknownTopic, and what connections raise.
-
-What an exactly-once write is called at the brokers: transactional ids and groups.
-
-`sink` is the id of a streaming query, which a checkpoint keeps over restarts, or what `named_sink` makes of
-`txnAppId`, or an id made for one batch write.
+The writers call `plan_write` once per batch; the process caches the brokers' answers. A topic that does not exist,
+brokers without transactions, a transaction timeout above their limit: these are errors here, once on the driver, and
+not in each task.
 """
 
 from __future__ import annotations
@@ -25,8 +18,9 @@ from broker.errors import BrokerError, ConfigError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from spark_connector.options.write_options import Delivery, WriteOptions
 from spark_connector.worker_clients import worker_clients
+from spark_connector.write.decision import ATTEMPT_IDS
 
-__all__ = ["ATTEMPT_IDS", "SinkNames", "WritePlan", "named_sink", "plan_write"]
+__all__ = ["SinkNames", "WritePlan", "named_sink", "plan_write"]
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -38,38 +32,95 @@ _NEEDED: Final = (
     ApiKey.END_TXN,
 )
 _STABLE_FETCH: Final = 7
-"""The version of OffsetFetch that waits for a transaction's offsets (KIP-447, Kafka 2.5)."""
+"""The version of OffsetFetch that waits for offsets of an open transaction (KIP-447, Kafka 2.5)."""
 
 _MAX_TIMEOUT: Final = "transaction.max.timeout.ms"
 _LONGEST_MS: Final = 15 * 60_000
-"""Kafka's default of that setting, and the longest a dead task may hold up readers unless the user says otherwise."""
+"""Kafka's default of that setting, and the longest time a dead task may block readers unless the user sets another."""
+
+_TASK_NUMBERS: Final = re.compile(r"(\d+)(-\d+)?", re.ASCII)
+
+
+def named_sink(name: str, query: str | None) -> str:
+    """The sink of a write with `txnAppId`, inside or outside a query. A query's id never contains `~`."""
+    return f"{query or ''}~{name}"
+
+
+class SinkNames(NamedTuple):
+    """The transactional ids and groups of one sink at the brokers, all with the prefix `transactionalIdPrefix`.
+
+    `sink`: the id of a streaming query, which its checkpoint keeps over restarts; or what `named_sink` makes of
+    `txnAppId`; or an id made for one batch write.
+    """
+
+    prefix: str
+    sink: str
+
+    @property
+    def of_driver(self) -> str:
+        """The transactional id that records decisions. The process with its latest epoch is the driver."""
+        return f"{self.prefix}-{self.sink}"
+
+    def of_partition(self, partition: int) -> str:
+        """The id whose epochs number the attempts at a task partition. It never has a transaction, so taking a number
+        disturbs no other attempt."""
+        return f"{self.prefix}-{self.sink}-{partition}"
+
+    def of_attempt(self, partition: int, number: int) -> str:
+        """The id that attempt `number` of a query writes with; the latest attempts have other ids."""
+        return f"{self.of_partition(partition)}-{number % ATTEMPT_IDS}"
+
+    def of_task(self, partition: int, task_id: int) -> str:
+        """The id of one task of a batch write; Spark uses no task id twice."""
+        return f"{self.of_partition(partition)}-{task_id}"
+
+    def task_of(self, transactional_id: str) -> int | None:
+        """The partition of a task's id; None for any other id."""
+        rest = transactional_id.removeprefix(f"{self.prefix}-{self.sink}-")
+        match = _TASK_NUMBERS.fullmatch(rest) if rest != transactional_id else None
+        return int(match[1]) if match else None
+
+    @property
+    def group_of_done(self) -> str:
+        """The group whose committed offset is the last batch with all its transactions committed."""
+        return f"{self.prefix}-{self.sink}.done"
+
+    def group(self, part: int = 0) -> str:
+        """The group whose committed offset is the last batch decided; further parts of a decision have own groups."""
+        return f"{self.prefix}-{self.sink}" + (f".{part}" if part else "")
 
 
 @dataclass(frozen=True)
 class WritePlan:
-    """How a write goes: its options, and what became of them at these brokers."""
+    """The options of a write, and what they mean at these brokers. `timeout_ms`: of a task's transaction, 0 if none."""
 
     options: WriteOptions
     exactly_once: bool
     timeout_ms: int
-    """Of a task's transaction; 0 without one."""
+
+    def names(self, sink: str) -> SinkNames:
+        """The names of `sink` at the brokers."""
+        return SinkNames(self.options.transactional_id_prefix, sink)
 
 
 _plans: dict[WriteOptions, WritePlan] = {}
 
 
 def plan_write(options: WriteOptions) -> WritePlan:
-    """Ask the brokers once per process and options; a topic that is named, every time."""
+    """The plan, cached per process and options; the topic is checked every time.
+
+    Raises ConfigError, UnknownTopic, and the errors of connections.
+    """
     cluster = worker_clients().cluster(options.client)
     if options.topic is not None:
         cluster.topic(options.topic)
     plan = _plans.get(options)
     if plan is None:
-        plan = _plans[options] = _settle(options, cluster)
+        plan = _plans[options] = _make_plan(options, cluster)
     return plan
 
 
-def _settle(options: WriteOptions, cluster: Cluster) -> WritePlan:
+def _make_plan(options: WriteOptions, cluster: Cluster) -> WritePlan:
     if options.delivery is not Delivery.EXACTLY_ONCE:
         return WritePlan(options, exactly_once=False, timeout_ms=0)
     try:
@@ -97,14 +148,14 @@ def _timeout_ms(options: WriteOptions, cluster: Cluster) -> int:
         return min(limit or _LONGEST_MS, _LONGEST_MS)
     if limit is not None and asked > limit:
         raise ConfigError(
-            f"kafka.transaction.timeout.ms={asked} is above the brokers' {_MAX_TIMEOUT}={limit}: lower it, or have "
-            "that raised"
+            f"kafka.transaction.timeout.ms={asked} is above the brokers' {_MAX_TIMEOUT}={limit}: lower the option, or "
+            "have the brokers' limit raised"
         )
     return asked
 
 
 def _broker_limit_ms(cluster: Cluster) -> int | None:
-    """The brokers' limit; None where they do not tell it."""
+    """The brokers' limit; None when they do not report it."""
     try:
         broker = cluster.brokers()[0]
         entry = Admin(cluster).describe_configs(ResourceType.BROKER, str(broker.id), [_MAX_TIMEOUT])[_MAX_TIMEOUT]
@@ -112,56 +163,5 @@ def _broker_limit_ms(cluster: Cluster) -> int | None:
     except (BrokerError, UnsupportedVersion, KeyError, ValueError) as error:
         if getattr(error, "retriable", False):
             raise
-        logger.info("the brokers do not tell their %s: %s", _MAX_TIMEOUT, error)
+        logger.info("the brokers do not report their %s: %s", _MAX_TIMEOUT, error)
         return None
-
-
-ATTEMPT_IDS: Final = 8
-"""How many transactional ids the attempts at one task partition of a query use in turn."""
-
-_NUMBERS: Final = re.compile(r"(\d+)(-\d+)?", re.ASCII)
-
-
-def named_sink(name: str, query: str | None) -> str:
-    """The sink of a write that `txnAppId` names, within a query or without one. No query's id holds a `~`."""
-    return f"{query or ''}~{name}"
-
-
-class SinkNames(NamedTuple):
-    """The names of one sink; all begin with the option `transactionalIdPrefix`."""
-
-    prefix: str
-    sink: str
-
-    @property
-    def of_driver(self) -> str:
-        """The transactional id by which the driver records decisions; who holds its latest epoch is the driver."""
-        return f"{self.prefix}-{self.sink}"
-
-    def of_partition(self, partition: int) -> str:
-        """The id whose epochs number the attempts at a task partition. It never has a transaction, so that whoever
-        takes a number hurts nobody."""
-        return f"{self.prefix}-{self.sink}-{partition}"
-
-    def of_attempt(self, partition: int, number: int) -> str:
-        """The id that attempt `number` of a query writes under: another than those of the last attempts."""
-        return f"{self.of_partition(partition)}-{number % ATTEMPT_IDS}"
-
-    def of_task(self, partition: int, task_id: int) -> str:
-        """The id of one task of a batch write; Spark gives no number twice."""
-        return f"{self.of_partition(partition)}-{task_id}"
-
-    def task_of(self, transactional_id: str) -> int | None:
-        """The partition that an id of a task belongs to; None for any other id."""
-        rest = transactional_id.removeprefix(f"{self.prefix}-{self.sink}-")
-        match = _NUMBERS.fullmatch(rest) if rest != transactional_id else None
-        return int(match[1]) if match else None
-
-    @property
-    def group_of_done(self) -> str:
-        """The group whose committed offset is the batch whose transactions are all committed."""
-        return f"{self.prefix}-{self.sink}.done"
-
-    def group(self, part: int = 0) -> str:
-        """The group whose committed offset is the batch decided last, and where parts of it beyond the first are."""
-        return f"{self.prefix}-{self.sink}" + (f".{part}" if part else "")

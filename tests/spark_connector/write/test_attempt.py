@@ -14,9 +14,9 @@ from broker.client.transaction_errors import TransactionError
 from broker.client.transaction_requests import end_transaction
 from spark_connector.write import commit_protocol as commit_module
 from spark_connector.write.commit_protocol import commit_batch
+from spark_connector.write.decision import ATTEMPT_IDS
 from spark_connector.write.decision_log import DecisionLog
 from spark_connector.write.rows_writer import RowsWriter
-from spark_connector.write.write_plan import ATTEMPT_IDS
 from tests.spark_connector.write.conftest import Died, Query, die_at, standing
 
 
@@ -117,7 +117,7 @@ def test_an_attempt_that_wakes_up_late_hurts_no_other(
     reports = query.tasks(0, [["a0"], ["b0"]])
     with monkeypatch.context() as patch:
         if wakes == "before the decision":
-            patch.setattr(commit_module, "_check_standing", wake(commit_module._check_standing))
+            patch.setattr(commit_module, "_check_open", wake(commit_module._check_open))
         elif wakes == "between decision and end":
             patch.setattr(DecisionLog, "record", wake(DecisionLog.record))
         commit_batch(query.plan(), 0, reports)

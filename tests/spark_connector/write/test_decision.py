@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from spark_connector.errors import ConnectorError
 from spark_connector.write.decision import (
+    ATTEMPT_IDS,
     Decision,
     Fail,
     Finish,
@@ -24,7 +25,7 @@ from spark_connector.write.decision import (
     parse_part,
     unpack,
 )
-from spark_connector.write.write_plan import ATTEMPT_IDS, SinkNames, named_sink
+from spark_connector.write.write_plan import SinkNames, named_sink
 
 PREPARED = st.builds(
     Prepared,

@@ -199,7 +199,7 @@ def test_a_query_with_a_copied_checkpoint_does_not_take_the_others_batch_for_its
     other = Topic(query.bootstrap, f"{topic}-copy").name
     query.run(0, ROWS)
     copied = query.tasks(0, ROWS, topic=other)
-    with pytest.raises(ConnectorError, match=rf"batch 0 was written to topic '{topic}'.*transactionalIdPrefix"):
+    with pytest.raises(ConnectorError, match=rf"batch 0 was already written to topic '{topic}'.*transactionalIdPrefix"):
         commit_batch(query.plan(topic=other), 0, copied)
     own = {"topic": other, "transactionalIdPrefix": "copy"}
     commit_batch(query.plan(**own), 0, query.tasks(0, ROWS, **own))
@@ -338,7 +338,7 @@ class TestTwoDrivers:
         abort_batch(query.plan(), 0, behind)
         late = query.tasks(0, ROWS)
         assert {report.decided for report in late} == {1}
-        with pytest.raises(ConnectorError, match="SUPERSEDED.*another driver.*checkpoint was taken back"):
+        with pytest.raises(ConnectorError, match="SUPERSEDED.*another driver.*checkpoint was restored"):
             commit_batch(query.plan(), 0, late)
         assert query.visible() == [*ALL, "d0"]
 

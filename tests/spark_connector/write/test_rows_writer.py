@@ -113,7 +113,7 @@ def test_a_partition_is_taken_that_was_added_since_the_process_asked(sink: Sink,
 def test_rows_of_many_topics_and_partitions_keep_their_order(
     sink: Sink, broker: Kafka, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows_writer, "_GATHERED_BYTES", 3000)
+    monkeypatch.setattr(rows_writer, "_COLLECTED_BYTES", 3000)
     names = [Topic(broker.bootstrap, f"{topic}-{n}", n + 1).name for n in range(3)]
     batches = []
     for start in range(0, 900, 90):

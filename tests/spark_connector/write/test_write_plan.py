@@ -88,5 +88,5 @@ def test_transactions_that_were_open_for_half_their_time_are_warned_of(
         assert "transactions" not in caplog.text
         (report,) = query.tasks(1, [["b"]])
         commit_batch(query.plan(), 1, [dataclasses.replace(report, opened_ms=report.opened_ms - 500_000)])
-    assert "of batch 1 are open for 500 s" in caplog.text
-    assert "after 900 s brokers abort them (kafka.transaction.timeout.ms)" in caplog.text
+    assert "of batch 1 have been open for 500 s" in caplog.text
+    assert "brokers abort them after 900 s (kafka.transaction.timeout.ms)" in caplog.text
