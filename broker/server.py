@@ -108,13 +108,13 @@ class BrokerServer:
             self._logs,
             metadata,
             self._calls,
-            tell_changed=lambda topic: changes.notify_config_change(f"topics/{topic}"),
+            notify=changes.notify_config_change,
         )
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
         self._coordinators = Coordinators(self.config, self._topics, ids, self._clock)
         await self._coordinators.start()
         configs = self._broker_configs(registry, changes)
-        users = Users(registry, self._calls, tell_changed=changes.notify_config_change)
+        users = Users(registry, self._calls, notify=changes.notify_config_change)
         await users.refresh()
         context = ApiContext(
             configs,
@@ -255,7 +255,7 @@ class BrokerServer:
         self._dynamic.subscribe(self._topics.update_defaults)
         self._dynamic.subscribe(self._logs.update_broker_config)
         self._dynamic.subscribe(self._listeners.update_config)
-        return BrokerConfigs(self._dynamic, registry, self._calls, tell_changed=changes.notify_config_change)
+        return BrokerConfigs(self._dynamic, registry, self._calls, notify=changes.notify_config_change)
 
     def _watch(self, watch: ClusterWatch) -> None:
         watch.start()

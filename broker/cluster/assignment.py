@@ -1,8 +1,7 @@
-"""Which broker holds which replica: pure placement of partitions. Used by the topic handlers and the console.
+"""Assigns replicas to brokers. Pure.
 
-Kafka's AdminUtils.assignReplicasToBrokers without racks and with a fixed shift: partition i begins on broker
-(start + i) mod n and its replica j lies j brokers further on. Maps are partition → broker ids, the preferred
-leader first.
+Kafka's AdminUtils.assignReplicasToBrokers without racks and with a fixed shift: replica j of partition i is on broker
+(start + i + j) mod n. An assignment maps a partition to broker ids, the preferred leader first.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ __all__ = ["assign_replicas", "check_assignment", "check_replication_factor"]
 
 
 def check_replication_factor(factor: int, asked: str) -> None:
-    """Raise BrokerError `invalid_replication_factor` for more than one replica: nobody would copy the records.
+    """Raise BrokerError `invalid_replication_factor` for more than one replica: records are not replicated yet.
 
-    `asked` is what asked for the factor, such as "default.replication.factor=3".
+    `asked` is the source of the factor, such as "default.replication.factor=3".
     """
     if factor > 1:
         raise BrokerError(
@@ -34,9 +33,9 @@ def assign_replicas(
     start: int = 0,
     first_partition: int = 0,
 ) -> dict[int, tuple[int, ...]]:
-    """Place partitions `first_partition … first_partition + partitions - 1` on the brokers, in order of their ids.
+    """Assign partitions `first_partition … first_partition + partitions - 1` to the brokers, ordered by id.
 
-    When partitions are added to a topic, `first_partition` goes on where it ended, with the same `start`.
+    To add partitions to a topic, pass its partition count as `first_partition`, and the same `start`.
     Raises BrokerError `invalid_partitions`, `invalid_replication_factor`, `broker_not_available`.
     """
     if partitions < 1:
@@ -62,9 +61,9 @@ def assign_replicas(
 def check_assignment(
     assignment: Mapping[int, Sequence[int]], brokers: Collection[int], *, first_partition: int = 0
 ) -> dict[int, tuple[int, ...]]:
-    """The assignment a client asked for, if it is possible.
+    """The assignment that a client asked for, after checks.
 
-    Raises BrokerError `invalid_replica_assignment`: partitions are not consecutive from `first_partition`, a
+    Raises BrokerError `invalid_replica_assignment` if partitions are not consecutive from `first_partition`, a
     partition has no or repeated replicas, replication factors differ, or a broker is not registered.
     """
     expected = list(range(first_partition, first_partition + len(assignment)))

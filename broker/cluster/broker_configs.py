@@ -1,8 +1,7 @@
-"""Settings of brokers altered while they run: kept in ZooKeeper, in Kafka's layout, and taken over at once (KIP-226).
+"""Broker settings that are altered at run time, kept in ZooKeeper in Kafka's layout (KIP-226).
 
-`/config/brokers/<default>` holds for all brokers, `/config/brokers/N` for broker N and wins. Whoever writes there tells
-it by a notification node, and every broker reads its two nodes again. Called by the config handlers and, when told of a
-change, by the server; lives on the event loop.
+`/config/brokers/<default>` applies to all brokers, `/config/brokers/N` to broker N and takes precedence. A
+notification node announces each change, and every broker then reads its two nodes again. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["BrokerConfigs"]
 
 
 class BrokerConfigs:
-    """The ways to change what `dynamic` holds."""
+    """Alters and refreshes the settings in `dynamic`."""
 
     def __init__(
         self,
@@ -28,19 +27,19 @@ class BrokerConfigs:
         registry: Registry,
         calls: ZooKeeperCalls,
         *,
-        tell_changed: Callable[[str], None] = lambda entity: None,
+        notify: Callable[[str], None] = lambda entity: None,
     ) -> None:
-        """`tell_changed("brokers/N")`, which blocks, tells the other brokers."""
+        """`notify("brokers/N")`, which blocks, notifies the other brokers."""
         self.dynamic = dynamic
         self._registry = registry
         self._call = calls
-        self._tell_changed = tell_changed
+        self._notify = notify
 
     async def alter(self, changes: Mapping[str, str | None], *, cluster_wide: bool, validate_only: bool) -> None:
-        """Set (or with None take away) settings of this broker, or of all.
+        """Set settings of this broker or of all, or remove those that are None.
 
-        Raises BrokerError: `invalid_request` for a setting that is unknown, cannot change at run time or has a bad
-        value; nothing is changed then.
+        Raises BrokerError `invalid_request` and changes nothing if a setting is unknown, cannot change at run time or
+        has a bad value.
         """
         have = self.dynamic.cluster_wide if cluster_wide else self.dynamic.own
         merged = {**have, **changes}
@@ -55,8 +54,8 @@ class BrokerConfigs:
         entity = ALL_BROKERS if cluster_wide else str(self.dynamic.static.broker_id)
         await self._call(self._registry.alter_broker_config, entity, changes)
         await self.refresh()
-        await self._call(self._tell_changed, f"brokers/{entity}")
+        await self._call(self._notify, f"brokers/{entity}")
 
     async def refresh(self) -> None:
-        """Read both layers again and take them over."""
+        """Read both layers again and apply them."""
         self.dynamic.apply(*await self._call(self._registry.broker_configs, self.dynamic.static.broker_id))

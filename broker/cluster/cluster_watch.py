@@ -1,8 +1,8 @@
-"""Hears of what others change in ZooKeeper, and has it taken over: topics, brokers, controller, settings.
+"""Applies changes that other brokers make in ZooKeeper: topics, brokers, controller, settings.
 
-Owned by the server. ZooKeeper's callbacks come on a thread of its client's; here they become notes of what is due, and
-`run`, on the event loop, has it read: however many changes come meanwhile, one reading follows, of what has changed.
-What this broker changed itself is known by then, and costs nothing more.
+ZooKeeper's callbacks run on a thread of its client. They only note on the event loop what must be read again; `run`
+then reads it, once for any number of changes that come meanwhile. This broker's own changes are in the metadata by
+then, and cost nothing more.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = ["ClusterWatch"]
 
 logger = logging.getLogger(__name__)
 
-AGAIN_S = 5.0
+RETRY_S = 5.0
 
 OnConfig = Callable[[str], Awaitable[None]]
 
 
 class ClusterWatch:
-    """`start`, then `run` as a task until the broker stops, then `stop`, which may come from another thread."""
+    """Call `start`, then `run` as a task until the broker stops, then `stop`, which may be in another thread."""
 
     def __init__(
         self, registry: Registry, changes: ChangeNotifications, topics: Topics, configs: BrokerConfigs
@@ -40,27 +40,28 @@ class ClusterWatch:
         self._topics = topics
         self._on_config: dict[str, OnConfig] = {"brokers": lambda _: configs.refresh()}
         self._due = asyncio.Event()
-        self._everything = False
-        self._listing = False
+        self._read_all = False
+        self._read_topic_list = False
         self._altered: set[tuple[str, str]] = set()
+        """(kind of entity, name) of what must be read again."""
         self._brokers_seen = False
         self._watches: list[Watch] = []
 
-    def add_config_listener(self, kind: str, told: OnConfig) -> None:
-        """Await `told(name)` when the settings of an entity were written: `kind` is `users`, `clients`, …; `told("")`
-        when those of any may have been."""
-        self._on_config[kind] = told
+    def add_config_listener(self, kind: str, on_change: OnConfig) -> None:
+        """Await `on_change(name)` when the settings of an entity of this kind (`users`, `clients`, …) have changed, and
+        `on_change("")` when those of any may have changed."""
+        self._on_config[kind] = on_change
 
     def start(self) -> None:
-        """Begin to listen. Called on the event loop."""
+        """Start the watches. Call it on the event loop."""
         loop = asyncio.get_running_loop()
 
         def on_loop(note: Callable[..., None]) -> Callable[..., None]:
-            def told(news: object) -> None:
+            def callback(change: object) -> None:
                 if not loop.is_closed():
-                    loop.call_soon_threadsafe(note, news)
+                    loop.call_soon_threadsafe(note, change)
 
-            return told
+            return callback
 
         self._watches = [
             self._registry.watch_topics(on_loop(self._note_topics)),
@@ -76,53 +77,53 @@ class ClusterWatch:
             watch.cancel()
 
     async def run(self) -> None:
-        """Take over what is noted, for ever; what failed is tried again."""
-        told = ""
+        """Apply changes for ever. After a failure, read everything again."""
+        logged = ""
         while True:
             await self._due.wait()
             self._due.clear()
             try:
-                await self._take_over()
-                told = ""
+                await self._apply_changes()
+                logged = ""
                 continue
             except PykafkaError as error:
-                if str(error) != told:
-                    logger.warning("cannot take over a change of the cluster: %s", error)
-                told = str(error)
+                if str(error) != logged:
+                    logger.warning("cannot apply a change of the cluster, trying again: %s", error)
+                logged = str(error)
             except Exception:
-                logger.exception("taking over a change of the cluster failed")
-            self._everything = True
-            asyncio.get_running_loop().call_later(AGAIN_S, self._due.set)
+                logger.exception("applying a change of the cluster failed")
+            self._read_all = True
+            asyncio.get_running_loop().call_later(RETRY_S, self._due.set)
 
-    async def _take_over(self) -> None:
-        everything, listing = self._everything, self._listing
+    async def _apply_changes(self) -> None:
+        read_all, read_topic_list = self._read_all, self._read_topic_list
         altered, self._altered = self._altered, set()
-        self._everything = self._listing = False
-        if everything:
+        self._read_all = self._read_topic_list = False
+        if read_all:
             await self._topics.refresh()
-            for told in self._on_config.values():
-                await told("")
-        elif listing:
+            for on_change in self._on_config.values():
+                await on_change("")
+        elif read_topic_list:
             await self._topics.catch_up()
         names = {name for kind, name in altered if kind == "topics"}
-        if names and not everything:
+        if names and not read_all:
             await self._topics.refresh(names)
         for kind, name in altered:
             if kind in self._on_config:
                 await self._on_config[kind](name)
 
-    # --- notes, on the event loop
+    # --- callbacks, on the event loop but for `_delete_marked`
 
     def _note_topics(self, names: frozenset[str]) -> None:
         if self._topics.topics_listed(names):
-            self._listing = True
+            self._read_topic_list = True
             self._due.set()
 
     def _note_brokers(self, brokers: Mapping[int, BrokerInfo]) -> None:
-        """A broker came or went, or we were disconnected for a while and may have missed anything."""
+        """A broker came or went, or this client was disconnected and may have missed any change."""
         first, self._brokers_seen = not self._brokers_seen, True
         if not first or brokers != self._topics.metadata.brokers:
-            self._everything = True
+            self._read_all = True
             self._due.set()
 
     def _note_configs(self, entities: list[str]) -> None:
@@ -132,11 +133,11 @@ class ClusterWatch:
         self._due.set()
 
     def _note_leaders(self, partitions: list[TopicPartition]) -> None:
-        """Another broker leads these, or leads them under a new epoch."""
+        """These partitions have another leader or a new leader epoch."""
         self._altered |= {("topics", tp.topic) for tp in partitions}
         self._due.set()
 
     def _delete_marked(self, names: list[str]) -> None:
-        """Marks that Kafka's tools leave; done at once on ZooKeeper's thread, and the list of topics tells the rest."""
+        """Delete topics that Kafka's tools have marked, on ZooKeeper's thread. The watch on topics does the rest."""
         if names:
             self._registry.resume_deletions()

@@ -1,7 +1,6 @@
-"""Producer ids, handed out from blocks that are taken from ZooKeeper (KIP-98, /latest_producer_id_block).
+"""Producer ids, from blocks that this broker allocates in ZooKeeper (KIP-98, Kafka's ZkProducerIdManager).
 
-Two brokers never give the same id, and a broker that dies only leaves a hole. Lives on the event loop;
-only the taking of a block waits.
+Two brokers never give the same id. A broker that dies leaves the rest of its block unused. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ __all__ = ["ProducerIds"]
 
 
 class ProducerIds:
-    """`allocate` takes a new block of ids; it blocks and is called in a worker thread."""
+    """`allocate` returns a new block of ids. It blocks, and is called in a worker thread."""
 
     def __init__(self, allocate: Callable[[], range]) -> None:
         self._allocate = allocate
@@ -21,11 +20,11 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     def take(self) -> int | None:
-        """An id that is at hand, or None when a block must be fetched first."""
+        """The next id, or None when a new block is needed."""
         return next(self._block, None)
 
     async def take_from_new_block(self) -> int:
-        """An id, after fetching a block if nobody else has meanwhile."""
+        """The next id, after allocating a block unless another caller has done it meanwhile."""
         async with self._lock:
             while (producer_id := self.take()) is None:
                 self._block = iter(await asyncio.to_thread(self._allocate))

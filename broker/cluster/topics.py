@@ -1,9 +1,9 @@
-"""The topics as this broker sees them, and every change to them.
+"""The topics of the cluster as this broker knows them, and all changes to them.
 
-ZooKeeper holds the truth. A change is written there first (in a worker thread), then put into the metadata, and the
-local logs are brought in line (replica_manager.py). What somebody else changed is read when ZooKeeper tells of it: only
-what has changed, so that a change costs the same however many topics there are. Lives on the event loop. What ZooKeeper
-does not answer in time is a BrokerError `request_timed_out`.
+ZooKeeper has the truth. A change is written there first, in a worker thread, then into the metadata, and then the
+replica manager updates the local logs. When another broker changes something, ZooKeeper's watches say what, and only
+that is read again, so that a change costs the same however many topics there are. Lives on the event loop. A call that
+ZooKeeper does not answer in time raises BrokerError `request_timed_out`.
 """
 
 from __future__ import annotations
@@ -17,12 +17,17 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping,
 from typing import Any
 
 from broker.cluster.assignment import assign_replicas, check_assignment, check_replication_factor
-from broker.cluster.internal_topics import internal_topic
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
-from broker.protocol.topic_names import INTERNAL_TOPICS, check_collision, check_topic_name
+from broker.protocol.topic_names import (
+    GROUP_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+    check_collision,
+    check_topic_name,
+)
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
 from broker.replica.replica_manager import ReplicaManager
@@ -36,7 +41,7 @@ __all__ = ["NewTopic", "Topics"]
 logger = logging.getLogger(__name__)
 
 MAX_NEW_PARTITIONS = 10_000
-"""Made at once; more would not fit into one ZooKeeper transaction anyway."""
+"""In one request; more would not fit into one ZooKeeper transaction."""
 
 OnLeadership = Callable[[int], Awaitable[None]]
 OnDeleted = Callable[[Sequence[TopicPartition]], Awaitable[None]]
@@ -44,8 +49,8 @@ OnDeleted = Callable[[Sequence[TopicPartition]], Awaitable[None]]
 
 @dataclasses.dataclass(frozen=True)
 class NewTopic:
-    """What CreateTopics asks for; -1 counts take the broker's defaults, an assignment replaces both. A setting that is
-    None is refused."""
+    """A topic that CreateTopics asks for. Counts of -1 take the broker's defaults; an assignment replaces both counts.
+    A setting that is None is refused."""
 
     name: str
     partitions: int = -1
@@ -55,7 +60,7 @@ class NewTopic:
 
 
 class Topics:
-    """Metadata snapshot, the partitions led here, and the ways to change them."""
+    """The metadata, the partitions that this broker leads, and the ways to change them."""
 
     def __init__(
         self,
@@ -65,17 +70,17 @@ class Topics:
         metadata: ClusterMetadata,
         calls: ZooKeeperCalls,
         *,
-        tell_changed: Callable[[str], None] = lambda topic: None,
+        notify: Callable[[str], None] = lambda entity: None,
     ) -> None:
-        """`tell_changed(topic)`, which blocks, tells other brokers of new partitions or settings of a topic; topics
-        that come and go they see by themselves."""
+        """`notify("topics/NAME")`, which blocks, notifies the other brokers of new partitions or settings; they watch
+        the list of topics themselves."""
         self._config = config
-        self._tell_changed = tell_changed
+        self._notify_brokers = notify
         self._call = calls
         self._registry = registry
         self._replicas = ReplicaManager(config.broker_id, logs, LogConfig.from_properties(config.topic_defaults()))
-        self._lock = asyncio.Lock()
-        self._changing = asyncio.Lock()
+        self._metadata_lock = asyncio.Lock()  # while a change of the metadata is applied
+        self._topics_lock = asyncio.Lock()  # while a request creates or deletes a topic
         self._running: set[asyncio.Task[None]] = set()
         self._on_elected: dict[str, OnLeadership] = {}
         self._on_resigned: dict[str, OnLeadership] = {}
@@ -88,10 +93,10 @@ class Topics:
         self._replicas.expect(metadata)
         self._replicas.apply(ClusterMetadata(metadata.cluster_id), metadata, metadata.topics)
 
-    # --- what handlers read
+    # --- reading
 
     def partition(self, tp: TopicPartition) -> Partition:
-        """The partition, if this broker leads it. Raises BrokerError otherwise."""
+        """The partition if this broker leads it. Raises BrokerError otherwise."""
         found = self._replicas.get(tp)
         if found is not None:
             return found
@@ -105,30 +110,32 @@ class Topics:
         raise BrokerError(ErrorCode.not_leader_or_follower, f"{tp} is led by {leader}")
 
     def log_config(self, overrides: Mapping[str, str]) -> LogConfig:
-        """A topic's settings over this broker's. Raises ConfigError."""
+        """A topic's settings, which override this broker's. Raises ConfigError."""
         return LogConfig.from_properties(overrides, self._replicas.defaults)
 
     def led_partitions(self) -> Mapping[TopicPartition, Partition]:
-        """A live view of every partition led here."""
+        """All partitions that this broker leads, as a live view."""
         return self._replicas.all()
 
     def update_defaults(self, config: BrokerConfig) -> None:
-        """Other settings of the broker hold from now on for all topics that do not set them themselves."""
+        """Apply changed broker settings to all topics that do not override them."""
         self._replicas.update_defaults(LogConfig.from_properties(config.topic_defaults()), self.metadata)
 
     # --- changes
 
     async def create(self, new: NewTopic, *, validate_only: bool = False) -> TopicRecord:
-        """Create a topic. Raises BrokerError or ConfigError; nothing is left of one that failed."""
+        """Create a topic completely or, raising BrokerError or ConfigError, not at all."""
         if new.name in INTERNAL_TOPICS and new.name not in self.metadata.topics:
-            raise BrokerError(ErrorCode.invalid_topic_exception, f"{new.name} is made by the brokers when it is needed")
-        async with self._changing:
+            raise BrokerError(
+                ErrorCode.invalid_topic_exception, f"{new.name} is created by the brokers when it is needed"
+            )
+        async with self._topics_lock:
             return await self._create(new, validate_only)
 
     async def _create(self, new: NewTopic, validate_only: bool) -> TopicRecord:
         check_topic_name(new.name)
         if new.name in self.metadata.topics:
-            raise BrokerError(ErrorCode.topic_already_exists, f"topic {new.name} exists already")
+            raise BrokerError(ErrorCode.topic_already_exists, f"topic {new.name} already exists")
         check_collision(new.name, self.metadata.topics)
         assignment = self._assignment(new)
         if nulls := [key for key, value in new.config.items() if value is None]:
@@ -145,38 +152,55 @@ class Topics:
             )
         except BrokerError as error:
             if error.code is ErrorCode.topic_already_exists:
-                await self.refresh([new.name])  # another broker was faster: it is known from here on
+                await self.refresh([new.name])  # another broker was faster
             raise
         states = {index: PartitionInfo(ids[0], 0, ids, ids) for index, ids in assignment.items()}
         if self._listings > listings and new.name not in self._listed:
-            await self.refresh([new.name])  # an old listing; or somebody deleted it at once
+            await self.refresh([new.name])  # the list is older than the topic, or the topic was deleted at once
         else:
-            await self._to_the_end(self._created(Topic(new.name, record.topic_id, states, record.config)))
+            await self._uncancelled(self._apply_created(Topic(new.name, record.topic_id, states, record.config)))
         logger.info("created topic %s with %d partitions", new.name, len(assignment))
         return record
 
     async def create_default(self, name: str) -> None:
-        """Create a topic that a client named first, or one of our own internal ones."""
-        ours = internal_topic(name, self._config)
-        if ours is None:
+        """Create a topic with the broker's defaults, for a client that named it, or an internal topic."""
+        new = self._internal_topic(name)
+        if new is None:
             await self.create(NewTopic(name))
         else:
-            new = NewTopic(name, ours.partitions, 1, {}, ours.config)
-            async with self._changing:
+            async with self._topics_lock:
                 await self._create(new, validate_only=False)
 
+    def _internal_topic(self, name: str) -> NewTopic | None:
+        """How the broker creates an internal topic; None for any other.
+
+        Compacted, because the last record of each key counts. Always one replica: the files of most Kafka clusters
+        ask for 3 (BrokerConfig.load warns).
+        """
+        if name == GROUP_OFFSETS_TOPIC:
+            partitions, segment_bytes = (
+                self._config.offsets_topic_num_partitions,
+                self._config.offsets_topic_segment_bytes,
+            )
+        elif name == TRANSACTION_STATE_TOPIC:
+            partitions = self._config.transaction_state_log_num_partitions
+            segment_bytes = self._config.transaction_state_log_segment_bytes
+        else:
+            return None
+        return NewTopic(name, partitions, 1, {}, {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)})
+
     async def delete(self, name: str) -> uuid.UUID:
-        """Delete a topic and its logs; gives the id it had."""
-        async with self._changing:
+        """Delete a topic and its logs; returns its id."""
+        async with self._topics_lock:
             topic = self._existing(name)
             if name in INTERNAL_TOPICS:
                 raise BrokerError(ErrorCode.invalid_request, f"{name} is internal and cannot be deleted")
             listings = self._listings
             await self._call(self._registry.delete_topic, name)
             if self._listings > listings and name in self._listed:
-                await self.refresh([name])  # an old listing; or it was created again at once
+                await self.refresh([name])  # the list is older than the deletion, or the topic was created again
             else:
-                await self._to_the_end(self._deleted(topic))
+                await self._uncancelled(self._apply_deleted(topic))
         logger.info("deleted topic %s", name)
         return topic.topic_id
 
@@ -189,13 +213,13 @@ class Topics:
     async def add_partitions(
         self, name: str, count: int, assignments: Sequence[tuple[int, ...]] | None, *, validate_only: bool
     ) -> None:
-        """Bring topic `name` to `count` partitions."""
+        """Add partitions to topic `name` so that it has `count`. Raises BrokerError."""
         topic = self._existing(name)
         have = len(topic.partitions)
         if count <= have:
             raise BrokerError(ErrorCode.invalid_partitions, f"topic {name} has {have} partitions, asked for {count}")
         if name in INTERNAL_TOPICS:
-            raise BrokerError(ErrorCode.invalid_request, f"{name} is internal: its groups would not be found again")
+            raise BrokerError(ErrorCode.invalid_request, f"{name} is internal: its keys would be in other partitions")
         _check_count(count - have)
         brokers = sorted(self.metadata.brokers)
         if assignments is None:
@@ -204,56 +228,58 @@ class Topics:
         else:
             if len(assignments) != count - have:
                 raise BrokerError(
-                    ErrorCode.invalid_replica_assignment, f"{count - have} partitions need as many assignments"
+                    ErrorCode.invalid_replica_assignment, f"{count - have} new partitions need as many assignments"
                 )
             named = {have + i: replicas for i, replicas in enumerate(assignments)}
             added = check_assignment(named, brokers, first_partition=have)
             check_replication_factor(len(added[have]), f"partitions on brokers {list(added[have])}")
         if not validate_only:
             await self._call(self._registry.add_partitions, name, added)
-            await self._changed(name)
+            await self._refresh_and_notify(name)
 
     async def alter_config(self, name: str, changes: Mapping[str, str | None], *, validate_only: bool) -> None:
-        """Set (or with None take away) settings of a topic. Raises BrokerError or ConfigError."""
+        """Set settings of a topic, or remove those that are None. Raises BrokerError or ConfigError."""
         topic = self._existing(name)
         merged = {**topic.config, **changes}
         config = {key: value for key, value in merged.items() if value is not None}
         self.log_config(config)
         if not validate_only:
             await self._call(self._registry.alter_topic_config, name, changes)
-            await self._changed(name)
+            await self._refresh_and_notify(name)
 
-    # --- what others changed
+    # --- changes by other brokers
 
     def set_controller(self, controller_id: int) -> None:
-        """Who is controller, -1 for nobody. From here on only this says it: a reading that is under way may have seen
-        the node before or after its last change, and would undo what was told meanwhile."""
+        """Set the controller's id, -1 for none.
+
+        A broker learns who the controller is only from its watch, because a refresh may have read an older value.
+        """
         self._controller_id = controller_id
         self.metadata = self.metadata.with_controller(controller_id)
 
     def topics_listed(self, names: Collection[str]) -> bool:
-        """ZooKeeper tells which topics there are: are they others than those we know? Then `catch_up` is due."""
+        """Note the list of topics from the watch. True when it differs from the metadata; then call `catch_up`."""
         self._listings += 1
         self._listed = names
         return self.metadata.topics.keys() != names
 
     async def catch_up(self) -> None:
-        """Take over the topics that others made or deleted; what was our own doing is seen to be known by now."""
-        async with self._changing:
+        """Refresh the topics that other brokers created or deleted, after our own requests have ended."""
+        async with self._topics_lock:
             if self.metadata.topics.keys() == self._listed:
                 return
         await self.refresh(())
 
     async def refresh(self, changed: Collection[str] | None = None) -> None:
-        """Read what has changed in the cluster and bring the local logs in line.
+        """Read the cluster's changes and apply them to the metadata and the local logs.
 
-        `changed` names the topics to read again, () looks for new and gone ones, and None reads everything.
-        Goes on to its end though the caller, a client's request, is cancelled: half of it must not be left undone.
+        `changed`: names of topics to read again; () reads new topics and notices deleted ones; None reads everything.
+        Runs to its end even if the caller is cancelled with its request.
         """
-        await self._to_the_end(self._refresh(changed))
+        await self._uncancelled(self._refresh(changed))
 
     async def _refresh(self, changed: Collection[str] | None) -> None:
-        async with self._lock:
+        async with self._metadata_lock:
             before, names = self.metadata, changed
             if changed:
                 found = await self._call(self._registry.load_topics, list(changed))
@@ -266,28 +292,28 @@ class Topics:
                 names = before.topics.keys() ^ after.topics.keys()
             if after.cluster_id != self._cluster_id or before.topics.keys() - after.topics.keys():
                 await self._check_cluster()
-            told = await self._take_over(after, names or ())
-        await self._tell(*told)
+            changes = await self._apply(after, names or ())
+        await self._notify_listeners(*changes)
 
-    async def _created(self, topic: Topic) -> None:
-        """We made a topic ourselves, and so know all about it."""
-        async with self._lock:
+    async def _apply_created(self, topic: Topic) -> None:
+        """This broker created a topic, so it need not read it."""
+        async with self._metadata_lock:
             if topic.name in self.metadata.topics:
-                return  # somebody told us in the meantime, and knows more
-            told = await self._take_over(self.metadata.with_topics([topic]), [topic.name])
-        await self._tell(*told)
+                return  # a refresh was faster, and has read more
+            changes = await self._apply(self.metadata.with_topics([topic]), [topic.name])
+        await self._notify_listeners(*changes)
 
-    async def _deleted(self, topic: Topic) -> None:
-        async with self._lock:
+    async def _apply_deleted(self, topic: Topic) -> None:
+        async with self._metadata_lock:
             if self.metadata.topic_by_id(topic.topic_id) is None:
                 return
-            told = await self._take_over(self.metadata.without_topics([topic.name]), [topic.name])
-        await self._tell(*told)
+            changes = await self._apply(self.metadata.without_topics([topic.name]), [topic.name])
+        await self._notify_listeners(*changes)
 
-    async def _take_over(
+    async def _apply(
         self, after: ClusterMetadata, names: Collection[str]
     ) -> tuple[list[TopicPartition], list[TopicPartition], list[TopicPartition]]:
-        """From the picture we have to the next one, which differs in `names`: (no longer led, newly led, gone)."""
+        """Replace the metadata, of which the topics `names` differ: (resigned, newly led, deleted partitions)."""
         await self._replicas.open_new(after, names)
         held = [partition for name in names if name in self._on_resigned for partition in self._replicas.of_topic(name)]
         led, gone = self._replicas.apply(self.metadata, after, names)
@@ -296,7 +322,7 @@ class Topics:
         await self._replicas.delete(gone)
         return resigned, led, gone
 
-    async def _tell(
+    async def _notify_listeners(
         self, resigned: Sequence[TopicPartition], led: Sequence[TopicPartition], gone: Sequence[TopicPartition]
     ) -> None:
         for tp in resigned:
@@ -308,8 +334,8 @@ class Topics:
             for on_deleted in self._on_deleted:
                 await on_deleted(gone)
 
-    async def _to_the_end(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do not leave it half done when the client that asked for it goes away."""
+    async def _uncancelled(self, work: Coroutine[Any, Any, None]) -> None:
+        """Finish `work` even if the caller is cancelled, as when its client disconnects."""
         running = asyncio.ensure_future(work)
         self._running.add(running)
         running.add_done_callback(self._ended)
@@ -318,14 +344,14 @@ class Topics:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller has raised it, if it is still there
+            task.exception()  # raised by the caller, unless it was cancelled
 
     async def close(self) -> None:
-        """Take over no more changes, and see the appends end that are under way."""
+        """Apply no more changes, and wait for the queued appends."""
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await self._replicas.settled()
+        await self._replicas.drain()
 
     async def add_leadership_listener(self, topic: str, on_elected: OnLeadership, on_resigned: OnLeadership) -> None:
         """Await `on_elected` for every partition of `topic` this broker leads, now and later, and `on_resigned` when
@@ -341,19 +367,19 @@ class Topics:
 
     # --- inside
 
-    async def _changed(self, name: str) -> None:
-        """We changed partitions or settings of a topic: see it here, and let the other brokers see it."""
+    async def _refresh_and_notify(self, name: str) -> None:
+        """After this broker changed partitions or settings of a topic."""
         await self.refresh([name])
-        await self._call(self._tell_changed, name)
+        await self._call(self._notify_brokers, f"topics/{name}")
 
     async def _check_cluster(self) -> None:
-        """Topics are gone. Before any record is deleted: is this still the ZooKeeper we know, or an empty one?"""
+        """Topics are missing. Before logs are deleted, check that this is still our ZooKeeper and not an empty one."""
         found, ours = await self._call(self._registry.cluster_id), self._cluster_id
         if found != ours:
             raise BrokerError(
                 ErrorCode.inconsistent_cluster_id,
-                f"ZooKeeper has lost the cluster {ours} and holds {found}; nothing of it is applied and no log is "
-                "deleted: bring the old ZooKeeper data back, or stop the broker and begin with other log.dirs",
+                f"ZooKeeper has lost cluster {ours} and has {found} now; no change is applied and no log is deleted: "
+                "restore ZooKeeper's data, or stop the broker and start it with other log.dirs",
             )
 
     def _assignment(self, new: NewTopic) -> dict[int, tuple[int, ...]]:
@@ -362,7 +388,7 @@ class Topics:
             if (new.partitions, new.replication_factor) != (-1, -1):
                 raise BrokerError(
                     ErrorCode.invalid_request,
-                    "an assignment says how many partitions and replicas there are: leave both counts at -1",
+                    "an assignment gives the counts of partitions and replicas: leave both at -1",
                 )
             checked = check_assignment(new.assignment, brokers)
             check_replication_factor(len(checked[0]), f"partitions on brokers {list(checked[0])}")

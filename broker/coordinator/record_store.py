@@ -93,7 +93,7 @@ class LogRecordStore:
         The event loop owns the log and looks up the positions. A worker thread reads and decodes 1 MiB at a time.
         """
         held = self._topics.partition(TopicPartition(self._topic, partition))
-        await held.settled()
+        await held.drain()
         offset = held.log.log_start_offset
         while (found := held.read(offset, READ_BYTES)) is not None:
             before = offset

@@ -1,7 +1,4 @@
-"""Kafka's rules for topic names (org.apache.kafka.common.internals.Topic). Pure.
-
-Used by registry.py before anything is written, and by handlers that answer for many names at once.
-"""
+"""Kafka's rules for topic names, and the internal topics (org.apache.kafka.common.internals.Topic). Pure."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ __all__ = [
     "colliding_topic",
 ]
 
-MAX_NAME_LENGTH = 249  # with "-" and a partition number still a file name
+MAX_NAME_LENGTH = 249  # with "-" and a partition number this is still a valid file name
 GROUP_OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 INTERNAL_TOPICS = frozenset({GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
@@ -30,7 +27,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
 
 
 def check_topic_name(name: str) -> None:
-    """Raise BrokerError `invalid_topic_exception` that says which rule the name breaks."""
+    """Raise BrokerError `invalid_topic_exception` with the rule that the name breaks."""
     if not name:
         raise _invalid("a topic name must not be empty")
     if name in {".", ".."}:
@@ -42,7 +39,7 @@ def check_topic_name(name: str) -> None:
 
 
 def absence(name: str) -> ErrorCode:
-    """What is said of a topic that is not there: that it cannot be, or that it is unknown."""
+    """The error code for a topic that does not exist: its name is invalid, or it is unknown."""
     try:
         check_topic_name(name)
     except BrokerError as error:
@@ -51,13 +48,13 @@ def absence(name: str) -> ErrorCode:
 
 
 def check_collision(name: str, existing: Iterable[str]) -> None:
-    """Raise BrokerError `invalid_topic_exception` when another topic's name differs only in '.' against '_'."""
+    """Raise BrokerError `invalid_topic_exception` when another name differs only in '.' and '_'."""
     if other := colliding_topic(name, existing):
         raise _invalid(f"topic {name!r} collides with {other!r}: '.' and '_' count as the same in names of metrics")
 
 
 def colliding_topic(name: str, existing: Iterable[str]) -> str | None:
-    """The existing topic that differs from `name` only in '.' against '_': their metric names would be one."""
+    """The existing topic that differs from `name` only in '.' and '_', which are the same in names of metrics."""
     if "." not in name and "_" not in name:
         return None
     unified = _unified(name)

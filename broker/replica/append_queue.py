@@ -1,7 +1,7 @@
-"""Appends to the log of a slow disk: one after another, each writing in a thread while the event loop goes on.
+"""Appends to the log of a slow disk, one after another, whose writes run in a thread while the event loop goes on.
 
-Owned by partition.py, which puts an append here when its disk was slow a moment ago, or when others are here still.
-Lives on the event loop; only the write itself is elsewhere, and the log shows nothing of it before its end.
+Partition puts an append here when its disk was slow a moment ago, or when earlier appends still wait here. The queue
+lives on the event loop; only the write runs elsewhere, and readers of the log see nothing of it before it has ended.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class AppendQueue:
-    """What waits to be appended to one log, in order."""
+    """The waiting appends of one log, in order."""
 
     def __init__(self, threads: Executor | None) -> None:
         self._threads = threads
@@ -28,24 +28,24 @@ class AppendQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether what is to be appended now has to wait for its turn."""
+        """Whether the next append has to wait."""
         return self._task is not None
 
     def add(self, begin: Callable[[], PendingAppend[T]]) -> asyncio.Future[T]:
-        """Do the steps that `begin` gives when it is their turn, to their end although nobody may wait for it any more.
+        """Run the append `begin()` after the earlier ones; the future has its result or error.
 
-        The future has what they give, or raises what they raise.
+        It runs to the end even if nobody waits for the future any more.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        future.add_done_callback(_heard)
+        future.add_done_callback(_mark_retrieved)
         self._waiting.append((begin, future))
         if self._task is None:
             self._task = loop.create_task(self._run())
         return future
 
-    async def settled(self) -> None:
-        """Wait until nothing is under way."""
+    async def drain(self) -> None:
+        """Wait until the queue is empty."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -54,7 +54,7 @@ class AppendQueue:
             while self._waiting:
                 begin, future = self._waiting.pop(0)
                 try:
-                    result = await self._through(begin())
+                    result = await self._complete(begin())
                 except Exception as error:
                     if not future.done():
                         future.set_exception(error)
@@ -64,24 +64,24 @@ class AppendQueue:
         finally:
             self._task = None
 
-    async def _through(self, steps: PendingAppend[T]) -> T:
-        """As `complete`, with each step in a thread."""
+    async def _complete(self, append: PendingAppend[T]) -> T:
+        """Do a pending append, with its blocking step in a thread."""
         loop = asyncio.get_running_loop()
         try:
-            step = next(steps)
+            step = next(append)
             while True:
                 try:
                     await loop.run_in_executor(self._threads, step)
                 except Exception as error:
-                    step = steps.throw(error)
+                    step = append.throw(error)
                 else:
-                    step = next(steps)
+                    step = next(append)
         except StopIteration as end:
             result: T = end.value
             return result
 
 
-def _heard(future: asyncio.Future[Any]) -> None:
-    """Nobody may be left to take the error."""
+def _mark_retrieved(future: asyncio.Future[Any]) -> None:
+    """Keep asyncio from logging an error that nobody waits for."""
     if not future.cancelled():
         future.exception()

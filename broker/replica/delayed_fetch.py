@@ -1,7 +1,6 @@
-"""A fetch that waits: answered when enough bytes have come, or when its time is up.
+"""A fetch that waits until enough bytes can be read or its time is up (Kafka's DelayedFetch in the purgatory).
 
-Made by api/fetch, told by the partitions it names. Nothing polls: an append tells its waiters, and one
-timer ends the wait (Kafka: DelayedFetch in the purgatory).
+Made by api/fetch. Nothing polls: an append notifies the waiting fetches of its partition, and a timer ends the wait.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ __all__ = ["DelayedFetch"]
 
 
 class Watched(Protocol):
-    """What can be waited for: a partition that tells its waiters of every append."""
+    """A partition, which notifies `waiters` of every append."""
 
     waiters: set[DelayedFetch]
 
 
 class DelayedFetch:
-    """Waits until its partitions have gained `missing_bytes`, or one of them changed hands, or `seconds` are over.
+    """Waits until its partitions gained `missing_bytes`, one of them changed its leader, or `seconds` are over.
 
-    It counts from the moment it is made, not from the first step of whoever awaits it: an append that comes in
-    between must not be missed. One that nobody awaits any more ends with its time.
+    Counts from its creation, not from the first `wait`, so that no append in between is missed. If nobody waits any
+    more, the timer ends it.
     """
 
     def __init__(
@@ -40,20 +39,20 @@ class DelayedFetch:
             partition.waiters.add(self)
 
     async def wait(self) -> None:
-        """Return when satisfied or out of time."""
+        """Return when there are enough bytes or the time is up."""
         try:
             await self._done
         finally:
             self.end()
 
     def gained(self, size: int) -> None:
-        """`size` more bytes can be read."""
+        """Count `size` more bytes that can be read."""
         self._missing -= size
         if self._missing <= 0:
             self.end()
 
     def end(self) -> None:
-        """Stop to wait, whatever there is. Idempotent."""
+        """End the wait. Idempotent."""
         self._timer.cancel()
         for partition in self._partitions:
             partition.waiters.discard(self)

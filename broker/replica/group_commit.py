@@ -1,7 +1,7 @@
-"""Group commit: those whose records must be on disk before they are acknowledged share fsyncs.
+"""Group commit: appends that must be on disk before they are acknowledged share fsyncs.
 
-Owned by partition.py. One fsync of a log runs at a time, in a thread; it serves all who were waiting when it began, and
-who comes meanwhile waits for the next, which serves them all. Lives on the event loop.
+One fsync of a log runs at a time, in a thread. It serves all appends that waited when it began. Those that come
+meanwhile wait for the next fsync, which serves them all. Lives on the event loop.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["GroupCommit"]
 
 
 class GroupCommit:
-    """The fsyncs of one log that somebody waits for."""
+    """The fsyncs of one log that appends wait for."""
 
     def __init__(self, log: Log, threads: Executor | None, flushed: Callable[[], None]) -> None:
-        """`flushed` is called after each fsync, before those who waited for it go on."""
+        """`flushed` is called after each fsync, before the appends that waited for it continue."""
         self._log = log
         self._threads = threads
         self._flushed = flushed
@@ -33,7 +33,7 @@ class GroupCommit:
         return bool(self._waiting)
 
     def wait(self) -> asyncio.Future[None]:
-        """Done when all that was appended so far is on disk; raises BrokerError `kafka_storage_error`."""
+        """A future that is done when all appends so far are on disk; it raises BrokerError `kafka_storage_error`."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
         self._waiting.append(future)
@@ -52,7 +52,7 @@ class GroupCommit:
                     self._flushed()
                 except BrokerError as error:
                     failure = error
-                except Exception as error:  # nobody may wait for ever
+                except Exception as error:  # no append may wait for ever
                     failure = BrokerError(ErrorCode.kafka_storage_error, f"the fsync failed: {error!r}")
                 for future in served:
                     if future.done():

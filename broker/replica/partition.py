@@ -1,9 +1,8 @@
-"""A partition this broker leads: its log, its high watermark, and the fetches that wait for more.
+"""A partition that this broker leads: its log, its high watermark, and the fetches that wait for records.
 
-Called by api/produce, api/fetch, api/list_offsets and the offsets store. With one replica a record is
-committed once it is appended, so the high watermark is the log end offset; but records that the topic wants on disk
-before they are acknowledged (flush.messages, flush.ms) lie above it until their fsync. While the disk is slow, all
-that is appended is so in turns that do not hold up the event loop. Not thread-safe: the event loop owns it.
+With one replica a record is committed once it is appended, so the high watermark is the log end offset. Records that
+the topic wants on disk before they are acknowledged (flush.messages, flush.ms) stay above it until their fsync. While
+the disk is slow, appends go through a queue and their writes run in a thread. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ __all__ = ["UNKNOWN_EPOCH", "Partition"]
 UNKNOWN_EPOCH = (-1, -1)
 
 Turn = tuple[AppendResult, asyncio.Future[None] | None]
-"""What was appended when its turn came, and what to wait for until it is safe."""
+"""The result of a queued append, and the fsync to wait for, if any."""
 
 
 class Partition:
@@ -44,22 +43,22 @@ class Partition:
         threads: Executor | None = None,
         append_threads: Executor | None = None,
     ) -> None:
-        """`threads` do the fsyncs that somebody waits for, `append_threads` the writes to a slow disk."""
+        """`threads` run the fsyncs that appends wait for, `append_threads` the writes to a slow disk."""
         self._commit = GroupCommit(log, threads, self._flushed)
         self._queue = AppendQueue(append_threads)
         self._is_closed = False
         self._held: int | None = None
-        """What lies from here on is kept from readers until it is on disk; None while nothing is."""
+        """Records from this offset on are hidden from readers until they are on disk; None: no record is hidden."""
         self._held_markers: list[tuple[int, int]] = []
-        """(offset, last stable offset before it) of markers that are not on disk."""
-        self._shown = 0, 0
-        """High watermark and last stable offset, as fetches that wait were told of last."""
+        """(offset, last stable offset before it) of transaction markers that are not on disk."""
+        self._visible = 0, 0
+        """High watermark and last stable offset of the last notification to waiting fetches."""
         self.tp = tp
         self.log = log
         self.leader_epoch = leader_epoch
         self.waiters: set[DelayedFetch] = set()
         self.bytes_in = self.messages_in = self.bytes_out = 0
-        """Since we became its leader, for the metrics; `bytes_out` is counted by who sends what was read."""
+        """For the metrics, since this broker became leader. api/fetch counts `bytes_out`."""
 
     @property
     def high_watermark(self) -> int:
@@ -70,10 +69,9 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """Offset up to which no transaction is open (Kafka's `UnifiedLog.fetchLastStableOffsetMetadata`).
+        """Offset below which no transaction is open (Kafka's `UnifiedLog.fetchLastStableOffsetMetadata`).
 
-        With one replica a marker is committed once it is appended. With more, a transaction stays unstable until
-        its marker is below the high watermark.
+        A transaction stays open until its marker is below the high watermark.
         """
         unstable = self.log.first_unstable_offset
         if self._held is None:
@@ -85,52 +83,52 @@ class Partition:
         return min([self.high_watermark, *bounds])
 
     def check_epoch(self, epoch: int) -> None:
-        """Raise when a client names another leader epoch than ours (KIP-320); -1 names none."""
+        """Raise BrokerError when a client names another leader epoch than ours (KIP-320); -1 names none."""
         if 0 <= epoch < self.leader_epoch:
             raise BrokerError(ErrorCode.fenced_leader_epoch, f"{self.tp} is at leader epoch {self.leader_epoch}")
         if epoch > self.leader_epoch:
             raise BrokerError(ErrorCode.unknown_leader_epoch, f"{self.tp} is at leader epoch {self.leader_epoch}")
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest leader epoch up to `epoch`; (-1, -1) when unknown."""
+        """(epoch, end offset) of the largest leader epoch <= `epoch`; (-1, -1) when unknown."""
         return self.log.end_offset_for_epoch(epoch, self.leader_epoch)
 
     def append(self, records: bytes | bytearray | memoryview) -> AppendResult | Awaitable[AppendResult]:
-        """Append a coordinator's batches, as `append_checked`. That they are too large is raised now."""
-        return self._go_through(self._appending_own(*self.log.check_coordinator_batches(records)))
+        """Append a coordinator's batches as `append_checked` does. Too large batches raise BrokerError at once."""
+        return self._submit(self._appending_own(*self.log.check_coordinator_batches(records)))
 
     def _appending_own(self, buffer: bytearray | memoryview, batches: Batches) -> PendingAppend[AppendResult]:
         result = yield from self.log.prepare_coordinator_append(buffer, batches, leader_epoch=self.leader_epoch)
         return self._appended(result, len(buffer))
 
     def append_checked(self, check: BatchCheck) -> AppendResult | Awaitable[AppendResult]:
-        """Append as leader a client's batch whose check is done, and wake the fetches that wait.
+        """Append a client's batch that has been checked, and notify waiting fetches.
 
-        While the disk is slow, what to await instead: the batch is appended in its turn, then, and safe. Raises
-        BrokerError, now or then.
+        While the disk is slow, returns an awaitable instead: its result comes when the batch is appended and, if the
+        topic asks for it, flushed. Raises BrokerError, at once or when awaited.
         """
-        return self._go_through(self._appending(check))
+        return self._submit(self._appending(check))
 
     def _appending(self, check: BatchCheck) -> PendingAppend[AppendResult]:
         result = yield from self.log.prepare_append(check, leader_epoch=self.leader_epoch)
         return self._appended(result, check.size_as_sent)
 
-    def _go_through(self, steps: PendingAppend[AppendResult]) -> AppendResult | Awaitable[AppendResult]:
-        """At once or, while the disk is slow, in turn with the others: into the queue now, whenever that is awaited."""
+    def _submit(self, append: PendingAppend[AppendResult]) -> AppendResult | Awaitable[AppendResult]:
+        """Append at once or, while the disk is slow, through the queue. The caller need not await the result."""
         if not (self._queue.is_busy or self.log.is_slow):
-            return complete(steps)
+            return complete(append)
 
         def turn() -> PendingAppend[Turn]:
             if self._is_closed:
                 raise BrokerError(ErrorCode.not_leader_or_follower, f"{self.tp} is not led here any more")
-            result = yield from steps
+            result = yield from append
             return result, self.flushed()
 
-        return _safe(self._queue.add(turn))
+        return _flushed(self._queue.add(turn))
 
-    async def settled(self) -> None:
-        """Wait for the appends that are under way."""
-        await self._queue.settled()
+    async def drain(self) -> None:
+        """Wait for the queued appends."""
+        await self._queue.drain()
 
     def _appended(self, result: AppendResult, size: int) -> AppendResult:
         if result.duplicate:
@@ -139,18 +137,18 @@ class Partition:
         self.messages_in += result.last_offset - result.base_offset + 1
         if not self._hold(result.base_offset) and self.waiters:
             stable = size if self.log.first_unstable_offset is None else 0
-            self._tell(size, stable)
+            self._notify(size, stable)
         return result
 
     def append_marker(
         self, producer_id: int, producer_epoch: int, control_type: ControlType, coordinator_epoch: int
     ) -> AppendResult | Awaitable[AppendResult]:
-        """End a producer's transaction here and wake the fetches that wait for it.
+        """End a producer's transaction in this partition and notify waiting fetches.
 
-        While the disk is slow, what to await instead, as of `append_checked`. Raises BrokerError, now or then:
-        `invalid_producer_epoch`, `transaction_coordinator_fenced`, `kafka_storage_error`.
+        While the disk is slow, returns an awaitable as `append_checked` does. Raises BrokerError
+        `invalid_producer_epoch`, `transaction_coordinator_fenced`, `kafka_storage_error`, at once or when awaited.
         """
-        return self._go_through(self._ending(producer_id, producer_epoch, control_type, coordinator_epoch))
+        return self._submit(self._ending(producer_id, producer_epoch, control_type, coordinator_epoch))
 
     def _ending(
         self, producer_id: int, producer_epoch: int, control_type: ControlType, coordinator_epoch: int
@@ -164,20 +162,20 @@ class Partition:
             self._held_markers.append((result.base_offset, stable))
         elif self.waiters:
             size = self._bytes_between(result.base_offset, result.last_offset + 1)
-            self._tell(size, self._bytes_between(stable, self.last_stable_offset))
+            self._notify(size, self._bytes_between(stable, self.last_stable_offset))
         return result
 
     def flushed(self) -> asyncio.Future[None] | None:
-        """To be awaited before what was appended is acknowledged; None where the topic does not ask for an fsync.
+        """A future to await before acknowledging an append; None when the topic asks for no fsync.
 
-        It raises BrokerError `kafka_storage_error`; the records then stay above the high watermark.
+        It raises BrokerError `kafka_storage_error`; then the records stay above the high watermark.
         """
         return self._commit.wait() if self.log.flush_due() else None
 
     def _hold(self, offset: int, stable: int | None = None) -> bool:
-        """Keep what was just appended at `offset` from readers, if it has to be on disk first.
+        """Hide the append at `offset` from readers if it must be on disk first; whether it is hidden.
 
-        `stable` was the last stable offset before, if the append has moved it.
+        `stable` is the last stable offset before the append, if the append has moved it.
         """
         if self._held is None:
             if not self.log.flush_due():
@@ -185,34 +183,34 @@ class Partition:
             unstable = self.log.first_unstable_offset
             if stable is None:
                 stable = offset if unstable is None else min(unstable, offset)
-            self._held, self._shown = offset, (offset, stable)
+            self._held, self._visible = offset, (offset, stable)
         return True
 
     def _flushed(self) -> None:
-        """An fsync was made: show what it covers, and wake the fetches that wait for it."""
+        """After an fsync: show the flushed records to readers and notify waiting fetches."""
         if self._held is None:
             return
         point = self.log.recovery_point
         self._held_markers = [held for held in self._held_markers if held[0] >= point]
         self._held = max(self._held, point) if self._commit.is_waited_for else None
-        before, self._shown = self._shown, (self.high_watermark, self.last_stable_offset)
+        before, self._visible = self._visible, (self.high_watermark, self.last_stable_offset)
         if self.waiters:
-            self._tell(*(self._bytes_between(old, new) for old, new in zip(before, self._shown, strict=True)))
+            self._notify(*(self._bytes_between(old, new) for old, new in zip(before, self._visible, strict=True)))
 
-    def _tell(self, gained: int, stable: int) -> None:
-        """There are `gained` more bytes, and `stable` more of them below the last stable offset."""
+    def _notify(self, gained: int, stable: int) -> None:
+        """Notify waiting fetches of `gained` more bytes, `stable` of them below the last stable offset."""
         for waiter in tuple(self.waiters):
             waiter.gained(stable if waiter.committed else gained)
 
     def _bytes_between(self, start: int, end: int) -> int:
-        """Of one segment: what a fetch gets that begins at `start`, or where the log starts by now."""
+        """The bytes that a fetch from `start` (or the log start offset) gets, which are of one segment."""
         found = self.log.read(max(start, self.log.log_start_offset), sys.maxsize, up_to=end)
         return 0 if found is None else found.length
 
     def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> FileSlice | None:
         """Records from `offset` up to the high watermark or, with `committed`, the last stable offset.
 
-        Those of aborted transactions are among them: see `aborted_in`. Raises BrokerError `offset_out_of_range`.
+        Includes aborted transactions (see `aborted_in`). Raises BrokerError `offset_out_of_range`.
         """
         up_to = self.last_stable_offset if committed else self.high_watermark
         return self.log.read(offset, max_bytes, up_to=up_to)
@@ -222,17 +220,17 @@ class Partition:
         return self.log.aborted_between(start, end)
 
     def aborted_in(self, offset: int, found: FileSlice) -> list[AbortedTransaction]:
-        """The aborted transactions in what `read` just gave for `offset` and `committed`. Raises BrokerError."""
+        """The aborted transactions in `found`, which `read(offset, …, committed=True)` returned. Raises BrokerError."""
         return self.log.aborted_in(offset, found, self.last_stable_offset)
 
     def close(self) -> None:
-        """The partition is no longer ours: let every waiting fetch find out, and every append that has not begun."""
+        """Stop leading the partition: end waiting fetches, and refuse queued appends that have not begun."""
         self._is_closed = True
         for waiter in tuple(self.waiters):
             waiter.end()
 
 
-async def _safe(turn: asyncio.Future[Turn]) -> AppendResult:
+async def _flushed(turn: asyncio.Future[Turn]) -> AppendResult:
     result, flushed = await turn
     if flushed is not None:
         await flushed

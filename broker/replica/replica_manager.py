@@ -1,15 +1,14 @@
-"""The partitions this broker leads: a log and a high watermark for each, kept in line with the cluster's metadata.
+"""The partitions that this broker leads, kept in step with the cluster's metadata (Kafka's ReplicaManager).
 
-Owned by topics.py, which says when the metadata have changed and which topics that concerns: what is done here costs
-what those topics have, however many others there are. Lives on the event loop.
+`Topics` calls it with the names of the topics that changed, so that a change costs the same however many other topics
+there are. Lives on the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
 
 from broker.errors import BrokerError, ConfigError
 from broker.log.log import Log
@@ -27,36 +26,36 @@ FILES_AT_ONCE = 16
 
 
 class ReplicaManager:
-    """Opens what we lead, lets go of what we do not, deletes what is gone."""
+    """Opens the logs of partitions this broker leads, closes the others, deletes those of deleted topics."""
 
     def __init__(self, broker_id: int, logs: LogManager, defaults: LogConfig) -> None:
         self._broker_id = broker_id
         self._logs = logs
         self._partitions: dict[TopicPartition, Partition] = {}
         self.defaults = defaults
-        """What a topic's settings lie over: this broker's."""
+        """The broker's settings, which those of a topic override."""
 
     def get(self, tp: TopicPartition) -> Partition | None:
         return self._partitions.get(tp)
 
     def of_topic(self, topic: str) -> list[Partition]:
-        """The partitions of one topic that are led here."""
+        """The partitions of one topic that this broker leads."""
         return [partition for tp, partition in self._partitions.items() if tp.topic == topic]
 
     def offline(self, tp: TopicPartition) -> str:
-        """Why a partition that we ought to lead cannot be served; empty where the log of the broker has to say it."""
+        """Why a partition that this broker leads is offline; empty when only the broker's log tells it."""
         return self._logs.offline.get(tp, "")
 
     def expect(self, metadata: ClusterMetadata) -> None:
-        """At start: what we lead already has its log somewhere."""
+        """At start: each partition that this broker leads should have a log in one of the directories."""
         self._logs.expect(tp for tp, _ in self._ours(metadata, metadata.topics))
 
     def all(self) -> Mapping[TopicPartition, Partition]:
-        """A live view of every partition led here."""
+        """All partitions that this broker leads, as a live view."""
         return self._partitions
 
     def update_defaults(self, defaults: LogConfig, metadata: ClusterMetadata) -> None:
-        """Other settings of the broker: every log of a topic that does not set them itself gets them."""
+        """Apply changed broker settings to the logs of all topics that do not override them."""
         if defaults == self.defaults:
             return
         self.defaults = defaults
@@ -68,7 +67,7 @@ class ReplicaManager:
                     log.update_config(config)
 
     async def open_new(self, metadata: ClusterMetadata, names: Collection[str]) -> None:
-        """Make the logs of partitions of topics `names` that come to be ours; requests are served in between."""
+        """Create the logs of partitions of topics `names` that this broker will lead, and serve requests meanwhile."""
         new = [(tp, topic) for tp, topic in self._ours(metadata, names) if tp not in self._partitions]
         for start in range(0, len(new), FILES_AT_ONCE):
             opened = [(self._open_log(*item), item[1]) for item in new[start : start + FILES_AT_ONCE]]
@@ -84,13 +83,13 @@ class ReplicaManager:
     def apply(
         self, before: ClusterMetadata, after: ClusterMetadata, names: Collection[str]
     ) -> tuple[list[TopicPartition], list[TopicPartition]]:
-        """Bring the topics `names` from one picture to the next: (newly led, gone from the cluster)."""
+        """Update the topics `names` from one metadata to the next: (newly led partitions, deleted partitions)."""
         led: list[TopicPartition] = []
         ours = dict(self._ours(after, names))
         for name in names:
             old, new = before.topics.get(name), after.topics.get(name)
             if old is not None:
-                self._let_go(old, ours)
+                self._close_lost(old, ours)
                 if new is not None and old.config != new.config:
                     self._logs.update_config(name, stored_log_config(name, new.config, self.defaults))
         for tp, topic in ours.items():
@@ -109,13 +108,16 @@ class ReplicaManager:
         return led, gone
 
     async def delete(self, gone: Sequence[TopicPartition]) -> None:
-        """Delete the logs of partitions that are gone from the cluster."""
-        await _in_slices(self._delete_log, [(tp,) for tp in gone])
+        """Delete the logs of deleted partitions, and serve requests meanwhile."""
+        for number, tp in enumerate(gone, 1):
+            self._delete_log(tp)
+            if number % FILES_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
-    async def settled(self) -> None:
-        """Wait for the appends that are under way."""
+    async def drain(self) -> None:
+        """Wait for the queued appends."""
         for partition in list(self._partitions.values()):
-            await partition.settled()
+            await partition.drain()
 
     def _ours(self, metadata: ClusterMetadata, names: Collection[str]) -> list[tuple[TopicPartition, Topic]]:
         return [
@@ -126,8 +128,8 @@ class ReplicaManager:
             if info.leader == self._broker_id
         ]
 
-    def _let_go(self, old: Topic, ours: Mapping[TopicPartition, Topic]) -> None:
-        """Of partitions led by somebody else now, or by nobody, the records stay."""
+    def _close_lost(self, old: Topic, ours: Mapping[TopicPartition, Topic]) -> None:
+        """Close partitions that this broker leads no longer; their logs stay."""
         for index in old.partitions:
             tp = TopicPartition(old.name, index)
             partition = self._partitions.get(tp)
@@ -135,13 +137,13 @@ class ReplicaManager:
                 self._partitions.pop(tp).close()
 
     def _open_log(self, tp: TopicPartition, topic: Topic) -> Log | None:
-        """The partition's log; what lies there of a deleted topic of the same name goes first.
+        """The partition's log, after deleting one of an earlier topic of the same name.
 
-        None when the disk refuses: that partition is not served, the others are, and the next refresh tries again.
+        None when the disk fails: the partition is not served, and the next refresh tries again.
         """
         log = self._logs.get(tp)
         if log is not None and log.topic_id not in (None, topic.topic_id):
-            logger.warning("%s on disk is of a deleted topic of that name; deleting it", tp)
+            logger.warning("%s on disk belongs to a deleted topic of that name; deleting it", tp)
             self._delete_log(tp)
             log = self._logs.get(tp)
             if log is not None:
@@ -155,7 +157,7 @@ class ReplicaManager:
         return log
 
     def _assign_id(self, log: Log, topic: Topic) -> bool:
-        """Write the topic's id beside a log, which blocks on the disk. False when that fails: it is not served then."""
+        """Write the topic's id into the log's directory (blocks). False when that fails; then the log is not served."""
         try:
             log.assign_topic_id(topic.topic_id)
         except BrokerError as error:
@@ -167,20 +169,15 @@ class ReplicaManager:
         try:
             self._logs.delete(tp)
         except BrokerError as error:
-            logger.error("the log of the deleted partition %s stays: %s", tp, error)
-
-
-async def _in_slices(work: Callable[..., object], items: Sequence[tuple[Any, ...]]) -> None:
-    """Many files are made or renamed: requests are served in between."""
-    for number, arguments in enumerate(items, 1):
-        work(*arguments)
-        if number % FILES_AT_ONCE == 0:
-            await asyncio.sleep(0)
+            logger.error("cannot delete the log of the deleted partition %s: %s", tp, error)
 
 
 def stored_log_config(topic: str, overrides: Mapping[str, str], defaults: LogConfig) -> LogConfig:
-    """A topic's settings as ZooKeeper has them. What we do not know was written there by another program, and is
-    logged and left out: one topic's settings must not keep a broker from serving the others."""
+    """A topic's settings from ZooKeeper, over `defaults`.
+
+    Invalid settings, which another program may have written there, are logged and ignored: one topic must not keep the
+    broker from serving the others.
+    """
     try:
         return LogConfig.from_properties(overrides, defaults)
     except ConfigError:

@@ -29,7 +29,7 @@ def registry(zk: ZooKeeper) -> Registry:
 @pytest.fixture
 def users(zk: ZooKeeper, registry: Registry) -> Iterator[Users]:
     calls = ZooKeeperCalls()
-    yield Users(registry, calls, tell_changed=ChangeNotifications(zk).notify_config_change)
+    yield Users(registry, calls, notify=ChangeNotifications(zk).notify_config_change)
     calls.close()
 
 

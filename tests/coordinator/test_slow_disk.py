@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncIterator, Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.protocol.topic_partition import TopicPartition
 from broker.replica.partition import Partition
-from tests.support.batches import NOW, open_log
+from tests.support.batches import open_log
 from tests.support.slow_disk import LATE_MS, SlowDisk
 
 OFFSETS = TopicPartition("__consumer_offsets", 0)
@@ -76,23 +76,6 @@ class Broker:
         again = self.coordinator()
         await again.load(0)
         assert await self.state(again) == await self.state()
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(NOW)
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> SlowDisk:
-    return SlowDisk(monkeypatch, clock)
-
-
-@pytest.fixture
-def threads(disk: SlowDisk) -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as threads:
-        yield threads
-        disk.free.set()
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import asyncio
 import errno
 import os
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -26,23 +26,6 @@ from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import Partition
 from tests.support.batches import NOW, append, batch, open_log, read_all
 from tests.support.slow_disk import LATE_MS, SlowDisk
-
-
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock(NOW)
-
-
-@pytest.fixture
-def disk(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> SlowDisk:
-    return SlowDisk(monkeypatch, clock)
-
-
-@pytest.fixture
-def threads(disk: SlowDisk) -> Iterator[ThreadPoolExecutor]:
-    with ThreadPoolExecutor(4) as threads:
-        yield threads
-        disk.free.set()
 
 
 class Led:
@@ -240,11 +223,11 @@ async def test_an_append_whose_client_left_is_made_all_the_same(led: Led, disk: 
     await disk.writing()
     for one in gone:
         one.cancel()
-    settled = asyncio.ensure_future(led.partition.settled())
+    drained = asyncio.ensure_future(led.partition.drain())
     await asyncio.sleep(0)
-    assert not settled.done()
+    assert not drained.done()
     disk.free.set()
-    await settled
+    await drained
     assert [value for _, value in read_all(led.log)] == [b"late", b"a", b"b"]
 
 
@@ -287,7 +270,7 @@ async def test_an_fsync_during_the_write_of_a_marker_shows_no_less_after_it(
     monkeypatch.setattr(os, "fsync", lambda fd: synced.acquire(timeout=20) and fsync(fd))
     disk.free.set()
     waiting = [led.begin(b"a"), led.begin(b"b", producer_id=1, producer_epoch=0, sequence=0, transactional=True)]
-    await led.partition.settled()
+    await led.partition.drain()
     assert led.partition.high_watermark == 0
     disk.free.clear()
     for _ in waiting:
@@ -300,7 +283,7 @@ async def test_an_fsync_during_the_write_of_a_marker_shows_no_less_after_it(
     while synced.acquire(blocking=False):
         pass
     disk.free.set()
-    await led.partition.settled()
+    await led.partition.drain()
     assert (led.partition.high_watermark, led.partition.last_stable_offset) == (3, 2)
     synced.release(10)
     await ended

@@ -1,17 +1,20 @@
-"""A disk that takes its time, in the process of the test."""
+"""A slow disk in the process of the test; the conftest of a folder that needs it imports its fixtures."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from broker.clock import ManualClock
 from broker.log.disk import SLOW_S
+from tests.support.batches import NOW
 
-__all__ = ["LATE_MS", "SlowDisk"]
+__all__ = ["LATE_MS", "SlowDisk", "clock", "disk", "threads"]
 
 LATE_MS = int(SLOW_S * 1000) + 1
 
@@ -51,3 +54,20 @@ class SlowDisk:
     async def writing(self) -> None:
         """Until a write has begun in a thread, one for each call."""
         assert await asyncio.to_thread(self.begun.acquire, timeout=20)
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(NOW)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, clock: ManualClock) -> SlowDisk:
+    return SlowDisk(monkeypatch, clock)
+
+
+@pytest.fixture
+def threads(disk: SlowDisk) -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(4) as threads:
+        yield threads
+        disk.free.set()
