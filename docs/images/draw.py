@@ -43,12 +43,13 @@ def sequence(columns: list[str], messages: list[Message], look: Colours, width: 
     step, top = 44, 60
     height = top + step * len(messages) + 30
     at = [width * (2 * one + 1) / (2 * len(columns)) for one in range(len(columns))]
+    half_box = width / len(columns) / 2 - 7
     parts = []
     for x, name in zip(at, columns, strict=True):
         parts.append(
             f'<line x1="{x}" y1="44" x2="{x}" y2="{height - 10}" stroke="{look.line}" stroke-dasharray="3 4"/>'
         )
-        parts.append(_box(x - 82, 8, 164, 36, look))
+        parts.append(_box(x - half_box, 8, 2 * half_box, 36, look))
         parts.append(_text(x, 31, name, look.text, weight=600))
     for number, message in enumerate(messages):
         y = top + step * number + 30
@@ -137,11 +138,68 @@ def _svg(width: float, height: float, parts: list[str]) -> str:
     return "\n".join([head, *parts, "</svg>"]) + "\n"
 
 
+SEQUENCES = {
+    "produce-and-fetch": (
+        ["Producer", "Connection", "API handler", "Partition", "Log", "Consumer"],
+        [
+            Message(5, 1, "Fetch, offset 7: nothing there yet"),
+            Message(1, 2, "request"),
+            Message(2, 3, "wait for more bytes"),
+            Message(0, 1, "Produce: a frame"),
+            Message(1, 2, "request"),
+            Message(2, 2, "check every record"),
+            Message(2, 3, "append"),
+            Message(3, 4, "offsets, write, index"),
+            Message(3, 2, "wake the waiting fetch"),
+            Message(2, 0, "base offset 7"),
+            Message(2, 3, "read from offset 7"),
+            Message(3, 4, "find the position"),
+            Message(2, 1, "a range of the file"),
+            Message(1, 5, "sendfile"),
+        ],
+    ),
+    "micro-batch": (
+        ["Spark", "Driver's reader", "Task", "Brokers", "Driver's writer"],
+        [
+            Message(0, 1, "latestOffset(start)"),
+            Message(1, 3, "where do the topics end?"),
+            Message(0, 0, "writes the end into its checkpoint"),
+            Message(0, 1, "partitions(start, end)"),
+            Message(0, 2, "a range of offsets"),
+            Message(2, 3, "fetch, decode to Arrow"),
+            Message(2, 3, "open a transaction, write rows"),
+            Message(2, 0, "report with the transaction's handle"),
+            Message(0, 4, "commit(batch, reports)"),
+            Message(4, 3, "record the decision"),
+            Message(4, 3, "end every transaction"),
+            Message(0, 0, "writes the commit into its checkpoint"),
+        ],
+    ),
+    "exactly-once-load": (
+        ["Load 1", "Brokers", "Staging", "Commit log", "Load 2"],
+        [
+            Message(0, 3, "which number is next?  7"),
+            Message(0, 1, "what is new?"),
+            Message(0, 2, "intent: what will be loaded"),
+            Message(0, 2, "Spark writes the rows"),
+            Message(0, 2, "manifest: rows are counted"),
+            Message(0, 3, "commit 7: offsets and load"),
+            Message(0, 0, "killed before the rename", alert=True),
+            Message(4, 3, "newest commit?  7, unpublished"),
+            Message(4, 2, "publish 7: rename its directory"),
+            Message(4, 3, "which number is next?  8"),
+            Message(4, 1, "what is new?"),
+        ],
+    ),
+}
+
+
 def pictures() -> dict[str, str]:
     """File name → SVG."""
     drawn = {}
     for name, look in LOOKS.items():
         drawn[f"overview-{name}.svg"] = overview(look)
+        drawn |= {f"{title}-{name}.svg": sequence(*parts, look) for title, parts in SEQUENCES.items()}
     return drawn
 
 

@@ -1,0 +1,56 @@
+"""The walks through the code lead to files and functions that exist, and their pictures are what draws them."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.support.source_tree import ROOT
+
+WALKS = sorted((ROOT / "docs" / "walks").glob("*.md"))
+STOP = re.compile(r"\[`([\w.]+)`\]\(([^)]+\.py)\)")
+
+
+@cache
+def defined(file: Path) -> set[str]:
+    """Names that a module defines: functions, classes, `Class.method`, and what is assigned."""
+    names = set[str]()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            inner = (one for one in ast.walk(node) if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef))
+            names |= {f"{node.name}.{one.name}" for one in inner}
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+@pytest.mark.parametrize("walk", WALKS, ids=[walk.stem for walk in WALKS])
+def test_every_stop_exists(walk: Path) -> None:
+    stops = STOP.findall(walk.read_text(encoding="utf-8"))
+    assert len(stops) >= 12
+    missing = []
+    for name, link in stops:
+        file = (walk.parent / link).resolve()
+        if not file.is_file() or name not in defined(file):
+            missing.append(f"{name} in {link}")
+    assert missing == []
+
+
+def test_pictures_are_as_they_are_drawn() -> None:
+    spec = importlib.util.spec_from_file_location("draw", ROOT / "docs" / "images" / "draw.py")
+    assert spec is not None
+    assert spec.loader is not None
+    draw = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(draw)
+    for name, svg in draw.pictures().items():
+        drawn = (ROOT / "docs" / "images" / name).read_text(encoding="utf-8")
+        assert drawn == svg, "run `python docs/images/draw.py`"
