@@ -9,6 +9,7 @@ Java's clients (PEM stores, `sasl.jaas.config`) and of librdkafka (`ssl.ca.locat
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -33,6 +34,9 @@ CLIENT, CONSUMER, PRODUCER = "client", "consumer", "producer"
 
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 
+DEFAULT_PORT: Final = 9092
+
+_ADDRESS: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:/\s]+)(:(?P<port>\d+))?")
 _INT_MAX: Final = 2**31 - 1
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -98,7 +102,10 @@ class ClientSettings(StoreSettings):
     )
 
     bootstrap_servers: tuple[str, ...] = setting(
-        "bootstrap.servers", (), "host:port,…: brokers that are asked for all the others.", group=CLIENT
+        "bootstrap.servers",
+        (),
+        "host[:port],…: brokers to ask for all others; port 9092 if left out.",
+        group=CLIENT,
     )
     client_id: str = setting("client.id", "pykafka", "Name that brokers log for this client.", group=CLIENT)
     request_timeout_ms: int = setting(
@@ -329,7 +336,7 @@ class ClientSettings(StoreSettings):
             given = {"bootstrap.servers": servers} if servers else {}
             settings = cls.from_properties({**(properties or {}), **given})
         if not settings.bootstrap_servers:
-            raise ConfigError("bootstrap.servers is missing: name at least one broker as host:port")
+            raise ConfigError("bootstrap.servers is missing: name at least one broker as host or host:port")
         return settings
 
     @property
@@ -382,13 +389,17 @@ def isolation_id(level: str) -> int:
 
 
 def parse_bootstrap(servers: tuple[str, ...]) -> list[tuple[str, int]]:
-    """(host, port) of each `host:port` or `[ipv6]:port`. Raises ConfigError."""
+    """(host, port) of each `host`, `host:port`, `[ipv6]` or `[ipv6]:port`. Raises ConfigError.
+
+    The port is 9092 if it is left out, as in librdkafka and kafka-python. Kafka's Java client requires it.
+    """
     addresses = []
     for server in servers:
-        host, colon, port = server.rpartition(":")
-        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise ConfigError(f"bootstrap.servers={','.join(servers)}: {server!r} is not host:port")
-        addresses.append((host.strip("[]"), int(port)))
+        match = _ADDRESS.fullmatch(server)
+        port = int(match["port"] or DEFAULT_PORT) if match else 0
+        if match is None or not 0 < port < 65536:
+            raise ConfigError(f"bootstrap.servers={','.join(servers)}: {server!r} is not host or host:port")
+        addresses.append((match["host"].strip("[]"), port))
     return addresses
 
 

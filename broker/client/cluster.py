@@ -10,6 +10,7 @@ and make a new one there.
 
 from __future__ import annotations
 
+import logging
 import random
 import threading
 import time
@@ -140,6 +141,11 @@ T = TypeVar("T")
 
 Address = tuple[str, int]
 
+logger = logging.getLogger(__name__)
+
+_WARN_AFTER_S: Final = 1.0
+_WARN_EVERY_S: Final = 10.0
+"""A caller that waits for a broker is warned after a second, then every ten seconds."""
 _LOOKS_FOR_A_TOPIC: Final = 3
 """How often a topic or partition that is not there is asked for, of different brokers: some may have yet to hear."""
 
@@ -338,6 +344,7 @@ class Cluster:
         started = time.monotonic()
         limit_s = settings.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
         failures = 0
+        warn_at = started + _WARN_AFTER_S
         self._thread.retrying = True
         try:
             while True:
@@ -351,6 +358,9 @@ class Cluster:
                     out_of_time = time.monotonic() + wait_s - started > limit_s
                     if not error.retriable or out_of_time or failures > settings.retries:
                         raise
+                    if isinstance(error, ConnectionFailed) and time.monotonic() > warn_at:
+                        logger.warning("%s; trying again", error)
+                        warn_at = time.monotonic() + _WARN_EVERY_S
                     self.invalidate()
                     if self._closing.wait(wait_s):
                         raise

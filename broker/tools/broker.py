@@ -1,15 +1,16 @@
-"""`pykafka broker`: run a broker in the foreground.
+"""`pykafka broker start`: run a broker in the foreground.
 
-SIGINT or SIGTERM stops it cleanly. One line on standard output tells where it listens; everything else
-goes to the log on standard error, as `logging.format` says, or where `--logging FILE` (Python's logging configuration)
-says.
+SIGINT or SIGTERM stops it cleanly. One line on standard output tells where it listens. The log goes to standard error
+in the form `logging.format`, or where a logging configuration of Python (`--logging FILE`) sends it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
+import resource
 import signal
 import sys
 from collections.abc import Iterable
@@ -22,16 +23,23 @@ from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
 from broker.server import BrokerServer
 from broker.tools.logging_setup import configure_logging, held_back
-from broker.tools.process import allow_many_files, keep_freed_memory
 
-__all__ = ["app", "start"]
+__all__ = ["allow_many_files", "app", "keep_freed_memory", "start"]
 
-app = typer.Typer(help="Run a broker.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run a broker.\n\n\b\nExamples:\n  pykafka broker start\n  pykafka broker start server.properties",
+    no_args_is_help=True,
+)
+
+# glibc's mallopt(3).
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_KEPT_BYTES = 16 << 20
+"""The heap keeps so much freed memory; a single block of this size goes back to the kernel at once."""
 
 
 @app.callback()
 def _group() -> None:
-    """Run a broker."""
+    """Keeps `start` a sub-command, although it is the only one."""
 
 
 @app.command()
@@ -56,6 +64,26 @@ def start(
     asyncio.run(_run(config, stop_on_eof))
 
 
+def allow_many_files() -> None:
+    """Raise the soft limit of open files to the hard one, as the JVM does: connections and segments need them."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS has limits of its own
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def keep_freed_memory() -> bool:
+    """Let the C library keep the memory of one request for the next. Returns False where there is no glibc.
+
+    Otherwise the memory of a Produce request of a megabyte goes back to the kernel and is taken again page by page:
+    more than half of the CPU time of producing large batches (docs/performance.md).
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError, TypeError):
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES) and mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES))
+
+
 def _parse_overrides(texts: Iterable[str]) -> dict[str, str]:
     overrides = {}
     for text in texts:
@@ -67,7 +95,7 @@ def _parse_overrides(texts: Iterable[str]) -> dict[str, str]:
 
 
 class _StopAtEnd(asyncio.Protocol):
-    """Reads standard input to its end, whatever it says."""
+    """Waits for the end of standard input and ignores its content."""
 
     def __init__(self, stopped: asyncio.Event) -> None:
         self._stopped = stopped
@@ -93,7 +121,7 @@ async def _run(config: BrokerConfig, stop_on_eof: bool) -> None:
             await starting
         return
     bound = starting.result()
-    # What start-up made lives as long as the broker: let the collector never walk it again.
+    # The objects of start-up live as long as the broker, so the garbage collector need not visit them again.
     gc.collect()
     gc.freeze()
     where = ", ".join(map(str, bound)) if len(bound) > 1 or bound[0].name != "PLAINTEXT" else bound[0].address

@@ -1,13 +1,16 @@
-"""Options that every command which talks to a broker has, and how they become the client's settings.
+"""Options that several commands share, and how topics, partitions and times are written on a command line.
 
-Called by all those commands. Raises UsageError for text that is not key=value, ConfigError for a property the client
-does not have and for a file that cannot be read.
+Every command that talks to a broker uses this file, those of the connector too. An option wins over the properties
+file (`--config`), which wins over the environment. Wrong text raises ConfigError, which ends a command with status 2.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -16,9 +19,11 @@ import typer
 from broker.client.admin import Admin
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
-from broker.tools.bootstrap import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, base_properties
-from broker.tools.completion import complete_groups, complete_topics
-from broker.tools.usage import UsageError
+from broker.client.cluster_metadata import UnknownTopic
+from broker.client.partition_offsets import EARLIEST, LATEST, MAX_TIMESTAMP
+from broker.errors import ConfigError, PykafkaError
+from broker.protocol.topic_partition import TopicPartition
+from broker.settings import did_you_mean, read_properties_file, settings_of
 
 __all__ = [
     "AnyTopic",
@@ -28,19 +33,84 @@ __all__ = [
     "JsonOutput",
     "OneGroup",
     "OneTopic",
+    "TopicsOrPartitions",
     "administration",
     "client_settings",
+    "complete_entities",
+    "complete_groups",
+    "complete_topics",
+    "complete_transactional_ids",
+    "given_properties",
+    "named_partitions",
+    "one_of_options",
     "parse_pairs",
+    "parse_time",
+    "parse_timestamp",
 ]
+
+BOOTSTRAP_VARIABLE = "PYKAFKA_BOOTSTRAP_SERVER"
+DEFAULT_BOOTSTRAP = "localhost:9092"
+
+_SECURITY = ("security.", "sasl.", "ssl.")
+_FIRST_CONTACT_MS = "3000"
+"""How long a command tries to reach a first broker. A person is waiting for the error."""
+_COMPLETION_MS = "1500"
+"""How long a person who presses Tab waits for a broker's answer."""
+_TIMESTAMPS = {"earliest": EARLIEST, "latest": LATEST, "max-timestamp": MAX_TIMESTAMP}
+
+logger = logging.getLogger("pykafka.tools")
+
+
+# --- completion by the shell ----------------------------------------------------------------------------------------
+
+
+def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
+    """Topics that begin with what is typed; internal ones only after a typed underscore."""
+    return _complete(context, incomplete, lambda admin: admin.list_topics(internal=incomplete.startswith("_")))
+
+
+def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
+    """Groups that begin with what is typed."""
+    return _complete(context, incomplete, lambda admin: [group.group_id for group in admin.list_groups()])
+
+
+def complete_transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
+    """Transactional ids that begin with what is typed."""
+    return _complete(context, incomplete, lambda admin: [one.transactional_id for one in admin.list_transactions()])
+
+
+def complete_entities(context: typer.Context, incomplete: str) -> list[str]:
+    """Topics, or ids of brokers, as `--entity-type` says."""
+    if str(context.params.get("entity_type", "topics")).startswith("broker"):
+        return _complete(context, incomplete, lambda admin: [str(node.id) for node in admin.cluster.brokers()])
+    return complete_topics(context, incomplete)
+
+
+def _complete(context: typer.Context, incomplete: str, ask: Callable[[Admin], Iterable[str]]) -> list[str]:
+    """Ask the broker that the line names. Errors stay silent: they would appear inside the line being typed."""
+    logging.disable()
+    given = context.params
+    limits = dict.fromkeys(
+        ("socket.connection.setup.timeout.ms", "request.timeout.ms", "default.api.timeout.ms"), _COMPLETION_MS
+    )
+    try:
+        file = given.get("config_file") or given.get("command_config")
+        with administration(given.get("bootstrap_server"), file, limits) as admin:
+            return [name for name in ask(admin) if name.startswith(incomplete)]
+    except (PykafkaError, OSError):
+        return []
+
+
+# --- options --------------------------------------------------------------------------------------------------------
 
 BootstrapServer = Annotated[
     str | None,
     typer.Option(
         "--bootstrap-server",
         "-b",
-        help="Brokers to ask first; else `bootstrap.servers` of the properties file, else the environment's "
-        f"{BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP}.",
-        metavar="HOST:PORT,…",
+        help="Brokers to contact first; the port is 9092 if left out. Default: `bootstrap.servers` of the properties "
+        f"file, else the environment variable {BOOTSTRAP_VARIABLE}, else {DEFAULT_BOOTSTRAP}.",
+        metavar="HOST[:PORT],…",
     ),
 ]
 CommandConfig = Annotated[
@@ -61,25 +131,24 @@ OneTopic = Annotated[
 AnyTopic = Annotated[
     str | None, typer.Option("--topic", "-t", help="Only this topic.", metavar="NAME", autocompletion=complete_topics)
 ]
+TopicsOrPartitions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        help="A topic, or some of its partitions; may be repeated.",
+        metavar="NAME[:PARTITION,…]",
+        autocompletion=complete_topics,
+    ),
+]
 OneGroup = Annotated[
     str, typer.Option("--group", "-g", help="Name of the group.", metavar="NAME", autocompletion=complete_groups)
 ]
 
 
-def parse_pairs(pairs: Iterable[str] | None, option: str) -> dict[str, str]:
-    """`["a=1", "b=2"]` → `{"a": "1", "b": "2"}`."""
-    parsed = {}
-    for pair in pairs or ():
-        key, separator, value = pair.partition("=")
-        if not separator or not key:
-            raise UsageError(f"{option} {pair}: expected KEY=VALUE")
-        parsed[key] = value
-    return parsed
-
-
 def client_settings(bootstrap: str | None, file: Path | None, *overrides: Mapping[str, str]) -> ClientSettings:
     """The properties of `file`, then each mapping of `overrides`, then `--bootstrap-server` on top."""
-    properties = base_properties(file)
+    properties = {"socket.connection.setup.timeout.ms": _FIRST_CONTACT_MS} | given_properties(file)
     for mapping in overrides:
         properties.update(mapping)
     if bootstrap:
@@ -88,7 +157,87 @@ def client_settings(bootstrap: str | None, file: Path | None, *overrides: Mappin
 
 
 @contextlib.contextmanager
-def administration(bootstrap: str | None, file: Path | None) -> Iterator[Admin]:
+def administration(bootstrap: str | None, file: Path | None, *overrides: Mapping[str, str]) -> Iterator[Admin]:
     """An `Admin` of the cluster that the options name."""
-    with Cluster(client_settings(bootstrap, file)) as cluster:
+    with Cluster(client_settings(bootstrap, file, *overrides)) as cluster:
         yield Admin(cluster)
+
+
+def given_properties(file: Path | None) -> dict[str, str]:
+    """`bootstrap.servers` of the environment, and what `file` says. Raises ConfigError if it cannot be read.
+
+    The file may be written for Kafka's own tools. Settings that only Kafka's clients have (`key.deserializer`,
+    `metric.reporters`) are left out with a warning, as Kafka does. Likely spelling mistakes and unknown security
+    settings are kept, so that they are refused.
+    """
+    servers = os.environ.get(BOOTSTRAP_VARIABLE) or DEFAULT_BOOTSTRAP
+    properties = read_properties_file(file) if file else {}
+    unused = [name for name in properties if _only_in_kafka(name)]
+    if unused:
+        logger.warning("%s: these settings are not used: %s", file, ", ".join(unused))
+    return {"bootstrap.servers": servers} | {name: properties[name] for name in properties if name not in unused}
+
+
+def _only_in_kafka(name: str) -> bool:
+    known = settings_of(ClientSettings)
+    return name not in known and not name.startswith(_SECURITY) and not did_you_mean(name, known)
+
+
+# --- texts of a command line ----------------------------------------------------------------------------------------
+
+
+def one_of_options(**options: object) -> str:
+    """The name of the one option that was given. Raises ConfigError for none and for several."""
+    given = [name for name, value in options.items() if value is not None and value not in (False, [], ())]
+    if len(given) != 1:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
+        raise ConfigError(f"give one of {names}" + (f", not {len(given)} of them" if given else ""))
+    return given[0]
+
+
+def parse_pairs(pairs: Iterable[str] | None, option: str) -> dict[str, str]:
+    """`["a=1", "b=2"]` → `{"a": "1", "b": "2"}`."""
+    parsed = {}
+    for pair in pairs or ():
+        key, separator, value = pair.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"{option} {pair}: expected KEY=VALUE")
+        parsed[key] = value
+    return parsed
+
+
+def named_partitions(admin: Admin, texts: Iterable[str]) -> list[TopicPartition]:
+    """`flights` means all its partitions, `flights:0,2` two of them. One request covers all topics.
+
+    Raises UnknownTopic for a topic or partition that does not exist.
+    """
+    parts = [text.partition(":") for text in texts]
+    for topic, colon, indexes in parts:
+        if colon and not all(index.strip().isdecimal() for index in indexes.split(",")):
+            raise ConfigError(f"{topic}:{indexes}: expected TOPIC or TOPIC:PARTITION,…")
+    described = admin.describe_topics(topic for topic, _, _ in parts)
+    found = []
+    for topic, colon, indexes in parts:
+        existing = list(described[topic].partitions)
+        wanted = [int(index) for index in indexes.split(",")] if colon else existing
+        for index in wanted:
+            if index not in existing:
+                raise UnknownTopic(f"topic {topic!r} has {len(existing)} partitions, but no {index}")
+        found += [TopicPartition(topic, index) for index in wanted]
+    return found
+
+
+def parse_time(option: str, text: str) -> int:
+    """`2026-01-31`, `2026-01-31T12:00:00.000+01:00` (UTC without a zone) or ms since 1970, as ms since 1970."""
+    if text.isdecimal():
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigError(f"{option} {text}: expected ms since 1970, or a time such as 2026-01-31T12:00:00") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def parse_timestamp(option: str, text: str) -> int:
+    """The timestamp of a ListOffsets request: `earliest`, `latest`, `max-timestamp`, or a time."""
+    return _TIMESTAMPS[text] if text in _TIMESTAMPS else parse_time(option, text)

@@ -1,8 +1,7 @@
 """Show and change the settings of topics and brokers at run time (kafka-configs.sh).
 
-Reached as `pykafka configs …`; `--entity-type`, `--entity-name`, `--add-config` and `--delete-config` mean what they
-mean there. A broker's own settings are in its file: what is set here is kept in ZooKeeper and comes before it. Users
-are the business of `pykafka users`. Raises BrokerError for what the broker refuses, UsageError.
+The options mean what they mean in Kafka's tool. A setting of a broker that is changed here is kept in ZooKeeper and
+wins over the broker's file. `pykafka users` manages users. Raises BrokerError for what the broker refuses.
 """
 
 from __future__ import annotations
@@ -14,17 +13,21 @@ from typing import Annotated, Any
 
 import typer
 
-from broker.client.admin import Admin, ConfigEntry, ResourceType
-from broker.client.admin_types import ALL_BROKERS
+from broker.client.admin import Admin, ResourceType
+from broker.client.admin_types import ALL_BROKERS, ConfigEntry
+from broker.errors import ConfigError
 from broker.settings import read_properties_file
-from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration
-from broker.tools.completion import complete_entities
+from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration, complete_entities
 from broker.tools.output import print_json, print_table, report
-from broker.tools.usage import UsageError
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Show and change the settings of topics and brokers.", no_args_is_help=True)
+app = typer.Typer(
+    help="Show and change the settings of topics and brokers.\n\n\b\nExamples:\n"
+    "  pykafka configs describe --entity-name flights --all\n"
+    "  pykafka configs alter --entity-name flights --add-config retention.ms=60000",
+    no_args_is_help=True,
+)
 
 KINDS = {
     "topics": ResourceType.TOPIC,
@@ -32,19 +35,20 @@ KINDS = {
     "broker-loggers": ResourceType.BROKER_LOGGER,
 }
 
-EntityType = Annotated[str, typer.Option("--entity-type", "-e", help=", ".join(KINDS) + ".", metavar="KIND")]
+EntityType = Annotated[str, typer.Option("--entity-type", "-e", help=f"One of {', '.join(KINDS)}.", metavar="KIND")]
 EntityName = Annotated[
     str | None,
     typer.Option(
         "--entity-name",
         "-n",
-        help="Name of the topic, id of the broker.",
+        help="Name of the topic or id of the broker.",
         metavar="NAME",
         autocompletion=complete_entities,
     ),
 ]
-EntityDefault = Annotated[bool, typer.Option("--entity-default", help="The settings of all brokers together.")]
+EntityDefault = Annotated[bool, typer.Option("--entity-default", help="The settings that all brokers share.")]
 
+_NOTHING_SET = " nothing was set at run time (--all shows all settings)"
 _PAIR = re.compile(r"\s*(?P<key>[^=,\[\]]+)=(?:\[(?P<list>[^\]]*)\]|(?P<value>(?!\[)[^,]*))\s*(?:,|$)")
 
 
@@ -53,14 +57,22 @@ def describe(
     entity_type: EntityType = "topics",
     entity_name: EntityName = None,
     entity_default: EntityDefault = False,
-    everything: Annotated[bool, typer.Option("--all", help="Also what was not set at run time.")] = False,
-    key: Annotated[list[str] | None, typer.Option("--key", help="Only this setting; may be repeated.")] = None,
-    docs: Annotated[bool, typer.Option("--docs", help="Say what each setting is for.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Show unchanged settings too.")] = False,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", help="Only this setting; may be repeated.", metavar="NAME")
+    ] = None,
+    docs: Annotated[bool, typer.Option("--docs", help="Explain each setting.")] = False,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Show settings, their values and where these come from; of all topics or brokers if none is named."""
+    """Show settings with their values and sources. Without --entity-name: of all topics or brokers.
+
+    \b
+    Examples:
+      pykafka configs describe --entity-name flights --all
+      pykafka configs describe --entity-type brokers --entity-name 0 --key log.retention.ms --docs
+    """
     kind = _kind(entity_type)
     with administration(bootstrap_server, config_file) as admin:
         names = _names(admin, kind, entity_name, entity_default)
@@ -72,12 +84,12 @@ def describe(
     }
     for name, entries in found.items():
         for unknown in set(key or ()) - entries.keys():
-            raise UsageError(f"--key {unknown}: {_named(entity_type, name)} has no such setting")
+            raise ConfigError(f"--key {unknown}: {_named(entity_type, name)} has no such setting")
     if as_json:
         print_json([_document(entity_type, name, entries) for name, entries in shown.items()])
         return
     for number, (name, chosen) in enumerate(shown.items()):
-        typer.echo(("\n" if number else "") + f"{_named(entity_type, name)}:" + ("" if chosen else _nothing()))
+        typer.echo(("\n" if number else "") + f"{_named(entity_type, name)}:" + ("" if chosen else _NOTHING_SET))
         _print_entries(chosen, docs)
 
 
@@ -88,27 +100,36 @@ def alter(
     entity_default: EntityDefault = False,
     add_config: Annotated[
         list[str] | None,
-        typer.Option("--add-config", help="Settings; a value with commas in brackets.", metavar="KEY=VALUE,KEY=[A,B]"),
+        typer.Option(
+            "--add-config", help="Settings; brackets enclose a value with commas.", metavar="KEY=VALUE,KEY=[A,B]"
+        ),
     ] = None,
     add_config_file: Annotated[
-        Path | None, typer.Option("--add-config-file", help="Settings of a properties file.", metavar="FILE")
+        Path | None, typer.Option("--add-config-file", help="Take the settings from a properties file.", metavar="FILE")
     ] = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", help="Back to the default.", metavar="KEY,KEY")
+        list[str] | None,
+        typer.Option("--delete-config", help="Settings to reset to the default.", metavar="KEY,KEY"),
     ] = None,
-    validate_only: Annotated[bool, typer.Option("--validate-only", help="Only see whether it could be.")] = False,
+    validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, but change nothing.")] = False,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Set settings, or take them back to their defaults; the others stay as they are."""
+    """Change settings or return them to their defaults. Other settings are not changed.
+
+    \b
+    Examples:
+      pykafka configs alter --entity-name flights --add-config retention.ms=60000,cleanup.policy=[compact,delete]
+      pykafka configs alter --entity-type brokers --entity-default --delete-config log.retention.ms
+    """
     kind = _kind(entity_type)
     settings = (read_properties_file(add_config_file) if add_config_file else {}) | parse_settings(add_config or ())
     deleted = [key.strip() for text in delete_config or () for key in text.split(",") if key.strip()]
     if not settings and not deleted:
-        raise UsageError("nothing to alter: give --add-config, --add-config-file or --delete-config")
+        raise ConfigError("nothing to alter: give --add-config, --add-config-file or --delete-config")
     if not entity_name and not entity_default:
-        raise UsageError("give --entity-name" + (" or --entity-default" if kind is ResourceType.BROKER else ""))
+        raise ConfigError("give --entity-name" + (" or --entity-default" if kind is ResourceType.BROKER else ""))
     with administration(bootstrap_server, config_file) as admin:
         (name,) = _names(admin, kind, entity_name, entity_default)
         admin.alter_configs(kind, name, settings, delete=deleted, validate_only=validate_only)
@@ -121,14 +142,14 @@ def alter(
 
 
 def parse_settings(texts: Iterable[str]) -> dict[str, str]:
-    """`a=1,b=[x,y]` → `{"a": "1", "b": "x,y"}`. Raises UsageError."""
+    """`a=1,b=[x,y]` → `{"a": "1", "b": "x,y"}`. Raises ConfigError."""
     settings = {}
     for text in texts:
         position = 0
         while position < len(text):
             match = _PAIR.match(text, position)
             if match is None:
-                raise UsageError(f"--add-config {text}: expected KEY=VALUE,… with values that have commas in brackets")
+                raise ConfigError(f"--add-config {text}: expected KEY=VALUE,… with values that have commas in brackets")
             settings[match["key"].strip()] = match["value"].strip() if match["list"] is None else match["list"]
             position = match.end()
     return settings
@@ -138,14 +159,14 @@ def _kind(text: str) -> ResourceType:
     kind = KINDS.get(text) or KINDS.get(text + "s")
     if kind is None:
         hint = "; for users there is `pykafka users`" if text.startswith("user") else ""
-        raise UsageError(f"--entity-type {text}: expected one of {', '.join(KINDS)}{hint}")
+        raise ConfigError(f"--entity-type {text}: expected one of {', '.join(KINDS)}{hint}")
     return kind
 
 
 def _names(admin: Admin, kind: ResourceType, name: str | None, default: bool) -> list[str]:
     if default:
         if name is not None or kind is not ResourceType.BROKER:
-            raise UsageError("--entity-default goes with --entity-type brokers, and without --entity-name")
+            raise ConfigError("--entity-default goes with --entity-type brokers, and without --entity-name")
         return [ALL_BROKERS]
     if name is not None:
         return [name]
@@ -157,17 +178,11 @@ def _named(entity_type: str, name: str) -> str:
 
 
 def _print_entries(entries: list[ConfigEntry], docs: bool) -> None:
-    rows = [(one.name, _shown(one), one.source.name, one.documentation) for one in entries]
+    rows = [
+        (one.name, "(hidden)" if one.sensitive else one.value, one.source.name, one.documentation) for one in entries
+    ]
     count = 4 if docs else 3
     print_table(["name", "value", "source", "documentation"][:count], [row[:count] for row in rows])
-
-
-def _nothing() -> str:
-    return " nothing was set at run time (--all shows all settings)"
-
-
-def _shown(entry: ConfigEntry) -> str | None:
-    return "(hidden)" if entry.sensitive else entry.value
 
 
 def _document(entity_type: str, name: str, entries: list[ConfigEntry]) -> dict[str, Any]:

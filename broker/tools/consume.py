@@ -1,8 +1,8 @@
-"""`pykafka consume`: records to standard output (kafka-console-consumer.sh).
+"""`pykafka consume`: records to standard output (kafka-console-consumer.sh, and what kcat -C adds to it).
 
-With a group (`--group`, or `group.id` of the properties) the partitions are shared and what was shown is committed.
-Without one every partition is read and nothing is committed. Ends after `--max-messages`, after `--timeout-ms` without
-a record, on Ctrl-C or SIGTERM, and when nobody reads its output any more.
+With a group (`--group`, or `group.id` of the properties) partitions are shared and shown records are committed.
+Without one, every partition is read and nothing is committed. Ends at `--max-messages`, after `--timeout-ms` without a
+record, with `--exit-at-end` at the end of the log, on Ctrl-C or SIGTERM, and when the reader of the output is gone.
 """
 
 from __future__ import annotations
@@ -19,21 +19,31 @@ from typing import Annotated, BinaryIO
 
 import typer
 
+from broker.client.cluster_metadata import UnknownTopic
 from broker.client.consumer import Consumer, ConsumerRecord
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from broker.tools.client_options import BootstrapServer, client_settings, parse_pairs
-from broker.tools.completion import complete_groups, complete_topics
-from broker.tools.formatter import Formatter, make_formatter
-from broker.tools.usage import UsageError
+from broker.tools.client_options import (
+    BootstrapServer,
+    client_settings,
+    complete_groups,
+    complete_topics,
+    parse_pairs,
+    parse_time,
+)
+from broker.tools.record_text import Formatter, format_string, make_formatter
 
 __all__ = ["consume"]
 
 _POLL_S = 0.5
 
-PROPERTIES = (
-    "print.timestamp, print.partition, print.offset, print.headers, print.key, print.value, key.separator, "
-    "headers.separator, line.separator, null.literal; may be repeated."
+_PROPERTIES = (
+    "What --formatter default shows: print.timestamp, print.partition, print.offset, print.headers, print.key, "
+    "print.value, key.separator, headers.separator, line.separator, null.literal; may be repeated."
+)
+_FORMAT = (
+    "As kcat: %t topic, %p partition, %o offset, %k key, %v or %s value, %T timestamp in ms, %h headers, %K and %S "
+    r"bytes of key and value, %R the latter in binary; \n, \t and \x1f are escapes."
 )
 
 
@@ -46,27 +56,53 @@ def consume(
         str | None, typer.Option("--include", "--whitelist", help="Topics whose whole name matches.", metavar="REGEX")
     ] = None,
     partition: Annotated[
-        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition; no group then.")
+        int | None, typer.Option("--partition", "-p", min=0, help="Only this partition, without a group.", metavar="N")
     ] = None,
     offset: Annotated[
-        str | None, typer.Option(help="Where to begin in --partition: a number, earliest or latest.")
+        str | None,
+        typer.Option(
+            "--offset",
+            "-o",
+            help="Where to begin: earliest, latest, a number, or -5 for the last five of each partition.",
+            metavar="OFFSET",
+        ),
     ] = None,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="From the first record, where the group has no offset yet.")
+        bool, typer.Option("--from-beginning", help="Begin at the first record; with --group, if it has no offset.")
     ] = False,
+    from_timestamp: Annotated[
+        str | None,
+        typer.Option(help="Begin at the first record since then: ms since 1970, or a time (UTC).", metavar="TIME"),
+    ] = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Group to read as; offsets are committed.", autocompletion=complete_groups),
+        typer.Option(
+            "--group",
+            "-g",
+            help="Read as a member of this group and commit.",
+            metavar="NAME",
+            autocompletion=complete_groups,
+        ),
     ] = None,
-    max_messages: Annotated[int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many.")] = None,
-    timeout_ms: Annotated[int | None, typer.Option(min=0, help="End after so long without a record.")] = None,
-    formatter: Annotated[str, typer.Option(help="default, json, noop or module:function.")] = "default",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per record: --formatter json.")] = False,
-    properties: Annotated[list[str] | None, typer.Option("--property", help=PROPERTIES, metavar="KEY=VALUE")] = None,
-    skip_message_on_error: Annotated[
-        bool, typer.Option("--skip-message-on-error", help="Go on when a record cannot be shown.")
+    max_messages: Annotated[
+        int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records.", metavar="N")
+    ] = None,
+    timeout_ms: Annotated[
+        int | None, typer.Option(min=0, help="End after this time without a record.", metavar="MS")
+    ] = None,
+    exit_at_end: Annotated[
+        bool, typer.Option("--exit-at-end", "-e", help="End when everything up to now is read.")
     ] = False,
-    isolation_level: Annotated[str | None, typer.Option(help="read_uncommitted or read_committed.")] = None,
+    format: Annotated[str | None, typer.Option("--format", "-f", help=_FORMAT, metavar="TEXT")] = None,
+    formatter: Annotated[str, typer.Option(help="default, json, noop or module:function.", metavar="NAME")] = "default",
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object per record: --formatter json.")] = False,
+    properties: Annotated[list[str] | None, typer.Option("--property", help=_PROPERTIES, metavar="KEY=VALUE")] = None,
+    skip_message_on_error: Annotated[
+        bool, typer.Option("--skip-message-on-error", help="Skip a record that cannot be shown.")
+    ] = False,
+    isolation_level: Annotated[
+        str | None, typer.Option(help="read_uncommitted or read_committed.", metavar="LEVEL")
+    ] = None,
     consumer_property: Annotated[
         list[str] | None, typer.Option(help="Setting of the consumer; may be repeated.", metavar="KEY=VALUE")
     ] = None,
@@ -79,13 +115,38 @@ def consume(
             "--consumer.config",
             "--command-config",
             "--config-file",
-            help="Its properties file.",
+            help="Properties file of the consumer.",
             metavar="FILE",
         ),
     ] = None,
 ) -> None:
-    """Write the records of a topic to standard output."""
-    _check_together(topic, include, partition, offset, from_beginning, group)
+    """Write the records of a topic to standard output. Without an option it waits for new ones.
+
+    \b
+    Examples:
+      pykafka consume --topic flights --from-beginning --max-messages 3
+      pykafka consume --topic flights --offset -5 --exit-at-end
+      pykafka consume --topic flights --from-timestamp 2026-01-31T12:00:00 --format '%k %v\\n'
+      pykafka consume --topic flights --group etl --json
+    """
+    given = sum((offset is not None, from_beginning, from_timestamp is not None))
+    if (topic is None) == (include is None):
+        raise ConfigError("give one of --topic and --include")
+    if given > 1:
+        raise ConfigError(f"give one of --offset, --from-beginning and --from-timestamp, not {given} of them")
+    if partition is not None and topic is None:
+        raise ConfigError("--partition needs --topic")
+    if group is not None and not (partition is None and offset is None and from_timestamp is None):
+        raise ConfigError("--partition, --offset and --from-timestamp read without a group: leave out --group")
+    if offset is not None and not re.fullmatch(r"earliest|latest|-?\d+", offset):
+        raise ConfigError(f"--offset {offset}: expected a number, earliest or latest")
+    if format is not None and (as_json or properties or formatter != "default"):
+        raise ConfigError("--format goes without --formatter, --json and --property")
+    since = None if from_timestamp is None else parse_time("--from-timestamp", from_timestamp)
+    if format is None:
+        show = make_formatter("json" if as_json else formatter, parse_pairs(properties, "--property"))
+    else:
+        show = format_string(format)
     options = {
         "group.id": group,
         "isolation.level": isolation_level,
@@ -97,20 +158,20 @@ def consume(
         parse_pairs(consumer_property, "--consumer-property"),
         {key: value for key, value in options.items() if value is not None},
     )
-    show = make_formatter("json" if as_json else formatter, parse_pairs(properties, "--property"))
     with Consumer(settings) as consumer:
         display = Display(consumer, show, sys.stdout.buffer, skip_errors=skip_message_on_error)
         with _on_signal(display.stop):
-            if settings.group_id and partition is None:
+            if settings.group_id and partition is None and offset is None and since is None:
                 consumer.subscribe([topic] if topic else None, pattern=include)
             else:
-                _assign(consumer, topic, include, partition, offset)
-            display.run(max_messages, timeout_ms)
+                consumer.assign(_partitions(consumer, topic, include, partition))
+                _seek(consumer, offset, since)
+            display.run(max_messages, timeout_ms, exit_at_end)
     typer.echo(f"Processed a total of {display.count} messages", err=True)
 
 
 class Display:
-    """Shows what a consumer polls. A record counts as consumed, and is committed, when its text is written."""
+    """Shows what a consumer polls. A record counts as consumed, and is committed, once its text is written."""
 
     def __init__(self, consumer: Consumer, show: Formatter, out: BinaryIO, *, skip_errors: bool) -> None:
         self.count = 0
@@ -121,15 +182,22 @@ class Display:
         self._stopped = False
 
     def stop(self, *_: object) -> None:
-        """A signal: the first ends the run between two polls, so that no record is lost; the second at once."""
+        """Signal handler. The first signal ends the run after the current poll, the second at once."""
         if self._stopped:
             raise KeyboardInterrupt
         self._stopped = True
 
-    def run(self, max_messages: int | None, timeout_ms: int | None) -> None:
-        """Until there were `max_messages`, or none for `timeout_ms`; None is no limit."""
+    def run(self, max_messages: int | None, timeout_ms: int | None, exit_at_end: bool) -> None:
+        """Show records until `max_messages`, until there was none for `timeout_ms`, or to the end; None is no limit."""
         waiting_since = time.monotonic()
+        ends: dict[TopicPartition, int] | None = None
         while not self._stopped and (max_messages is None or self.count < max_messages):
+            if exit_at_end:
+                assigned = self._consumer.assignment()
+                if assigned and (ends is None or ends.keys() != set(assigned)):
+                    ends = self._consumer.end_offsets(assigned)
+                if ends and all(self._consumer.position(tp) >= end for tp, end in ends.items()):
+                    return
             left = _POLL_S if timeout_ms is None else waiting_since + timeout_ms / 1000 - time.monotonic()
             records = self._consumer.poll(max(0.0, min(left, _POLL_S)))
             if records:
@@ -140,7 +208,7 @@ class Display:
                 return
 
     def _write(self, records: Sequence[ConsumerRecord], max_messages: int | None) -> bool:
-        """False when nobody reads the output any more."""
+        """False if nobody reads the output any more."""
         shown = 0
         wanted = records if max_messages is None else records[: max_messages - self.count]
         try:
@@ -154,7 +222,7 @@ class Display:
             return False
         finally:
             self.count += shown
-            self._give_back(records[shown:])
+            self._seek_back(records[shown:])
         return True
 
     def _write_one(self, record: ConsumerRecord) -> None:
@@ -163,20 +231,22 @@ class Display:
         except Exception as error:
             where = f"the record of {record.topic}-{record.partition} at offset {record.offset}"
             if not self._skip_errors:
-                raise PykafkaError(f"{where} cannot be shown: {error!r}; --skip-message-on-error goes on") from error
+                raise PykafkaError(
+                    f"{where} cannot be shown: {error!r}; --skip-message-on-error skips such records"
+                ) from error
             typer.secho(f"pykafka: skipped {where}: {error!r}", fg=typer.colors.RED, err=True)
         else:
             self._out.write(text)
 
-    def _give_back(self, records: Sequence[ConsumerRecord]) -> None:
-        """Records that were polled but not shown: the position, and so the commit, goes before them."""
+    def _seek_back(self, records: Sequence[ConsumerRecord]) -> None:
+        """Seek before records that were polled but not shown, so that they are not committed."""
         for record in reversed(records):
             self._consumer.seek(TopicPartition(record.topic, record.partition), record.offset)
 
 
 @contextlib.contextmanager
 def _on_signal(stop: Callable[..., None]) -> Iterator[None]:
-    """Have SIGINT and SIGTERM call `stop` inside."""
+    """Have SIGINT and SIGTERM call `stop` inside the block."""
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -185,46 +255,34 @@ def _on_signal(stop: Callable[..., None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _check_together(
-    topic: str | None,
-    include: str | None,
-    partition: int | None,
-    offset: str | None,
-    from_beginning: bool,
-    group: str | None,
-) -> None:
-    if (topic is None) == (include is None):
-        raise UsageError("give one of --topic and --include")
-    if partition is not None and topic is None:
-        raise UsageError("--partition needs --topic")
-    if partition is not None and group is not None:
-        raise UsageError("--partition reads without a group: leave out --group")
-    if offset is not None and partition is None:
-        raise UsageError("--offset needs --partition")
-    if offset is not None and from_beginning:
-        raise UsageError("give one of --offset and --from-beginning")
-    if offset is not None and offset not in ("earliest", "latest") and not offset.isdecimal():
-        raise UsageError(f"--offset {offset}: expected a number, earliest or latest")
-
-
-def _assign(
-    consumer: Consumer, topic: str | None, include: str | None, partition: int | None, offset: str | None
-) -> None:
-    """Every partition of the topics, or the one, without a group."""
+def _partitions(
+    consumer: Consumer, topic: str | None, include: str | None, partition: int | None
+) -> list[TopicPartition]:
     topics = [topic] if topic is not None else _matching(consumer, include or "")
     consumer.cluster.include(topics)
     found = [TopicPartition(name, index) for name in topics for index in consumer.cluster.partitions(name)]
-    if partition is not None:
-        found = [tp for tp in found if tp.partition == partition]
-        if not found:
-            raise ConfigError(f"--partition {partition}: topic {topic!r} has no such partition")
-    consumer.assign(found)
-    if offset == "earliest":
+    if partition is None:
+        return found
+    if TopicPartition(topics[0], partition) not in found:
+        raise UnknownTopic(f"--partition {partition}: topic {topic!r} has no such partition")
+    return [TopicPartition(topics[0], partition)]
+
+
+def _seek(consumer: Consumer, offset: str | None, since: int | None) -> None:
+    """Have the assigned partitions read from `--offset` or `--from-timestamp`."""
+    assigned = consumer.assignment()
+    if since is not None:
+        consumer.seek_to_times(dict.fromkeys(assigned, since))
+    elif offset == "earliest":
         consumer.seek_to_beginning()
     elif offset == "latest":
         consumer.seek_to_end()
+    elif offset is not None and offset.startswith("-"):
+        consumer.seek_to_end()
+        consumer.rewind(-int(offset))
     elif offset is not None:
-        consumer.seek(found[0], int(offset))
+        for tp in assigned:
+            consumer.seek(tp, int(offset))
 
 
 def _matching(consumer: Consumer, include: str) -> list[str]:
@@ -235,12 +293,12 @@ def _matching(consumer: Consumer, include: str) -> list[str]:
     topics = consumer.cluster.topics().values()
     names = sorted(topic.name for topic in topics if not topic.internal and pattern.fullmatch(topic.name))
     if not names:
-        raise ConfigError(f"--include {include}: no topic matches")
+        raise UnknownTopic(f"--include {include}: no topic matches")
     return names
 
 
 def _discard_output() -> None:
-    """Let what Python flushes at exit go nowhere instead of failing once more."""
+    """Send what Python flushes at exit to /dev/null, so that it does not fail again."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -1,69 +1,104 @@
-"""List, describe and delete consumer groups, reset and delete their offsets (kafka-consumer-groups.sh).
+"""List, describe and delete consumer groups; reset and delete their offsets (kafka-consumer-groups.sh).
 
-Reached as `pykafka groups …`; the options mean what they mean there. Offsets are changed while the group has no
-members only, and `reset-offsets` shows what it would do until `--execute` is given. Raises BrokerError for what the
-broker refuses, UsageError for options that do not go together.
+The options of `pykafka groups …` mean what they mean in Kafka's tool. Offsets can be changed only while the group has
+no members. `reset-offsets` changes nothing until `--execute` is given. With `--zookeeper` the groups are those of
+Kafka's first consumers, which keep members and offsets in ZooKeeper. Raises BrokerError for what the broker refuses.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from broker.client.admin import Admin
 from broker.client.admin_types import GroupDescription
-from broker.errors import BrokerError, ErrorCode, PykafkaError
+from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
+from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, OneGroup, administration
-from broker.tools.completion import complete_groups, complete_topics
-from broker.tools.group_report import (
-    group_document,
-    group_partitions,
-    partition_document,
-    print_members,
-    print_partitions,
-    print_states,
-    zookeeper_partitions,
+from broker.tools.client_options import (
+    BootstrapServer,
+    ConfigFile,
+    JsonOutput,
+    OneGroup,
+    TopicsOrPartitions,
+    administration,
+    complete_groups,
+    named_partitions,
+    one_of_options,
+    parse_time,
 )
-from broker.tools.offset_reset import reset_targets
-from broker.tools.output import note, print_json, print_lines, print_table
-from broker.tools.partitions import named_partitions
-from broker.tools.usage import UsageError, one_of_options
-from broker.tools.zookeeper_groups import ZooKeeperOption, zookeeper_groups
+from broker.tools.offsets import ZooKeeperOption, csv_of_offsets, offsets_of_csv, zookeeper_groups
+from broker.tools.output import note, print_json, print_lines, print_rows, print_table
 
 __all__ = ["app"]
 
-app = typer.Typer(help="List, describe and delete groups; reset and delete their offsets.", no_args_is_help=True)
+app = typer.Typer(
+    help="List, describe and delete groups; reset and delete their offsets.\n\n\b\nExamples:\n"
+    "  pykafka groups list\n"
+    "  pykafka groups describe --group etl\n"
+    "  pykafka groups reset-offsets --group etl --topic flights --to-earliest --execute",
+    no_args_is_help=True,
+)
 
 Groups = Annotated[
     list[str] | None,
-    typer.Option("--group", "-g", help="May be repeated.", metavar="NAME", autocompletion=complete_groups),
+    typer.Option("--group", "-g", help="A group; may be repeated.", metavar="NAME", autocompletion=complete_groups),
 ]
-AllGroups = Annotated[bool, typer.Option("--all-groups", help="Every group there is.")]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic",
-        "-t",
-        help="A topic, or some of its partitions; may be repeated.",
-        metavar="NAME[:PARTITION,…]",
-        autocompletion=complete_topics,
-    ),
-]
+AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups.")]
+
+_STATE_COLUMNS = ("group", "coordinator", "state", "assignor", "members", "lag")
+_MEMBER_COLUMNS = ("group", "consumer-id", "instance-id", "host", "client-id", "partitions", "assignment")
+_PARTITION_HEAD = (
+    "topic",
+    "partition",
+    "current-offset",
+    "log-end-offset",
+    "lag",
+    "consumer-id",
+    "host",
+    "client-id",
+)
+_PARTITION_NAMES = ("topic", "partition", "currentOffset", "logEndOffset", "lag", "memberId", "host", "clientId")
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
+
+
+class GroupPartition(NamedTuple):
+    """One partition as its group sees it. None is what is not known, such as the end of a deleted topic."""
+
+    topic: str
+    partition: int
+    committed: int | None
+    log_end: int | None
+    lag: int | None
+    member_id: str | None = None
+    host: str | None = None
+    client_id: str | None = None
 
 
 @app.command("list")
 def list_groups(
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only groups in this state, such as Stable; may be repeated.")
+        list[str] | None,
+        typer.Option("--state", help="Only groups in this state, such as Stable; may be repeated.", metavar="STATE"),
     ] = None,
     zookeeper: ZooKeeperOption = None,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """List the groups."""
+    """List the groups.
+
+    \b
+    Examples:
+      pykafka groups list
+      pykafka groups list --state Stable --json
+    """
     if zookeeper is not None:
         with zookeeper_groups(zookeeper) as registry:
             names = registry.groups()
@@ -71,53 +106,52 @@ def list_groups(
         return
     with administration(bootstrap_server, config_file) as admin:
         found = admin.list_groups(states=state or ())
-    if as_json:
-        print_json(
-            [
-                {"group": one.group_id, "protocolType": one.protocol_type, "state": one.state, "type": one.group_type}
-                for one in found
-            ]
-        )
-    else:
-        rows = [(one.group_id, one.state, one.group_type, one.protocol_type) for one in found]
-        print_table(["group", "state", "type", "protocol"], rows, nothing="There are no groups.")
+    rows = [(one.group_id, one.state, one.group_type, one.protocol_type) for one in found]
+    head = ("group", "state", "type", "protocol")
+    print_rows(("group", "state", "type", "protocolType"), rows, as_json, head=head, nothing="There are no groups.")
 
 
 @app.command()
 def describe(
     group: Groups = None,
     all_groups: AllGroups = False,
-    members: Annotated[bool, typer.Option("--members", help="Show members and what they were given.")] = False,
+    members: Annotated[bool, typer.Option("--members", help="Show the members and their partitions.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Show state, coordinator and lag of the group.")] = False,
     zookeeper: ZooKeeperOption = None,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Show offsets and lag by partition, the members, or the state; of all groups if none is named."""
+    """Show offsets and lag by partition, the members, or the state. Without --group: of all groups.
+
+    \b
+    Examples:
+      pykafka groups describe --group etl
+      pykafka groups describe --group etl --members
+      pykafka groups describe --all-groups --state
+    """
     if members and state:
-        raise UsageError("give one of --members and --state")
+        raise ConfigError("give one of --members and --state")
     if group and all_groups:
-        raise UsageError("give one of --group and --all-groups")
+        raise ConfigError("give one of --group and --all-groups")
     with administration(bootstrap_server, config_file) as admin:
         if zookeeper is not None:
             _describe_zookeeper(admin, zookeeper, group, as_json)
             return
         names = group or [one.group_id for one in admin.list_groups()]
-        described = [_known(admin, name, named=bool(group)) for name in names]
-        rows = [group_partitions(admin, one) for one in described]
+        described = [_existing(admin, name) if group else admin.describe_group(name) for name in names]
+        rows = [_partitions_of(admin, one) for one in described]
     if as_json:
-        print_json([group_document(one, partitions) for one, partitions in zip(described, rows, strict=True)])
-        return
-    if state:
-        print_states(zip(described, rows, strict=True))
-        return
-    for number, (one, partitions) in enumerate(zip(described, rows, strict=True)):
-        if number:
-            typer.echo()
-        if not one.active:
-            note(f"Group {one.group_id} has no active members.")
-        print_members(one) if members else print_partitions(one.group_id, partitions)
+        print_json([_document(one, partitions) for one, partitions in zip(described, rows, strict=True)])
+    elif state:
+        _print_states(zip(described, rows, strict=True))
+    else:
+        for number, (one, partitions) in enumerate(zip(described, rows, strict=True)):
+            if number:
+                typer.echo()
+            if not one.active:
+                note(f"Group {one.group_id} has no active members.")
+            _print_members(one) if members else _print_partitions(one.group_id, partitions)
 
 
 @app.command()
@@ -128,7 +162,12 @@ def delete(
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Delete groups without members, and their offsets."""
+    """Delete groups that have no members, with their offsets.
+
+    \b
+    Examples:
+      pykafka groups delete --group etl
+    """
     one_of_options(group=group, all_groups=all_groups)
     with administration(bootstrap_server, config_file) as admin:
         failures = {}
@@ -139,10 +178,10 @@ def delete(
             except BrokerError as error:
                 failures[name] = error
     deleted = [name for name in names if name not in failures]
-    for name in () if as_json else deleted:
-        typer.echo(f"Deleted group {name}.")
     if as_json:
         print_json([{"group": name, "deleted": name in deleted} for name in names])
+    else:
+        print_lines(f"Deleted group {name}." for name in deleted)
     if failures:
         raise PykafkaError("; ".join(str(error) for error in failures.values()))
 
@@ -150,30 +189,53 @@ def delete(
 @app.command("reset-offsets")
 def reset_offsets(
     group: OneGroup,
-    topic: Topics = None,
-    all_topics: Annotated[bool, typer.Option("--all-topics", help="All the group has offsets of.")] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To where the log begins.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="To where the log ends.")] = False,
-    to_current: Annotated[bool, typer.Option("--to-current", help="To what is committed, within the log.")] = False,
-    to_offset: Annotated[int | None, typer.Option("--to-offset", min=0, help="To this offset.")] = None,
+    topic: TopicsOrPartitions = None,
+    all_topics: Annotated[
+        bool, typer.Option("--all-topics", help="All topics that the group has committed offsets of.")
+    ] = False,
+    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the beginning of the log.")] = False,
+    to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
+    to_current: Annotated[bool, typer.Option("--to-current", help="To the committed offset, within the log.")] = False,
+    to_offset: Annotated[
+        int | None, typer.Option("--to-offset", min=0, help="To this offset.", metavar="OFFSET")
+    ] = None,
     to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", help="To the first record since then.", metavar="TIME")
+        str | None, typer.Option("--to-datetime", help="To the first record since this time.", metavar="TIME")
     ] = None,
     by_duration: Annotated[
-        str | None, typer.Option("--by-duration", help="To that long ago, such as PT1H or P7D.", metavar="DURATION")
+        str | None,
+        typer.Option("--by-duration", help="To the first record of the last PT1H or P7D.", metavar="DURATION"),
     ] = None,
-    shift_by: Annotated[int | None, typer.Option("--shift-by", help="So many records on, or back.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show it; the default.")] = False,
-    execute: Annotated[bool, typer.Option("--execute", help="Do it.")] = False,
+    shift_by: Annotated[
+        int | None, typer.Option("--shift-by", help="Forward by so many offsets; back if negative.", metavar="N")
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", help="To the offsets of a file that --export has written.", metavar="FILE"),
+    ] = None,
+    export: Annotated[
+        bool, typer.Option("--export", help="Print the new offsets as CSV: topic,partition,offset.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets; the default.")] = False,
+    execute: Annotated[bool, typer.Option("--execute", help="Change the offsets.")] = False,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Move the committed offsets of a group without members; only shown until --execute."""
+    """Change the committed offsets of a group without members. Without --execute, only show the new ones.
+
+    \b
+    Examples:
+      pykafka groups reset-offsets --group etl --topic flights --to-earliest --execute
+      pykafka groups reset-offsets --group etl --topic flights:0,2 --shift-by -100
+      pykafka groups reset-offsets --group etl --all-topics --to-current --export > offsets.csv
+      pykafka groups reset-offsets --group etl --from-file offsets.csv --execute
+    """
     if dry_run and execute:
-        raise UsageError("give one of --dry-run and --execute")
-    one_of_options(topic=topic, all_topics=all_topics)
-    values = {
+        raise ConfigError("give one of --dry-run and --execute")
+    if export and as_json:
+        raise ConfigError("give one of --export and --json")
+    targets: dict[str, bool | int | str | Path | None] = {
         "to_earliest": to_earliest or None,
         "to_latest": to_latest or None,
         "to_current": to_current or None,
@@ -181,8 +243,14 @@ def reset_offsets(
         "to_datetime": to_datetime,
         "by_duration": by_duration,
         "shift_by": shift_by,
+        "from_file": from_file,
     }
-    target = _target(values)
+    target = one_of_options(**{name: None if value is None else [value] for name, value in targets.items()})
+    if from_file is None:
+        one_of_options(topic=topic, all_topics=all_topics)
+    elif topic or all_topics:
+        raise ConfigError("--from-file names the partitions itself: leave out --topic and --all-topics")
+    given = offsets_of_csv(from_file) if from_file else {}
     with administration(bootstrap_server, config_file) as admin:
         described = admin.describe_group(group)
         if described.active:
@@ -191,77 +259,210 @@ def reset_offsets(
                 "reset only while it has none; stop its consumers first"
             )
         committed = admin.group_offsets(group)
-        partitions = sorted(committed) if all_topics else named_partitions(admin, topic or ())
+        names = [f"{tp.topic}:{tp.partition}" for tp in given] or topic or ()
+        partitions = sorted(committed) if all_topics else named_partitions(admin, names)
         if not partitions:
             raise PykafkaError(f"group {group!r} has no offsets: name its topics with --topic")
-        value = None if values[target] is True else values[target]
-        moved = reset_targets(admin, committed, partitions, target, value)
+        moved = _new_offsets(admin, given or committed, partitions, target, targets[target])
         if execute:
             admin.alter_group_offsets(group, moved)
-    _print_moved(group, committed, moved, as_json)
+    if export:
+        print_lines(csv_of_offsets(moved))
+    else:
+        rows = [(group, tp.topic, tp.partition, committed.get(tp), offset) for tp, offset in sorted(moved.items())]
+        print_rows(("group", "topic", "partition", "currentOffset", "newOffset"), rows, as_json)
     if not execute:
-        note("Nothing was changed: give --execute to do it.")
+        note("Nothing was changed: give --execute to change the offsets.")
 
 
 @app.command("delete-offsets")
 def delete_offsets(
     group: OneGroup,
-    topic: Topics,
+    topic: TopicsOrPartitions,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Forget a group's offsets of topics that none of its members reads."""
+    """Delete a group's committed offsets of topics that no member reads.
+
+    \b
+    Examples:
+      pykafka groups delete-offsets --group etl --topic flights
+      pykafka groups delete-offsets --group etl --topic flights:0,2
+    """
     with administration(bootstrap_server, config_file) as admin:
-        results = admin.delete_group_offsets(group, named_partitions(admin, topic or ()))
-    failed = [str(error) for error in results.values() if error is not None]
+        results = sorted(admin.delete_group_offsets(group, named_partitions(admin, topic or ())).items())
     if as_json:
-        print_json([{**tp._asdict(), "deleted": error is None} for tp, error in sorted(results.items())])
+        print_json([{**tp._asdict(), "deleted": error is None} for tp, error in results])
     else:
-        for tp, error in sorted(results.items()):
-            if error is None:
-                typer.echo(f"Deleted the offset of {tp.topic}-{tp.partition}.")
-    if failed:
+        print_lines(f"Deleted the offset of {tp.topic}-{tp.partition}." for tp, error in results if error is None)
+    if failed := [str(error) for _, error in results if error is not None]:
         raise PykafkaError("; ".join(failed))
 
 
-def _target(values: dict[str, bool | int | str | None]) -> str:
-    """Zero is a value, so this is not for `one_of_options` alone."""
-    return one_of_options(**{name: None if value is None else [value] for name, value in values.items()})
+# --- what is known of a group ---------------------------------------------------------------------------------------
 
 
-def _known(admin: Admin, name: str, *, named: bool) -> GroupDescription:
+def _existing(admin: Admin, name: str) -> GroupDescription:
     described = admin.describe_group(name)
-    if named and described.state == "Dead" and not admin.group_offsets(name):
+    if described.state == "Dead" and not admin.group_offsets(name):
         raise BrokerError(ErrorCode.group_id_not_found, f"there is no group {name!r}; `pykafka groups list` names them")
     return described
 
 
+def _partitions_of(admin: Admin, group: GroupDescription) -> list[GroupPartition]:
+    """The partitions that are assigned to a member or have a committed offset."""
+    owners = {
+        tp: (member.member_id, member.host, member.client_id) for member in group.members for tp in member.partitions
+    }
+    return _with_lag(admin, admin.group_offsets(group.group_id), owners)
+
+
+def _with_lag(
+    admin: Admin, committed: Mapping[TopicPartition, int], owners: Mapping[TopicPartition, Sequence[str | None]]
+) -> list[GroupPartition]:
+    topics = admin.cluster.topics()
+    wanted = sorted(committed.keys() | owners.keys())
+    existing = [tp for tp in wanted if tp.topic in topics and tp.partition in topics[tp.topic].partitions]
+    ends = _offsets_at(admin, existing, LATEST)
+    rows = []
+    for tp in wanted:
+        offset, end = committed.get(tp), ends.get(tp)
+        lag = None if offset is None or end is None else max(0, end - offset)
+        rows.append(GroupPartition(tp.topic, tp.partition, offset, end, lag, *owners.get(tp, ())))
+    return rows
+
+
+def _total_lag(rows: Iterable[GroupPartition]) -> int:
+    """The sum over the partitions whose lag is known."""
+    return sum(row.lag or 0 for row in rows)
+
+
 def _describe_zookeeper(admin: Admin, connect: str, groups: list[str] | None, as_json: bool) -> None:
-    documents = []
+    found = []
     with zookeeper_groups(connect) as registry:
         for name in groups or registry.groups():
-            rows = zookeeper_partitions(admin, registry.offsets(name), registry.owners(name))
+            owners = {tp: (thread,) for tp, thread in registry.owners(name).items()}
+            rows = _with_lag(admin, registry.offsets(name), owners)
             if not rows and name not in registry.groups():
                 raise PykafkaError(f"there is no group {name!r} in {connect}")
-            documents.append((name, list(registry.members(name)), rows))
+            found.append((name, list(registry.members(name)), rows))
     if as_json:
-        print_json(
-            [
-                {"group": name, "members": members, "partitions": [partition_document(row) for row in rows]}
-                for name, members, rows in documents
-            ]
-        )
-    for name, _, rows in () if as_json else documents:
-        print_partitions(name, rows)
+        print_json([{"group": name, "members": ids, "partitions": _rows(rows)} for name, ids, rows in found])
+        return
+    for name, _, rows in found:
+        _print_partitions(name, rows)
 
 
-def _print_moved(
-    group: str, before: dict[TopicPartition, int], after: dict[TopicPartition, int], as_json: bool
-) -> None:
-    rows = [(group, tp.topic, tp.partition, before.get(tp), offset) for tp, offset in sorted(after.items())]
-    if as_json:
-        names = ("group", "topic", "partition", "currentOffset", "newOffset")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-    else:
-        print_table(["group", "topic", "partition", "current-offset", "new-offset"], rows)
+def _document(group: GroupDescription, rows: list[GroupPartition]) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "protocolType": group.protocol_type,
+        "assignor": group.protocol,
+        "coordinator": group.coordinator._asdict(),
+        "lag": _total_lag(rows),
+        "members": [
+            {
+                "memberId": member.member_id,
+                "groupInstanceId": member.group_instance_id,
+                "clientId": member.client_id,
+                "host": member.host,
+                "partitions": [tp._asdict() for tp in member.partitions],
+            }
+            for member in group.members
+        ],
+        "partitions": _rows(rows),
+    }
+
+
+def _rows(rows: Iterable[GroupPartition]) -> list[dict[str, Any]]:
+    return [dict(zip(_PARTITION_NAMES, row, strict=True)) for row in rows]
+
+
+def _print_partitions(group: str, rows: Sequence[GroupPartition]) -> None:
+    print_table(("group", *_PARTITION_HEAD), [(group, *row) for row in rows])
+
+
+def _print_members(group: GroupDescription) -> None:
+    rows = []
+    for one in group.members:
+        who = (group.group_id, one.member_id, one.group_instance_id, one.host, one.client_id)
+        rows.append((*who, len(one.partitions), _assignment(one.partitions)))
+    print_table(_MEMBER_COLUMNS, rows)
+
+
+def _print_states(groups: Iterable[tuple[GroupDescription, list[GroupPartition]]]) -> None:
+    rows = []
+    for group, partitions in groups:
+        node = f"{group.coordinator.host}:{group.coordinator.port} ({group.coordinator.id})"
+        rows.append((group.group_id, node, group.state, group.protocol, len(group.members), _total_lag(partitions)))
+    print_table(_STATE_COLUMNS, rows)
+
+
+def _assignment(partitions: Iterable[TopicPartition]) -> str:
+    """`flights(0,1), weather(2)`."""
+    topics: dict[str, list[str]] = {}
+    for tp in partitions:
+        topics.setdefault(tp.topic, []).append(str(tp.partition))
+    return ", ".join(f"{topic}({','.join(indexes)})" for topic, indexes in topics.items())
+
+
+# --- where offsets are reset to -------------------------------------------------------------------------------------
+
+
+def _new_offsets(
+    admin: Admin,
+    known: Mapping[TopicPartition, int],
+    partitions: Sequence[TopicPartition],
+    target: str,
+    value: bool | int | str | Path | None,
+) -> dict[TopicPartition, int]:
+    """The new offset of each partition, by the rules of Kafka's tool.
+
+    `known` holds the committed offsets, or with `--from-file` those of the file. An offset outside the log becomes
+    its nearer end. A time after the last record becomes the log's end.
+    """
+    earliest, latest = _offsets_at(admin, partitions, EARLIEST), _offsets_at(admin, partitions, LATEST)
+    if target == "to_earliest":
+        return earliest
+    if target == "to_latest":
+        return latest
+    if target in ("to_datetime", "by_duration"):
+        if target == "to_datetime":
+            since = parse_time("--to-datetime", str(value))
+        else:
+            since = time.time_ns() // 1_000_000 - _milliseconds(str(value))
+        found = _offsets_at(admin, partitions, since)
+        return {tp: offset if offset >= 0 else latest[tp] for tp, offset in found.items()}
+    wanted = {}
+    for tp in partitions:
+        if target == "to_offset":
+            wanted[tp] = int(str(value))
+        elif tp in known:
+            wanted[tp] = known[tp] + (int(str(value)) if target == "shift_by" else 0)
+        elif target == "shift_by":
+            raise ConfigError(f"--shift-by: the group has no offset of {tp.topic}-{tp.partition} to begin at")
+        else:  # to_current
+            wanted[tp] = latest[tp]
+    return {tp: _inside(tp, offset, earliest[tp], latest[tp]) for tp, offset in wanted.items()}
+
+
+def _offsets_at(admin: Admin, partitions: Iterable[TopicPartition], timestamp: int) -> dict[TopicPartition, int]:
+    found = list_offsets(admin.cluster, dict.fromkeys(partitions, timestamp))
+    return {tp: one.offset for tp, one in found.items()}
+
+
+def _inside(tp: TopicPartition, offset: int, earliest: int, latest: int) -> int:
+    inside = min(max(offset, earliest), latest)
+    if inside != offset:
+        note(f"pykafka: {tp.topic}-{tp.partition} has offsets {earliest} to {latest}: {inside} instead of {offset}")
+    return inside
+
+
+def _milliseconds(duration: str) -> int:
+    match = _DURATION.fullmatch(duration)
+    if match is None or not any(match.groups()):
+        raise ConfigError(f"--by-duration {duration}: expected a duration such as PT1H30M or P7D")
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return int((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)

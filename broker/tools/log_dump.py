@@ -1,13 +1,14 @@
-"""One batch of a segment, as a line for people or a document for programs, with its records if they are wanted.
+"""The files of a partition as lines for people and documents for programs: segments, and the files beside them.
 
-Called by log.py for `pykafka log dump`. Markers that end transactions are named; records of the internal topics are
-decoded (internal_records.py).
+Called by log_command.py for `pykafka log dump`. Transaction markers are named. Records of `__consumer_offsets` and
+`__transaction_state` are decoded (in Kafka: OffsetsMessageParser, TransactionLogMessageParser). Formats are Kafka's.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import struct
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,16 +16,26 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from broker.errors import CorruptBatch
+from broker.coordinator.group_records import GroupMetadata, OffsetKey, decode_group, decode_key, decode_offset
+from broker.coordinator.record_reader import MalformedRecord
+from broker.coordinator.transaction_records import decode_transaction, decode_transaction_key
+from broker.errors import CorruptBatch, ProtocolError, PykafkaError
+from broker.log.aborted_index import decode_aborted
 from broker.log.inspection import InspectedBatch, inspect_segment
+from broker.log.producer_snapshot import decode_snapshot
+from broker.protocol.consumer_protocol import decode_assignment
+from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from broker.records.batch import BatchHeader
 from broker.records.compression import Codec
 from broker.records.control import read_end_marker
 from broker.records.record import Record, decode_batch
-from broker.tools.internal_records import InternalDecoder, internal_decoder
 from broker.tools.output import as_time
 
-__all__ = ["print_segment", "segment_documents"]
+__all__ = ["SIDE_FILES", "print_segment", "segment_documents", "side_file_rows", "side_files"]
+
+Row = dict[str, Any]
+InternalDecoder = Callable[[bytes | None, bytes | None], tuple[Any, Any] | None]
+"""Documents of a key and a value. A value of None deletes what the key names. None: the record cannot be decoded."""
 
 _COLUMNS: Final = (
     "offsets",
@@ -43,8 +54,8 @@ _LINE: Final = "{:<18} {:>10} {:>9} {:>7}  {:<23}  {:<23}  {:<6}  {:<14} {:>5} {
 
 
 def print_segment(console: Console, path: Path, records: bool) -> None:
-    """A line as each batch is read: a segment may have a hundred thousand."""
-    decode = internal_decoder(path.absolute().parent)
+    """Print a line as soon as each batch is read: a segment may have a hundred thousand."""
+    decode = _internal_decoder(path.absolute().parent)
     console.print(Text(f"{path} ({path.stat().st_size:,} bytes)", style="bold"), soft_wrap=True)
     console.print(Text(_LINE.format(*_COLUMNS), style="dim"), soft_wrap=True)
     for batch in inspect_segment(path):
@@ -58,9 +69,9 @@ def print_segment(console: Console, path: Path, records: bool) -> None:
                 typer.echo(f"    {_record_line(record, decode)}")
 
 
-def segment_documents(path: Path, records: bool) -> Iterator[dict[str, Any]]:
+def segment_documents(path: Path, records: bool) -> Iterator[Row]:
     """A document for each batch of the segment."""
-    decode = internal_decoder(path.absolute().parent)
+    decode = _internal_decoder(path.absolute().parent)
     for batch in inspect_segment(path):
         yield _document(path, batch, decode, records)
 
@@ -85,9 +96,9 @@ def _line(batch: InspectedBatch) -> str:
     )
 
 
-def _document(path: Path, batch: InspectedBatch, decode: InternalDecoder | None, records: bool) -> dict[str, Any]:
+def _document(path: Path, batch: InspectedBatch, decode: InternalDecoder | None, records: bool) -> Row:
     header = batch.header
-    row: dict[str, Any] = {"file": str(path), "position": batch.position, "valid": not batch.problem}
+    row: Row = {"file": str(path), "position": batch.position, "valid": not batch.problem}
     if batch.problem:
         row["problem"] = batch.problem
     if header is not None:
@@ -113,7 +124,7 @@ def _document(path: Path, batch: InspectedBatch, decode: InternalDecoder | None,
     return row
 
 
-def _record_document(record: Record, decode: InternalDecoder | None) -> dict[str, Any]:
+def _record_document(record: Record, decode: InternalDecoder | None) -> Row:
     decoded = decode(record.key, record.value) if decode else None
     key, value = decoded or (_text(record.key), _text(record.value))
     headers = {name: _text(given) for name, given in record.headers}
@@ -121,7 +132,7 @@ def _record_document(record: Record, decode: InternalDecoder | None) -> dict[str
 
 
 def _records(batch: InspectedBatch) -> list[Record]:
-    """The records of a sound batch; none of a marker, nor of one that cannot be decoded."""
+    """The records of a valid batch. None of a control batch, nor of one that cannot be decoded."""
     if batch.header is None or batch.data is None or batch.problem or batch.header.is_control:
         return []
     try:
@@ -141,7 +152,7 @@ def _record_line(record: Record, decode: InternalDecoder | None) -> str:
 
 
 def _marker(batch: InspectedBatch) -> str | None:
-    """How a marker ends its transaction: `ABORT by 3`, the epoch of the coordinator that wrote it."""
+    """`ABORT by 3` for a transaction marker, with the epoch of the coordinator that wrote it."""
     if batch.header is None or batch.data is None or batch.problem or not batch.header.is_control:
         return None
     try:
@@ -166,3 +177,143 @@ def _flags(header: BatchHeader) -> list[str]:
 
 def _text(value: bytes | None) -> str | None:
     return None if value is None else value.decode("utf-8", "backslashreplace")
+
+
+# --- records of the internal topics ----------------------------------------------------------------------------------
+
+
+def _internal_decoder(partition: Path) -> InternalDecoder | None:
+    """The decoder for a partition's directory, if the partition is of an internal topic."""
+    topic = partition.name.rpartition("-")[0]
+    return {GROUP_OFFSETS_TOPIC: _decode_group_record, TRANSACTION_STATE_TOPIC: _decode_transaction_record}.get(topic)
+
+
+def _decode_group_record(key: bytes | None, value: bytes | None) -> tuple[Any, Any] | None:
+    try:
+        named = decode_key(key or b"")
+        if named is None:
+            return None
+        if isinstance(named, OffsetKey):
+            committed = None if value is None else decode_offset(value)._asdict()
+            return {"type": "offset", **named._asdict()}, committed
+        stored = None if value is None else _group(decode_group(value))
+        return {"type": "group", **named._asdict()}, stored
+    except MalformedRecord:
+        return None
+
+
+def _group(group: GroupMetadata) -> Row:
+    return {
+        "protocol_type": group.protocol_type,
+        "generation_id": group.generation_id,
+        "protocol_name": group.protocol_name,
+        "leader": group.leader,
+        "state_timestamp_ms": group.state_timestamp_ms,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "group_instance_id": member.group_instance_id,
+                "client_id": member.client_id,
+                "client_host": member.client_host,
+                "session_timeout_ms": member.session_timeout_ms,
+                "rebalance_timeout_ms": member.rebalance_timeout_ms,
+                "assignment": _assignment(group.protocol_type, member.assignment),
+            }
+            for member in group.members
+        ],
+    }
+
+
+def _assignment(protocol_type: str, data: bytes) -> list[str] | str:
+    if protocol_type == "consumer":
+        try:
+            return [f"{tp.topic}-{tp.partition}" for tp in decode_assignment(data)]
+        except ProtocolError:
+            pass
+    return data.hex()
+
+
+def _decode_transaction_record(key: bytes | None, value: bytes | None) -> tuple[Any, Any] | None:
+    try:
+        name = decode_transaction_key(key or b"")
+        if name is None:
+            return None
+        if value is None:
+            return {"transactional_id": name}, None
+        found = decode_transaction(value)
+    except MalformedRecord:
+        return None
+    return {"transactional_id": name}, {
+        "state": found.state.title,
+        "producer_id": found.producer_id,
+        "producer_epoch": found.producer_epoch,
+        "timeout_ms": found.timeout_ms,
+        "start_ms": found.start_ms,
+        "last_update_ms": found.last_update_ms,
+        "partitions": [f"{tp.topic}-{tp.partition}" for tp in sorted(found.partitions)],
+    }
+
+
+# --- files beside a segment ------------------------------------------------------------------------------------------
+
+_OFFSET_ENTRY = struct.Struct(">ii")
+_TIME_ENTRY = struct.Struct(">qi")
+
+
+def side_files(partition: Path, *, only: frozenset[str] | None = None) -> list[Path]:
+    """The side files in a partition's directory with the suffixes `only`, in the order of their offsets."""
+    wanted = SIDE_FILES.keys() if only is None else only
+    return sorted(path for path in partition.iterdir() if path.suffix in wanted and path.stem.isdigit())
+
+
+def side_file_rows(path: Path) -> list[Row]:
+    """The entries of a side file. Raises PykafkaError if it cannot be read."""
+    try:
+        return list(SIDE_FILES[path.suffix](path))
+    except (ValueError, struct.error) as error:
+        raise PykafkaError(f"{path}: {error}") from None
+
+
+def _offset_index(path: Path) -> Iterator[Row]:
+    base = _base(path)
+    for relative, position in _OFFSET_ENTRY.iter_unpack(path.read_bytes()):
+        yield {"offset": base + relative, "position": position}
+
+
+def _time_index(path: Path) -> Iterator[Row]:
+    base = _base(path)
+    for timestamp, relative in _TIME_ENTRY.iter_unpack(path.read_bytes()):
+        yield {"timestamp": timestamp, "offset": base + relative}
+
+
+def _aborted(path: Path) -> Iterator[Row]:
+    for entry in decode_aborted(path.read_bytes()):
+        yield entry._asdict()
+
+
+def _snapshot(path: Path) -> Iterator[Row]:
+    for entry in decode_snapshot(path.read_bytes(), 0):
+        last = entry.batches[-1] if entry.batches else None
+        yield {
+            "producer_id": entry.producer_id,
+            "producer_epoch": entry.epoch,
+            "coordinator_epoch": entry.coordinator_epoch,
+            "last_sequence": entry.last_sequence,
+            "last_offset": last.last_offset if last else None,
+            "last_timestamp": last.timestamp if last else None,
+            "transaction_first_offset": None if entry.transaction_first_offset < 0 else entry.transaction_first_offset,
+        }
+
+
+def _base(path: Path) -> int:
+    if not path.stem.isdigit():
+        raise ValueError("its name is not the offset that its segment begins at")
+    return int(path.stem)
+
+
+SIDE_FILES: Final[dict[str, Callable[[Path], Iterator[Row]]]] = {
+    ".index": _offset_index,
+    ".timeindex": _time_index,
+    ".txnindex": _aborted,
+    ".snapshot": _snapshot,
+}

@@ -1,9 +1,8 @@
-"""The broker's own log: where it goes and how a line looks. Called by `pykafka broker start`.
+"""Logging of the broker's process. Called by `pykafka broker start`.
 
-One event is one line (a traceback in the text form apart): plain text, or with `logging.format=json` an object with
-`time`, `level`, `logger`, `message` and the fields that the event was logged with (`extra=`): of a slow request its API
-and times, of a closed connection its peer and the reason. A `--logging` file decides everything itself and may
-name `broker.tools.logging_setup.JsonFormatter`.
+An event is one line of text (a traceback has more), or with `logging.format=json` a JSON object: `time`, `level`,
+`logger`, `message` and the fields of the event (`extra=`), such as the API and the times of a slow request. A
+`--logging` file overrides all of this; it may name `broker.tools.logging_setup.JsonFormatter`.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ __all__ = ["JsonFormatter", "configure_logging", "held_back"]
 TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _HELD_LINES = 10_000
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime"}
-"""What every record has; the rest are the event's own fields."""
+"""Attributes of every log record; others are fields of the event."""
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.datetime.fromtimestamp(record.created, datetime.UTC)
@@ -66,7 +65,7 @@ def configure_logging(path: Path | None, form: str) -> None:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """What is logged in the block is written at the end of it, in the form that the block sets up."""
+    """Hold back what the block logs. Write it at the end, in the form that the block configures."""
     root = logging.getLogger()
     level = root.level
     held = logging.handlers.MemoryHandler(_HELD_LINES, flushLevel=logging.CRITICAL + 1, flushOnClose=False)

@@ -1,11 +1,11 @@
-"""The console command `pykafka`: finds the sub-command and turns errors into one line.
+"""The console command `pykafka`: finds the sub-command, and prints errors in one line.
 
-The entry point of the distribution. A sub-command's module is imported only when it is the one named on the
-command line, so that `pykafka --help` starts at once and a missing library breaks only the command that needs
-it. Commands of other packages are found by the entry point group `pykafka.commands`; the broker's side never
-imports them by name.
+The entry point of the distribution. Only the module of the named sub-command is imported, so `pykafka --help` starts
+fast and a missing library breaks only the command that needs it. Commands of other packages are found through the
+entry point group `pykafka.commands`, and never imported by name.
 
-Exit status: 0 done, 1 failed (one line on standard error; `--debug` shows the traceback), 2 wrong usage.
+Exit status: 0 success; 1 failure; 2 wrong usage: a wrong option, argument, setting or configuration file. An error is
+one line on standard error; `--debug` shows the traceback. Output that is not a terminal is never wrapped.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import ast
 import importlib
 import importlib.metadata
 import importlib.util
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -28,6 +29,7 @@ BUILT_IN = {
     "broker": "broker.tools.broker:app",
     "users": "broker.tools.users:app",
     "zookeeper": "broker.tools.zookeeper:app",
+    "cluster": "broker.tools.cluster:app",
     "topics": "broker.tools.topics:app",
     "produce": "broker.tools.produce:produce",
     "consume": "broker.tools.consume:consume",
@@ -35,43 +37,62 @@ BUILT_IN = {
     "offsets": "broker.tools.offsets:app",
     "configs": "broker.tools.configs:app",
     "transactions": "broker.tools.transactions:app",
-    "log": "broker.tools.log:app",
+    "log": "broker.tools.log_command:app",
     "perf": "broker.tools.perf:app",
 }
 PLUGIN_GROUP = "pykafka.commands"
-NOBODY_THERE = "; `pykafka broker start` runs a broker, --bootstrap-server names one that runs"
+NO_BROKER_HINT = "; `pykafka broker start` starts a broker, --bootstrap-server names a running one"
+EXAMPLES = """Run a broker, write three records, read them again, see what is there.
+
+\b
+Examples:
+  pykafka broker start
+  seq 3 | pykafka produce --topic numbers
+  pykafka consume --topic numbers --from-beginning --exit-at-end
+  pykafka topics describe --topic numbers
+"""
 COMPLETED_LINE = ("_TYPER_COMPLETE_ARGS", "COMP_WORDS")
-"""Where the shells' completion scripts leave what is typed so far: zsh, fish and PowerShell, and bash."""
+"""Where the completion scripts put the typed line: zsh, fish and PowerShell; bash."""
+_NO_WRAP = 10_000
+_TERMINAL_MAX = 120
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command and exit with its status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if logging.lastResort is not None:  # prints warnings where a command configures no logging
+        logging.lastResort.setFormatter(logging.Formatter("pykafka: %(message)s"))
     try:
         build(given)(given, prog_name="pykafka")
     except Exception as error:
-        # Only here, so that a start without an error does not pay for it.
-        from broker.errors import ConnectionFailed, PykafkaError
+        # Imported only here: a run without an error need not pay for it.
+        from broker.errors import ConfigError, ConnectionFailed, PykafkaError
 
         if "--debug" in given or not isinstance(error, (PykafkaError, OSError)):
             raise
-        hint = NOBODY_THERE if isinstance(error, ConnectionFailed) and "bootstrap.servers" in str(error) else ""
-        fail(f"{error}{hint}", getattr(error, "exit_status", 1))
+        hint = NO_BROKER_HINT if isinstance(error, ConnectionFailed) and "bootstrap.servers" in str(error) else ""
+        fail(f"{error}{hint}", 2 if isinstance(error, ConfigError) else 1)
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
-    """One red line on standard error, then the exit status: 2 for a UsageError."""
+    """Print a red line on standard error and exit."""
     typer.secho(f"pykafka: {message}", fg=typer.colors.RED, err=True)
     raise SystemExit(status)
 
 
 def build(arguments: Sequence[str]) -> typer.Typer:
-    """The command tree: the one command that `arguments` name, or the help of all."""
+    """The command tree: only the command that `arguments` name, or all names with their summaries."""
+    width = None if sys.stdout.isatty() else _NO_WRAP
     app = typer.Typer(
-        help="A log broker that speaks Apache Kafka's protocol, and its tools.",
+        help=f"A log broker that speaks Apache Kafka's protocol, and its tools.\n\n{EXAMPLES}",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        rich_markup_mode=None,  # rich draws boxes, cuts long names, and wraps at 80 columns in a pipe
+        context_settings={
+            "help_option_names": ["-h", "--help"],
+            "terminal_width": width,
+            "max_content_width": width or _TERMINAL_MAX,
+        },
     )
     app.callback()(_global_options)
     known = commands()
@@ -85,22 +106,22 @@ def build(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _line_to_complete() -> list[str]:
-    """The words behind `pykafka` on the line that a shell asks to complete, when this is what we were started for."""
+    """The words after `pykafka` on the line to complete, if a shell's completion script has started us."""
     if "_PYKAFKA_COMPLETE" not in os.environ:
         return []
     return next((os.environ[name].split()[1:] for name in COMPLETED_LINE if os.environ.get(name)), [])
 
 
 def commands() -> dict[str, str]:
-    """Command name → `module:attribute`: our own, then those of installed packages by name."""
+    """Command name → `module:attribute`: the built-in commands, then those of installed packages."""
     found = sorted(importlib.metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: point.name)
     return BUILT_IN | {point.name: point.value for point in found if point.name not in BUILT_IN}
 
 
 def summary(target: str) -> str:
-    """One line on the command, read from its source: nothing is imported.
+    """The summary line of a command, read from its source without importing it.
 
-    The first line of a function's docstring; of a group of sub-commands the text in `app = typer.Typer(help="…")`.
+    For a function: the first line of its docstring. For a group: the first line of `app = typer.Typer(help="…")`.
     """
     module, _, attribute = target.partition(":")
     try:
@@ -114,7 +135,8 @@ def summary(target: str) -> str:
             case ast.FunctionDef(name=name) if name == attribute:
                 return (ast.get_docstring(node) or "").partition("\n")[0]
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(keywords=keywords)) if name == attribute:
-                return "".join(ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg == "help")
+                text = "".join(ast.literal_eval(keyword.value) for keyword in keywords if keyword.arg == "help")
+                return text.partition("\n")[0]
     return ""
 
 
@@ -127,7 +149,7 @@ def _load(name: str, target: str) -> Any:
 
 
 def _attach(app: typer.Typer, name: str, command: typer.Typer | Callable[..., None]) -> None:
-    """A group of sub-commands comes as a Typer app, a single command as a function."""
+    """Add a group of sub-commands (a Typer app) or a single command (a function)."""
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:
@@ -146,11 +168,11 @@ def _global_options(
         bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """`--debug` is looked for by `main`; declared here for the help."""
+    """Declares the global options for the help; `main` looks for `--debug` itself."""
 
 
 def _placeholder() -> None:
-    """Stands for a command that was not named; never runs."""
+    """Stands for a command that was not named. Never called."""
 
 
 if __name__ == "__main__":

@@ -1,60 +1,87 @@
-"""Where partitions begin, end and stood at a time; what groups have committed, read and set (kafka-get-offsets.sh).
+"""Show the offsets of partitions; read, set, export and import those that a group has committed (kafka-get-offsets.sh).
 
-Reached as `pykafka offsets …`. With `--zookeeper` the group is one of the early generation, which keeps its offsets
-there, as loads with the ZooKeeper offset store do; no broker is asked then. Raises BrokerError, UsageError.
+With `--zookeeper` the group is one of Kafka's first consumers, which keep their offsets in ZooKeeper, as loads with
+the ZooKeeper offset store do. No broker is asked then. Raises BrokerError, ConfigError.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+import csv
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
-from broker.errors import PykafkaError
+from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, OneGroup, administration
-from broker.tools.completion import complete_topics
-from broker.tools.output import as_time, print_json, print_table
-from broker.tools.partitions import named_partitions, parse_timestamp
-from broker.tools.usage import UsageError
-from broker.tools.zookeeper_groups import ZooKeeperOption, zookeeper_groups
+from broker.tools.client_options import (
+    BootstrapServer,
+    ConfigFile,
+    JsonOutput,
+    OneGroup,
+    TopicsOrPartitions,
+    administration,
+    named_partitions,
+    one_of_options,
+    parse_timestamp,
+)
+from broker.tools.output import as_time, print_lines, print_rows
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.consumer_registry import ConsumerRegistry
 
-__all__ = ["app"]
+__all__ = ["ZooKeeperOption", "app", "csv_of_offsets", "offsets_of_csv", "zookeeper_groups"]
 
 app = typer.Typer(
-    help="Show where partitions begin, end and stood at a time; show and set what groups committed.",
+    help="Show the offsets of partitions; show and set those that a group has committed.\n\n\b\nExamples:\n"
+    "  pykafka offsets list --topic flights\n"
+    "  pykafka offsets get --group etl\n"
+    "  pykafka offsets set --group etl --offset flights:0=42",
     no_args_is_help=True,
 )
 
-Topics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic",
-        "-t",
-        help="A topic, or some of its partitions; may be repeated. Default: all but internal ones.",
-        metavar="NAME[:PARTITION,…]",
-        autocompletion=complete_topics,
-    ),
+ZooKeeperOption = Annotated[
+    str | None,
+    typer.Option("--zookeeper", help="Use the groups that are kept in this ZooKeeper.", metavar="HOST:PORT[/CHROOT]"),
 ]
+
+_SESSION_TIMEOUT_MS = 5_000
+
+
+@contextlib.contextmanager
+def zookeeper_groups(connect: str) -> Iterator[ConsumerRegistry]:
+    """The groups that are kept in the ZooKeeper at `connect`. Raises ConfigError, ConnectionFailed."""
+    with ZooKeeper(connect, _SESSION_TIMEOUT_MS) as zk:
+        yield ConsumerRegistry(zk)
 
 
 @app.command("list")
 def list_offsets_of_topics(
-    topic: Topics = None,
+    topic: TopicsOrPartitions = None,
     time: Annotated[
         str | None,
         typer.Option("--time", help="earliest, latest, max-timestamp, ms since 1970, or a time (UTC).", metavar="TIME"),
     ] = None,
     isolation_level: Annotated[
-        str | None, typer.Option(help="read_committed: latest is where open transactions begin.")
+        str | None,
+        typer.Option(help="With read_committed, latest is before the first open transaction.", metavar="LEVEL"),
     ] = None,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Show where partitions begin and end; with --time, the first record since then."""
+    """Show the first and the next offset of partitions; with --time, the offset of the first record since then.
+
+    Without --topic: of all topics but internal ones.
+
+    \b
+    Examples:
+      pykafka offsets list
+      pykafka offsets list --topic flights:0,2
+      pykafka offsets list --topic flights --time 2026-01-31T12:00:00
+    """
     timestamp = None if time is None else parse_timestamp("--time", time)
     with administration(bootstrap_server, config_file) as admin:
         partitions = named_partitions(admin, topic or admin.list_topics())
@@ -63,33 +90,38 @@ def list_offsets_of_topics(
             found = list_offsets(admin.cluster, dict.fromkeys(partitions, when), isolation_level=isolation_level)
             return [(None if one.offset < 0 else one.offset, one.timestamp) for one in found.values()]
 
+        rows: list[tuple[object, ...]]
         if timestamp is None:
             names = ["topic", "partition", "earliest", "latest"]
-            rows: list[tuple[object, ...]] = [
-                (*tp, first, last)
-                for tp, (first, _), (last, _) in zip(partitions, ask(EARLIEST), ask(LATEST), strict=True)
-            ]
+            both = zip(partitions, ask(EARLIEST), ask(LATEST), strict=True)
+            rows = [(*tp, first, last) for tp, (first, _), (last, _) in both]
         else:
             names = ["topic", "partition", "offset", "timestamp"]
             rows = [
                 (*tp, offset, (None if ms < 0 else ms) if as_json else as_time(ms))
                 for tp, (offset, ms) in zip(partitions, ask(timestamp), strict=True)
             ]
-    if as_json:
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-    else:
-        print_table(names, rows, nothing="There are no topics.")
+    print_rows(names, rows, as_json, nothing="There are no topics.")
 
 
 @app.command("get")
 def get_offsets(
     group: OneGroup,
+    export: Annotated[bool, typer.Option("--export", help="Print CSV: topic,partition,offset.")] = False,
     zookeeper: ZooKeeperOption = None,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Show what a group has committed: by partition, the next offset it will read."""
+    """Show the committed offsets of a group: in each partition, the next offset to read.
+
+    \b
+    Examples:
+      pykafka offsets get --group etl
+      pykafka offsets get --group etl --export > offsets.csv
+    """
+    if export and as_json:
+        raise ConfigError("give one of --export and --json")
     if zookeeper is not None:
         with zookeeper_groups(zookeeper) as registry:
             offsets = registry.offsets(group)
@@ -98,22 +130,37 @@ def get_offsets(
             offsets = admin.group_offsets(group)
     if not offsets and not as_json:
         raise PykafkaError(f"group {group!r} has no offsets" + (f" in {zookeeper}" if zookeeper else ""))
-    _print(group, offsets, as_json)
+    if export:
+        print_lines(csv_of_offsets(offsets))
+    else:
+        _print(group, offsets, as_json)
 
 
 @app.command("set")
 def set_offsets(
     group: OneGroup,
     offset: Annotated[
-        list[str], typer.Option("--offset", "-o", help="May be repeated.", metavar="TOPIC:PARTITION=OFFSET")
-    ],
+        list[str] | None,
+        typer.Option("--offset", "-o", help="An offset; may be repeated.", metavar="TOPIC:PARTITION=OFFSET"),
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option("--from-file", help="CSV as --export prints it: topic,partition,offset.", metavar="FILE"),
+    ] = None,
     zookeeper: ZooKeeperOption = None,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Set what a group without members has committed."""
-    wanted = _parse(offset)
+    """Set the committed offsets of a group without members.
+
+    \b
+    Examples:
+      pykafka offsets set --group etl --offset flights:0=42 --offset flights:1=0
+      pykafka offsets set --group etl --from-file offsets.csv
+    """
+    one_of_options(offset=offset, from_file=from_file)
+    wanted = offsets_of_csv(from_file) if from_file else _parse(offset or ())
     if zookeeper is not None:
         with zookeeper_groups(zookeeper) as registry:
             members = registry.members(group)
@@ -127,21 +174,41 @@ def set_offsets(
     _print(group, wanted, as_json)
 
 
+def csv_of_offsets(offsets: Mapping[TopicPartition, int]) -> list[str]:
+    """Lines `topic,partition,offset`, as `kafka-consumer-groups.sh --export` prints them for one group."""
+    return [f"{tp.topic},{tp.partition},{offset}" for tp, offset in sorted(offsets.items())]
+
+
+def offsets_of_csv(path: Path) -> dict[TopicPartition, int]:
+    """Read what `csv_of_offsets` makes. Raises ConfigError for a file or line that cannot be read."""
+    offsets: dict[TopicPartition, int] = {}
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            for number, row in enumerate(csv.reader(file), 1):
+                fields = [field.strip() for field in row]
+                if not any(fields):
+                    continue
+                if len(fields) != 3 or not fields[1].isdecimal() or not fields[2].isdecimal():
+                    raise ConfigError(f"{path}, line {number}: expected topic,partition,offset, found {','.join(row)}")
+                offsets[TopicPartition(fields[0], int(fields[1]))] = int(fields[2])
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    if not offsets:
+        raise ConfigError(f"{path} holds no offsets: expected lines topic,partition,offset")
+    return offsets
+
+
 def _parse(texts: Iterable[str]) -> dict[TopicPartition, int]:
     offsets = {}
     for text in texts:
         topic, colon, rest = text.rpartition(":")
         partition, equals, offset = rest.partition("=")
         if not (colon and topic and equals and partition.isdecimal() and offset.isdecimal()):
-            raise UsageError(f"--offset {text}: expected TOPIC:PARTITION=OFFSET, such as flights:0=42")
+            raise ConfigError(f"--offset {text}: expected TOPIC:PARTITION=OFFSET, such as flights:0=42")
         offsets[TopicPartition(topic, int(partition))] = int(offset)
     return offsets
 
 
 def _print(group: str, offsets: Mapping[TopicPartition, int], as_json: bool) -> None:
     rows = [(group, tp.topic, tp.partition, offset) for tp, offset in sorted(offsets.items())]
-    names = ("group", "topic", "partition", "offset")
-    if as_json:
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-    else:
-        print_table(names, rows)
+    print_rows(("group", "topic", "partition", "offset"), rows, as_json)

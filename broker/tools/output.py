@@ -1,13 +1,14 @@
-"""What commands print: text for people, JSON for programs, progress on the side.
+"""What commands print: tables for people, JSON for programs.
 
-Called by every command that prints more than a line. Standard output holds the result and nothing else: with `--json`
-one document, or one object per line. A progress bar goes to standard error, and only when that is a terminal.
+Standard output holds the result and nothing else: with `--json` one document, or one object per line. Notes and the
+progress bar go to standard error, the bar only if that is a terminal. Lines are never wrapped or cut.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -17,30 +18,41 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-__all__ = ["as_time", "note", "print_json", "print_lines", "print_rows", "print_table", "progress_bar", "report"]
+__all__ = [
+    "as_time",
+    "note",
+    "print_json",
+    "print_json_lines",
+    "print_lines",
+    "print_rows",
+    "print_table",
+    "progress_bar",
+    "report",
+]
 
 _GAP = "  "
+_CAPITAL = re.compile("[A-Z]")
 
 
 def print_json(document: Any) -> None:
-    """One document."""
+    """Print one indented document."""
     typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
-def print_rows(rows: Iterable[Any]) -> None:
-    """One object per line, each as soon as there is one."""
+def print_json_lines(rows: Iterable[Any]) -> None:
+    """Print one object per line, each as soon as it is known."""
     for row in rows:
         typer.echo(json.dumps(row, ensure_ascii=False))
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Text."""
+    """Print each line."""
     for line in lines:
         typer.echo(line)
 
 
 def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, nothing: str = "") -> None:
-    """Columns under capitals, numbers to the right; None is shown as a dash. Without rows `nothing`, as a note."""
+    """Print columns under capitals: numbers right-aligned, None as a dash. Without rows, note `nothing` instead."""
     given = list(rows)
     if not given:
         if nothing:
@@ -57,8 +69,23 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]], *, nothin
         typer.echo(_GAP.join(aligned).rstrip())
 
 
+def print_rows(
+    names: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    as_json: bool,
+    *,
+    head: Sequence[str] = (),
+    nothing: str = "",
+) -> None:
+    """Print a table, or with `as_json` a list of objects. `names` are JSON's, `head` the table's if they differ."""
+    if as_json:
+        print_json([dict(zip(names, row, strict=True)) for row in rows])
+    else:
+        print_table(head or [_CAPITAL.sub(r"-\g<0>", name) for name in names], rows, nothing=nothing)
+
+
 def report(as_json: bool, message: str, document: Any) -> None:
-    """What was done, as a sentence or as a document."""
+    """Print what was done, as a sentence or as a document."""
     if as_json:
         print_json(document)
     else:
@@ -66,12 +93,12 @@ def report(as_json: bool, message: str, document: Any) -> None:
 
 
 def note(message: str) -> None:
-    """A line on standard error, for a person who watches."""
+    """Print a line on standard error, for a person who watches."""
     typer.echo(message, err=True)
 
 
 def as_time(ms: int) -> str | None:
-    """`2026-01-31 12:00:00.000`, UTC; None for what is no time (-1)."""
+    """`2026-01-31 12:00:00.000`, UTC; None for -1, which means "no timestamp"."""
     if ms < 0:
         return None
     try:
@@ -82,7 +109,7 @@ def as_time(ms: int) -> str | None:
 
 @contextlib.contextmanager
 def progress_bar(description: str, total: float | None) -> Iterator[Callable[[float, str], None]]:
-    """A bar for long work: `advance(done_so_far, what to say beside it)`. `total` None: not known."""
+    """Show a bar; the caller calls `advance(done so far, text beside the bar)`. `total` is None if unknown."""
     if not sys.stderr.isatty():
         yield lambda done, text: None
         return

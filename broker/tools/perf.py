@@ -1,37 +1,54 @@
-"""`pykafka perf`: how fast this client and a cluster are (kafka-producer-perf-test.sh, kafka-consumer-perf-test.sh).
+"""`pykafka perf`: measure this client and a cluster (kafka-producer-perf-test.sh, kafka-consumer-perf-test.sh).
 
-It is Python's own speed that limits small records; `docs/performance.md` says what the broker can do. The result is one
-line, or one JSON document; while it runs a terminal shows a bar. Ctrl-C ends the run early, with what was reached.
-Raises PykafkaError when records were not delivered.
+With small records Python's speed is the limit; `docs/performance.md` says what the broker can do. The result is one
+line, or one JSON document. Ctrl-C ends the run early and prints the figures so far. Raises PykafkaError if records
+were not delivered.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import string
+import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from broker.client.consumer import Consumer
-from broker.client.producer import Producer
+from broker.client.producer import Producer, RecordFuture
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, OneTopic, client_settings, parse_pairs
-from broker.tools.completion import complete_groups
+from broker.tools.client_options import (
+    BootstrapServer,
+    ConfigFile,
+    JsonOutput,
+    OneTopic,
+    client_settings,
+    complete_groups,
+    parse_pairs,
+)
 from broker.tools.output import print_json, progress_bar
-from broker.tools.perf_figures import Deliveries, megabytes, rounded
-from broker.tools.transacted import transacted
+from broker.tools.produce import transacted
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Measure how fast records are produced and consumed.", no_args_is_help=True)
+app = typer.Typer(
+    help="Measure how fast records are produced and consumed.\n\n\b\nExamples:\n"
+    "  pykafka perf produce --topic load-test --num-records 1000000\n"
+    "  pykafka perf consume --topic load-test",
+    no_args_is_help=True,
+)
 
+PERCENTILES: Final = (50.0, 95.0, 99.0, 99.9)
+_MOST_SAMPLES: Final = 500_000
+"""Of more records only every n-th is timed, as in Kafka's tool."""
 _PAYLOADS = 64
-"""Different values that are sent in turn."""
+"""How many different values are sent in turn."""
 _SHOW_EVERY_S = 0.1
 _FLUSH_WAIT_S = 0.2
 _POLL_RECORDS = "5000"
@@ -41,52 +58,64 @@ _POLL_S = 0.2
 @app.command("produce")
 def perf_produce(
     topic: OneTopic,
-    num_records: Annotated[int, typer.Option("--num-records", "-n", min=1, help="How many to send.")] = 100_000,
-    record_size: Annotated[int, typer.Option("--record-size", "-s", min=1, help="Bytes of a value.")] = 100,
+    num_records: Annotated[
+        int, typer.Option("--num-records", "-n", min=1, help="How many to send.", metavar="N")
+    ] = 100_000,
+    record_size: Annotated[
+        int, typer.Option("--record-size", "-s", min=1, help="Size of a value.", metavar="BYTES")
+    ] = 100,
     payload_file: Annotated[
-        Path | None, typer.Option(help="Its lines are the values, in turn, instead.", metavar="FILE")
+        Path | None, typer.Option(help="Send the lines of this file in turn instead of random values.", metavar="FILE")
     ] = None,
-    throughput: Annotated[float, typer.Option(help="Records per second at most; -1 for no limit.")] = -1,
+    throughput: Annotated[float, typer.Option(help="Records per second at most; -1 for no limit.", metavar="N")] = -1,
     producer_property: Annotated[
         list[str] | None, typer.Option(help="Setting of the producer; may be repeated.", metavar="KEY=VALUE")
     ] = None,
-    transactional_id: Annotated[str | None, typer.Option(help="Send in transactions of this id.")] = None,
-    transaction_duration_ms: Annotated[int, typer.Option(min=1, help="How long each of them is open.")] = 3000,
+    transactional_id: Annotated[str | None, typer.Option(help="Send in transactions of this id.", metavar="ID")] = None,
+    transaction_duration_ms: Annotated[
+        int, typer.Option(min=1, help="How long each transaction stays open.", metavar="MS")
+    ] = 3000,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Send records as fast as can be, or at a rate, and tell the latency of their acknowledgement."""
+    """Send records at full speed or at a rate; print throughput and latency of the acknowledgements.
+
+    \b
+    Examples:
+      pykafka perf produce --topic load-test --num-records 1000000 --record-size 100
+      pykafka perf produce --topic load-test --throughput 5000 --producer-property acks=1
+    """
     payloads = _payloads(payload_file, record_size)
     named = {} if transactional_id is None else {"transactional.id": transactional_id}
     properties = parse_pairs(producer_property, "--producer-property")
     settings = client_settings(bootstrap_server, config_file, properties, named)
-    deliveries = Deliveries(num_records)
+    latencies = _Latencies(num_records)
     with Producer(settings) as producer:
-        producer.partitions(topic)  # so that its metadata, or the topic's creation, is not measured
+        producer.partitions(topic)  # fetches metadata or creates the topic, which is not measured
         started = time.perf_counter()
-        sent = _send_all(producer, topic, payloads, num_records, throughput, deliveries, transaction_duration_ms)
+        sent = _send_all(producer, topic, payloads, num_records, throughput, latencies, transaction_duration_ms)
         seconds = time.perf_counter() - started
         traffic = producer.stats().total
     rounds, rest = divmod(sent, len(payloads))
     size = rounds * sum(map(len, payloads)) + sum(map(len, payloads[:rest]))
-    latency = deliveries.figures()
+    latency = latencies.figures()
     result: dict[str, Any] = {
         "records": sent,
         "failedRecords": traffic.failed_records,
         "seconds": seconds,
         "recordsPerSecond": sent / seconds,
-        "megabytesPerSecond": megabytes(size / seconds),
+        "megabytesPerSecond": _megabytes(size / seconds),
         "averageBatchRecords": traffic.records / traffic.batches if traffic.batches else 0.0,
-        "latencyMs": rounded(latency),
+        "latencyMs": _rounded(latency),
     }
     if as_json:
-        print_json(rounded(result))
+        print_json(_rounded(result))
     else:
         shown = ", ".join(f"{value:.2f} ms {name}" for name, value in latency.items())
         typer.echo(f"{_rate('sent', result)}, latency: {shown or 'unknown'}")
     if traffic.failed_records:
-        why = f": {deliveries.failure}" if deliveries.failure else ""
+        why = f": {latencies.failure}" if latencies.failure else ""
         raise PykafkaError(f"{traffic.failed_records} of {sent} records were not delivered{why}")
 
 
@@ -94,17 +123,24 @@ def perf_produce(
 def perf_consume(
     topic: OneTopic,
     messages: Annotated[
-        int | None, typer.Option("--messages", "-n", min=1, help="Most to read; default: all there are.")
+        int | None,
+        typer.Option("--messages", "-n", min=1, help="Records to read at most; default: all.", metavar="N"),
     ] = None,
     timeout_ms: Annotated[
-        int, typer.Option("--timeout", min=1, help="End after so many ms without a record.")
+        int, typer.Option("--timeout", min=1, help="End after this time without a record.", metavar="MS")
     ] = 10_000,
     group: Annotated[
         str | None,
-        typer.Option("--group", "-g", help="Read as this group, and commit.", autocompletion=complete_groups),
+        typer.Option(
+            "--group",
+            "-g",
+            help="Read as a member of this group and commit.",
+            metavar="NAME",
+            autocompletion=complete_groups,
+        ),
     ] = None,
     from_latest: Annotated[
-        bool, typer.Option("--from-latest", help="Wait for new records where the group has no offset.")
+        bool, typer.Option("--from-latest", help="Wait for new records if the group has no offset.")
     ] = False,
     consumer_property: Annotated[
         list[str] | None, typer.Option(help="Setting of the consumer; may be repeated.", metavar="KEY=VALUE")
@@ -113,7 +149,13 @@ def perf_consume(
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Read records as fast as can be."""
+    """Read records at full speed; print throughput and the time to the first record.
+
+    \b
+    Examples:
+      pykafka perf consume --topic load-test
+      pykafka perf consume --topic load-test --messages 100000 --json
+    """
     defaults = {
         "max.poll.records": _POLL_RECORDS,
         "auto.offset.reset": "latest" if from_latest else "earliest",
@@ -130,11 +172,11 @@ def perf_consume(
             consumer.assign(partitions)
             if messages is None and not from_latest:
                 begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
-                # Markers and compacted records count as offsets too: a bound for the bar, not for the run.
+                # Only for the bar: transaction markers and compacted records have offsets too, but are never read.
                 wanted = sum(ends[tp] - begins[tp] for tp in partitions)
         result = _read_all(consumer, messages, wanted, timeout_ms / 1000, wait=from_latest)
     if as_json:
-        print_json(rounded(result))
+        print_json(_rounded(result))
     else:
         typer.echo(f"{_rate('read', result)}, the first one after {result['firstRecordMs']:.1f} ms")
 
@@ -145,19 +187,19 @@ def _send_all(
     payloads: Sequence[bytes],
     count: int,
     rate: float,
-    deliveries: Deliveries,
+    latencies: _Latencies,
     duration_ms: int,
 ) -> int:
-    """How many were sent: fewer than `count` after Ctrl-C."""
-    sent, sampling, different = 0, deliveries.sampling, len(payloads)
-    with progress_bar("producing", count) as advance, transacted(producer, duration_ms=duration_ms) as sent_one:
+    """Returns how many were sent: fewer than `count` after Ctrl-C."""
+    sent, sampling, different = 0, latencies.sampling, len(payloads)
+    with progress_bar("producing", count) as advance, transacted(producer, duration_ms=duration_ms) as on_sent:
         started = shown = time.perf_counter()
         try:
             while sent < count:
-                measured = deliveries.callback() if sent % sampling == 0 else None
+                measured = latencies.callback() if sent % sampling == 0 else None
                 producer.send(topic, payloads[sent % different], on_delivery=measured)
                 sent += 1
-                sent_one()
+                on_sent()
                 now = time.perf_counter()
                 if rate > 0 and (ahead := sent / rate - (now - started)) > 0:
                     time.sleep(ahead)
@@ -173,7 +215,10 @@ def _send_all(
 def _read_all(
     consumer: Consumer, most: int | None, expected: int | None, patience_s: float, *, wait: bool
 ) -> dict[str, Any]:
-    """Read until there were `most`, or nothing comes, or without `wait` the end; waiting at the end does not count."""
+    """Read `most` records, until none comes for `patience_s`, or without `wait` to the end of the log.
+
+    The wait after the last record does not count.
+    """
     count = size = 0
     started = last = time.perf_counter()
     first = None
@@ -199,14 +244,14 @@ def _read_all(
         "records": count,
         "seconds": seconds if count else 0.0,
         "recordsPerSecond": count / seconds if count else 0.0,
-        "megabytes": megabytes(size),
-        "megabytesPerSecond": megabytes(size / seconds) if count else 0.0,
+        "megabytes": _megabytes(size),
+        "megabytesPerSecond": _megabytes(size / seconds) if count else 0.0,
         "firstRecordMs": ((first or started) - started) * 1000,
     }
 
 
 def _at_end(consumer: Consumer) -> bool:
-    """Whether everything there is was read: not while a group still shares out the partitions."""
+    """Whether all is read. False while a group still assigns its partitions."""
     assigned = consumer.assignment()
     return bool(assigned) and not any(consumer.lag(assigned).values())
 
@@ -229,3 +274,49 @@ def _rate(verb: str, result: dict[str, Any]) -> str:
         f"{result['records']:,} records {verb} in {result['seconds']:.2f} s, "
         f"{result['recordsPerSecond']:,.0f} records/s ({result['megabytesPerSecond']:.2f} MB/s)"
     )
+
+
+class _Latencies:
+    """Times from `send` to the acknowledgement, in ms, and the first error. Filled by the producer's sender thread."""
+
+    def __init__(self, records: int) -> None:
+        self.sampling = max(1, math.ceil(records / _MOST_SAMPLES))
+        self.failure: Exception | None = None
+        self._latencies: list[float] = []
+        self._lock = threading.Lock()
+
+    def callback(self) -> partial[None]:
+        """The `on_delivery` callback for a record that is sent now."""
+        return partial(self._delivered, time.perf_counter())
+
+    def figures(self) -> dict[str, float]:
+        """Average, percentiles and maximum; empty if nothing was delivered."""
+        with self._lock:
+            ordered = sorted(self._latencies)
+        if not ordered:
+            return {}
+        named = {f"p{percentile:g}": percentile for percentile in PERCENTILES}
+        return {
+            "average": sum(ordered) / len(ordered),
+            **{name: ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)] for name, p in named.items()},
+            "max": ordered[-1],
+        }
+
+    def _delivered(self, sent: float, future: RecordFuture) -> None:
+        took_ms = (time.perf_counter() - sent) * 1000
+        error = future.exception()
+        with self._lock:
+            if error is None:
+                self._latencies.append(took_ms)
+            elif self.failure is None:
+                self.failure = error
+
+
+def _megabytes(size: float) -> float:
+    """In 2^20 bytes, as Kafka's tools count."""
+    return size / (1 << 20)
+
+
+def _rounded(figures: dict[str, Any]) -> dict[str, Any]:
+    """Floats with the three digits that mean something."""
+    return {name: round(value, 3) if isinstance(value, float) else value for name, value in figures.items()}

@@ -1,62 +1,74 @@
 """`pykafka produce`: lines of standard input to records (kafka-console-producer.sh).
 
-Records are sent in batches while lines are read; `--sync` waits for each. A record that cannot be delivered is
-reported on standard error and makes the exit status 1, the others are sent nevertheless. With `--transactional-id` all
-lines are one transaction, or several of `--transaction-size`; then a record that cannot be delivered aborts its
-transaction and ends the run. `--json` tells where each record went.
+Records are sent in batches while lines are read. A record that cannot be delivered is reported on standard error and
+makes the exit status 1; the others are still sent. With `--transactional-id` all lines are one transaction, or several
+of `--transaction-size` lines each. There a record that cannot be delivered aborts its transaction and ends the run.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from broker.client.admin import Admin
+from broker.client.client_settings import ClientSettings
+from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import UnknownTopic
 from broker.client.producer import Producer, RecordFuture
-from broker.errors import PykafkaError
-from broker.tools.client_options import BootstrapServer, JsonOutput, OneTopic, client_settings, parse_pairs
-from broker.tools.line_reader import LineReader
-from broker.tools.transacted import transacted
-from broker.tools.usage import UsageError
+from broker.client.transaction_errors import FatalTransactionError
+from broker.errors import ConfigError, PykafkaError
+from broker.tools.client_options import BootstrapServer, OneTopic, client_settings, parse_pairs
+from broker.tools.output import note
+from broker.tools.record_text import LineReader
 
-__all__ = ["produce"]
+__all__ = ["produce", "transacted"]
 
 SHOWN_FAILURES = 5
 
 PROPERTIES = (
-    "parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, headers.key.separator, "
-    "null.marker, ignore.error; may be repeated."
+    "How a line is read: parse.key, key.separator, parse.headers, headers.delimiter, headers.separator, "
+    "headers.key.separator, null.marker, ignore.error; may be repeated."
 )
 
 
 def produce(
     topic: OneTopic,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only into this one.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Send to this partition.", metavar="N")
+    ] = None,
     properties: Annotated[list[str] | None, typer.Option("--property", help=PROPERTIES, metavar="KEY=VALUE")] = None,
     compression_codec: Annotated[
-        str | None, typer.Option("--compression-codec", "-z", help="none, gzip, snappy, lz4 or zstd.")
+        str | None,
+        typer.Option("--compression-codec", "-z", help="none, gzip, snappy, lz4 or zstd.", metavar="CODEC"),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=0, help="Bytes of a batch.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=0, help="Largest batch.", metavar="BYTES")] = None,
     linger: Annotated[
-        int | None, typer.Option("--timeout", min=0, help="Milliseconds that a batch which is not full waits.")
+        int | None, typer.Option("--timeout", min=0, help="How long a batch that is not full waits.", metavar="MS")
     ] = None,
-    acks: Annotated[str | None, typer.Option("--request-required-acks", "--acks", help="0, 1 or all.")] = None,
+    acks: Annotated[
+        str | None,
+        typer.Option("--request-required-acks", "--acks", help="Acknowledgements: 0, 1 or all.", metavar="ACKS"),
+    ] = None,
     sync: Annotated[bool, typer.Option("--sync", help="Wait for the broker after each line.")] = False,
     transactional_id: Annotated[
-        str | None, typer.Option(help="Send in a transaction of this id, committed when the input ends.")
+        str | None,
+        typer.Option(help="Send in a transaction of this id, committed when the input ends.", metavar="ID"),
     ] = None,
     transaction_size: Annotated[
-        int | None, typer.Option(min=1, help="Commit after so many lines, and begin another transaction.")
+        int | None, typer.Option(min=1, help="Commit after so many lines and begin a new transaction.", metavar="N")
     ] = None,
     producer_property: Annotated[
         list[str] | None, typer.Option(help="Setting of the producer; may be repeated.", metavar="KEY=VALUE")
     ] = None,
-    as_json: JsonOutput = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print where each record was written, as JSON.")] = False,
     bootstrap_server: BootstrapServer = None,
     config_file: Annotated[
         Path | None,
@@ -66,12 +78,19 @@ def produce(
             "--producer.config",
             "--command-config",
             "--config-file",
-            help="Its properties file.",
+            help="Properties file of the producer.",
             metavar="FILE",
         ),
     ] = None,
 ) -> None:
-    """Write the lines of standard input to a topic."""
+    """Write the lines of standard input to a topic.
+
+    \b
+    Examples:
+      pykafka produce --topic flights < lines.txt
+      echo "k1:hello" | pykafka produce --topic flights --property parse.key=true --property key.separator=:
+      seq 1000 | pykafka produce --topic numbers -z zstd --transactional-id seq-1
+    """
     options = {
         "compression.type": compression_codec,
         "batch.size": batch_size,
@@ -84,23 +103,28 @@ def produce(
         bootstrap_server, config_file, parse_pairs(producer_property, "--producer-property"), given
     )
     if transaction_size is not None and not settings.transactional_id:
-        raise UsageError("--transaction-size needs --transactional-id")
+        raise ConfigError("--transaction-size needs --transactional-id")
     reader = LineReader(parse_pairs(properties, "--property"))
     deliveries = Deliveries(show=as_json)
-    with Producer(settings) as producer, transacted(producer, records=transaction_size) as sent_one:
+    missing = not _exists(settings, topic)
+    with Producer(settings) as producer, transacted(producer, records=transaction_size) as on_sent:
         for line in read_lines():
             record = reader.read(line)
             future = producer.send(
-                topic, record.value, record.key, record.headers, partition, on_delivery=deliveries.look_at
+                topic, record.value, record.key, record.headers, partition, on_delivery=deliveries.on_delivery
             )
+            if missing:
+                missing = False
+                count = producer.partitions(topic)
+                note(f"pykafka: created topic {topic} with {count} partition{'s' if count > 1 else ''}")
             if sync:
                 future.exception()
-            sent_one()
+            on_sent()
     deliveries.raise_if_any_failed()
 
 
 def read_lines() -> Iterator[bytes]:
-    """Lines of standard input; with a prompt when a person types them. Ctrl-C ends the input."""
+    """Lines of standard input, with a prompt if a person types them. Ctrl-C ends the input."""
     typed = sys.stdin.isatty()
     try:
         while True:
@@ -115,9 +139,9 @@ def read_lines() -> Iterator[bytes]:
 
 
 class Deliveries:
-    """Counts the records that were not delivered and shows the first few errors; with `show`, where the others went.
+    """Counts the records that were not delivered and prints the first errors; with `show`, prints where others went.
 
-    Called from the sender's thread.
+    Called from the producer's sender thread.
     """
 
     def __init__(self, *, show: bool = False) -> None:
@@ -125,8 +149,8 @@ class Deliveries:
         self._failures = 0
         self._lock = threading.Lock()
 
-    def look_at(self, future: RecordFuture) -> None:
-        """Note what became of a record."""
+    def on_delivery(self, future: RecordFuture) -> None:
+        """Callback of a record that was delivered or has failed."""
         error = future.exception()
         if error is None:
             if self._show:
@@ -141,3 +165,49 @@ class Deliveries:
         """PykafkaError with the number of records that were not delivered."""
         if self._failures:
             raise PykafkaError(f"{self._failures} records were not delivered")
+
+
+@contextlib.contextmanager
+def transacted(
+    producer: Producer, *, records: int | None = None, duration_ms: int | None = None
+) -> Iterator[Callable[[], None]]:
+    """Send in transactions, if the producer has a `transactional.id`.
+
+    The caller calls the yielded function after each record. It commits a transaction that has `records` records or is
+    `duration_ms` old, and begins the next one. The last one is committed at the end; an error aborts it.
+    """
+    if not producer.settings.transactional_id:
+        yield lambda: None
+        return
+    producer.init_transactions()
+    producer.begin_transaction()
+    count, begun = 0, time.monotonic()
+
+    def on_sent() -> None:
+        nonlocal count, begun
+        count += 1
+        full = records is not None and count >= records
+        if full or (duration_ms is not None and (time.monotonic() - begun) * 1000 >= duration_ms):
+            producer.commit_transaction()
+            producer.begin_transaction()
+            count, begun = 0, time.monotonic()
+
+    try:
+        yield on_sent
+        producer.commit_transaction()
+    except FatalTransactionError:
+        raise
+    except BaseException:
+        with contextlib.suppress(PykafkaError):
+            producer.abort_transaction()
+        raise
+
+
+def _exists(settings: ClientSettings, topic: str) -> bool:
+    """Whether the topic is there before the producer asks for it, which may create it."""
+    with Cluster(settings, create_topics=False) as cluster:
+        try:
+            Admin(cluster).describe_topics([topic])
+        except UnknownTopic:
+            return False
+    return True

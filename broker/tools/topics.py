@@ -1,7 +1,6 @@
 """Create, list, describe, alter, empty and delete topics (kafka-topics.sh, kafka-delete-records.sh).
 
-Reached as `pykafka topics …`; the options mean what they mean there. `--json` prints one JSON document for
-programs. Raises BrokerError for what the broker refuses, UsageError for a malformed option.
+The options of `pykafka topics …` mean what they mean in Kafka's tools. Raises BrokerError for what the broker refuses.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import typer
 
 from broker.client.admin import Admin, NewTopic, ResourceType
 from broker.client.admin_types import HIGH_WATERMARK
-from broker.client.cluster_metadata import TopicMetadata, UnknownTopic
-from broker.errors import BrokerError, ErrorCode
+from broker.client.cluster_metadata import PartitionMetadata, TopicMetadata, UnknownTopic
+from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
     AnyTopic,
@@ -26,31 +25,57 @@ from broker.tools.client_options import (
     administration,
     parse_pairs,
 )
-from broker.tools.output import print_json, print_lines, print_table, report
-from broker.tools.usage import UsageError
+from broker.tools.output import print_json, print_lines, print_rows, report
 
-__all__ = ["app"]
+__all__ = ["app", "under_replicated"]
 
-app = typer.Typer(help="Create, list, describe, alter, empty and delete topics.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list, describe, alter, empty and delete topics.\n\n\b\nExamples:\n"
+    "  pykafka topics create --topic flights --partitions 4\n"
+    "  pykafka topics list\n"
+    "  pykafka topics describe --topic flights",
+    no_args_is_help=True,
+)
 
 Configs = Annotated[
     list[str] | None, typer.Option("--config", help="Topic setting; may be repeated.", metavar="KEY=VALUE")
 ]
-IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing when there is no such topic.")]
+ExcludeInternal = Annotated[bool, typer.Option("--exclude-internal", help="Leave out internal topics.")]
+UnderReplicated = Annotated[
+    bool,
+    typer.Option(
+        "--under-replicated",
+        "--under-replicated-partitions",
+        help="Only with partitions whose ISR lacks a replica, or that have no leader.",
+    ),
+]
+IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing if there is no such topic.")]
 
 
 @app.command()
 def create(
     topic: OneTopic,
-    partitions: Annotated[int | None, typer.Option(min=1, help="Default: num.partitions of the broker.")] = None,
-    replication_factor: Annotated[int | None, typer.Option(min=1, help="Default: as the broker has it.")] = None,
+    partitions: Annotated[
+        int | None,
+        typer.Option(min=1, help="Default: num.partitions of the broker.", metavar="N"),
+    ] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(min=1, help="Default: default.replication.factor of the broker.", metavar="N"),
+    ] = None,
     config: Configs = None,
-    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing when it is there.")] = False,
+    if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Create a topic."""
+    """Create a topic.
+
+    \b
+    Examples:
+      pykafka topics create --topic flights --partitions 4
+      pykafka topics create --topic flights --config retention.ms=3600000 --if-not-exists
+    """
     new = NewTopic(topic, partitions or -1, replication_factor or -1, parse_pairs(config, "--config"))
     with administration(bootstrap_server, command_config) as admin:
         try:
@@ -66,27 +91,47 @@ def create(
 @app.command("list")
 def list_topics(
     topic: AnyTopic = None,
-    exclude_internal: Annotated[bool, typer.Option("--exclude-internal", help="Leave __topics out.")] = False,
+    exclude_internal: ExcludeInternal = False,
+    only_under_replicated: UnderReplicated = False,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     command_config: ConfigFile = None,
 ) -> None:
-    """List the names of topics."""
+    """List the names of topics.
+
+    \b
+    Examples:
+      pykafka topics list --exclude-internal
+      pykafka topics list --under-replicated
+    """
     with administration(bootstrap_server, command_config) as admin:
-        names = [name for name in admin.list_topics(internal=not exclude_internal) if topic in (None, name)]
+        found = [one for name, one in sorted(admin.describe_topics().items()) if topic in (None, name)]
+    names = [
+        one.name
+        for one in found
+        if not (exclude_internal and one.internal) and (under_replicated(one) or not only_under_replicated)
+    ]
     print_json(names) if as_json else print_lines(names)
 
 
 @app.command()
 def describe(
     topic: AnyTopic = None,
-    exclude_internal: Annotated[bool, typer.Option("--exclude-internal", help="Leave __topics out.")] = False,
+    exclude_internal: ExcludeInternal = False,
+    only_under_replicated: UnderReplicated = False,
     if_exists: IfExists = False,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     command_config: ConfigFile = None,
 ) -> None:
-    """Show partitions, leaders, replicas and the settings of topics."""
+    """Show partitions, leaders, replicas and the settings of topics.
+
+    \b
+    Examples:
+      pykafka topics describe --topic flights
+      pykafka topics describe --under-replicated
+      pykafka topics describe --json
+    """
     with administration(bootstrap_server, command_config) as admin:
         try:
             found = admin.describe_topics([topic] if topic else None)
@@ -95,6 +140,9 @@ def describe(
                 raise
             found = {}
         wanted = [one for _, one in sorted(found.items()) if not (exclude_internal and one.internal)]
+        if only_under_replicated:
+            narrowed = ((one, under_replicated(one)) for one in wanted)
+            wanted = [one._replace(partitions=partitions) for one, partitions in narrowed if partitions]
         described = [_describe(one, _own_configs(admin, one.name)) for one in wanted]
     print_json(described) if as_json else print_lines(map(_as_text, described))
 
@@ -102,20 +150,29 @@ def describe(
 @app.command()
 def alter(
     topic: OneTopic,
-    partitions: Annotated[int | None, typer.Option(min=1, help="New number of partitions, a larger one.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="New number of partitions; it can only grow.", metavar="N")
+    ] = None,
     config: Configs = None,
     delete_config: Annotated[
-        list[str] | None, typer.Option("--delete-config", help="Back to the default; may be repeated.", metavar="KEY")
+        list[str] | None,
+        typer.Option("--delete-config", help="Reset to the default; may be repeated.", metavar="KEY"),
     ] = None,
     if_exists: IfExists = False,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     command_config: CommandConfig = None,
 ) -> None:
-    """Add partitions, change settings."""
+    """Add partitions, change settings.
+
+    \b
+    Examples:
+      pykafka topics alter --topic flights --partitions 8
+      pykafka topics alter --topic flights --config retention.ms=60000 --delete-config segment.bytes
+    """
     settings = parse_pairs(config, "--config")
     if partitions is None and not settings and not delete_config:
-        raise UsageError("nothing to alter: give --partitions, --config or --delete-config")
+        raise ConfigError("nothing to alter: give --partitions, --config or --delete-config")
     with administration(bootstrap_server, command_config) as admin:
         try:
             admin.describe_topics([topic])
@@ -139,7 +196,12 @@ def delete(
     bootstrap_server: BootstrapServer = None,
     command_config: ConfigFile = None,
 ) -> None:
-    """Delete a topic with all its records."""
+    """Delete a topic with all its records.
+
+    \b
+    Examples:
+      pykafka topics delete --topic flights --if-exists
+    """
     with administration(bootstrap_server, command_config) as admin:
         try:
             admin.delete_topics([topic])
@@ -154,26 +216,37 @@ def delete(
 @app.command("delete-records")
 def delete_records(
     topic: OneTopic,
-    before: Annotated[str, typer.Option("--before", help="An offset, or latest for all.", metavar="OFFSET")],
+    before: Annotated[
+        str,
+        typer.Option("--before", help="An offset, or `latest` for all.", metavar="OFFSET"),
+    ],
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", min=0, help="Default: all; may be repeated.")
+        list[int] | None,
+        typer.Option("--partition", "-p", min=0, help="A partition; may be repeated. Default: all.", metavar="N"),
     ] = None,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     command_config: ConfigFile = None,
 ) -> None:
-    """Delete the oldest records of a topic's partitions, those before an offset."""
+    """Delete the oldest records of partitions, those before an offset.
+
+    \b
+    Examples:
+      pykafka topics delete-records --topic flights --partition 0 --before 1000
+      pykafka topics delete-records --topic flights --before latest
+    """
     if before != "latest" and not before.isdecimal():
-        raise UsageError(f"--before {before}: expected an offset, or latest")
+        raise ConfigError(f"--before {before}: expected an offset, or latest")
     offset = HIGH_WATERMARK if before == "latest" else int(before)
     with administration(bootstrap_server, command_config) as admin:
         partitions = partition or list(admin.describe_topics([topic])[topic].partitions)
         starts = admin.delete_records({TopicPartition(topic, index): offset for index in partitions})
-    rows = [{"topic": tp.topic, "partition": tp.partition, "logStartOffset": start} for tp, start in starts.items()]
-    if as_json:
-        print_json(rows)
-    else:
-        print_table(["topic", "partition", "begins at"], [list(row.values()) for row in rows])
+    print_rows(("topic", "partition", "logStartOffset"), [(*tp, start) for tp, start in starts.items()], as_json)
+
+
+def under_replicated(topic: TopicMetadata) -> dict[int, PartitionMetadata]:
+    """The partitions that have no leader, or fewer replicas in sync than replicas."""
+    return {index: one for index, one in topic.partitions.items() if one.leader < 0 or len(one.isr) < len(one.replicas)}
 
 
 def _own_configs(admin: Admin, topic: str) -> dict[str, str | None]:
@@ -198,7 +271,7 @@ def _describe(topic: TopicMetadata, configs: dict[str, str | None]) -> dict[str,
 
 
 def _as_text(topic: dict[str, Any]) -> str:
-    """Kafka's layout: one line for the topic, one with a tab before it for each partition."""
+    """Kafka's layout: a line for the topic, then an indented line for each partition."""
     configs = ",".join(f"{key}={value}" for key, value in topic["configs"].items())
     head = (
         f"Topic: {topic['topic']}\tTopicId: {topic['topicId']}\tPartitionCount: {topic['partitionCount']}"

@@ -1,15 +1,15 @@
-"""List and describe transactions, find the ones that hang, and end them (kafka-transactions.sh).
+"""List and describe transactions; find and abort those that hang (kafka-transactions.sh).
 
-Reached as `pykafka transactions …`. A transaction hangs when a partition still waits for its end and no coordinator
-knows of it any more; readers of committed data stand still before it. `abort` writes the marker that is missing, into
-one partition, and refuses while the coordinator may still write it itself. Raises BrokerError, UsageError.
+A transaction hangs if a partition waits for its end, but no coordinator knows it any more. Then read_committed
+consumers of the partition stop before it. `abort` writes the missing marker into one partition. It refuses while a
+coordinator may still write the marker itself. Raises BrokerError.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -17,26 +17,28 @@ from broker.client.admin import Admin
 from broker.client.admin_types import ProducerState
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, OneTopic, administration
-from broker.tools.completion import complete_topics, complete_transactional_ids
-from broker.tools.output import as_time, print_json, print_table, report
-from broker.tools.partitions import named_partitions
+from broker.tools.client_options import (
+    BootstrapServer,
+    ConfigFile,
+    JsonOutput,
+    OneTopic,
+    TopicsOrPartitions,
+    administration,
+    complete_transactional_ids,
+    named_partitions,
+)
+from broker.tools.output import as_time, print_json, print_rows, print_table, report
 
 __all__ = ["app"]
 
-app = typer.Typer(help="List and describe transactions; find and abort those that hang.", no_args_is_help=True)
+app = typer.Typer(
+    help="List and describe transactions; find and abort those that hang.\n\n\b\nExamples:\n"
+    "  pykafka transactions list\n"
+    "  pykafka transactions find-hanging",
+    no_args_is_help=True,
+)
 
-OnePartition = Annotated[int, typer.Option("--partition", "-p", min=0, help="Number of the partition.")]
-Topics = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--topic",
-        "-t",
-        help="A topic, or some of its partitions; may be repeated.",
-        metavar="NAME[:PARTITION,…]",
-        autocompletion=complete_topics,
-    ),
-]
+OnePartition = Annotated[int, typer.Option("--partition", "-p", min=0, help="Number of the partition.", metavar="N")]
 
 _PRODUCER_COLUMNS = (
     "topic",
@@ -51,7 +53,7 @@ _PRODUCER_COLUMNS = (
 
 
 class Hanging(NamedTuple):
-    """A transaction that a partition waits for, and nobody will end."""
+    """A transaction that a partition waits for, although no coordinator will end it."""
 
     tp: TopicPartition
     producer: ProducerState
@@ -60,39 +62,54 @@ class Hanging(NamedTuple):
 @app.command("list")
 def list_transactions(
     state: Annotated[
-        list[str] | None, typer.Option("--state", help="Only this state, such as Ongoing; may be repeated.")
+        list[str] | None,
+        typer.Option("--state", help="Only this state, such as Ongoing; may be repeated.", metavar="STATE"),
     ] = None,
-    producer_id: Annotated[list[int] | None, typer.Option("--producer-id", help="Only this; may be repeated.")] = None,
-    duration: Annotated[int, typer.Option("--duration", help="Only those open longer than so many ms.")] = -1,
+    producer_id: Annotated[
+        list[int] | None, typer.Option("--producer-id", help="Only this producer; may be repeated.", metavar="ID")
+    ] = None,
+    duration: Annotated[int, typer.Option("--duration", help="Only those open for longer.", metavar="MS")] = -1,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """List transactional ids and their states."""
+    """List transactional ids and their states.
+
+    \b
+    Examples:
+      pykafka transactions list
+      pykafka transactions list --state Ongoing --duration 60000
+    """
     with administration(bootstrap_server, config_file) as admin:
         found = admin.list_transactions(
             states=state or (), producer_ids=producer_id or (), running_longer_than_ms=duration
         )
     rows = [(one.transactional_id, one.coordinator.id, one.producer_id, one.state) for one in found]
-    if as_json:
-        names = ("transactionalId", "coordinator", "producerId", "state")
-        print_json([dict(zip(names, row, strict=True)) for row in rows])
-    else:
-        head = ["transactional-id", "coordinator", "producer-id", "state"]
-        print_table(head, rows, nothing="There are no transactions.")
+    names = ("transactionalId", "coordinator", "producerId", "state")
+    print_rows(names, rows, as_json, nothing="There are no transactions.")
 
 
 @app.command()
 def describe(
     transactional_id: Annotated[
         str,
-        typer.Option("--transactional-id", help="As `list` shows it.", autocompletion=complete_transactional_ids),
+        typer.Option(
+            "--transactional-id",
+            help="Id of the transaction's producer, as `list` shows it.",
+            metavar="ID",
+            autocompletion=complete_transactional_ids,
+        ),
     ],
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Show one: producer, state, since when it is open, and its partitions."""
+    """Show a transaction: producer, state, time since its start, and its partitions.
+
+    \b
+    Examples:
+      pykafka transactions describe --transactional-id etl-1
+    """
     with administration(bootstrap_server, config_file) as admin:
         found = admin.describe_transaction(transactional_id)
     now_ms = time.time_ns() // 1_000_000
@@ -122,29 +139,43 @@ def describe(
 
 @app.command()
 def producers(
-    topic: Topics,
+    topic: TopicsOrPartitions,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Show what partitions know of their producers, open transactions among it."""
+    """Show the producers that partitions remember, with their open transactions.
+
+    \b
+    Examples:
+      pykafka transactions producers --topic flights:0
+    """
     with administration(bootstrap_server, config_file) as admin:
         found = admin.describe_producers(named_partitions(admin, topic or ()))
     states = [Hanging(tp, producer) for tp, known in found.items() for producer in known]
-    _print_producers(states, as_json, nothing="No producer is known there.")
+    _print_producers(states, as_json, nothing="The partitions remember no producer.")
 
 
 @app.command("find-hanging")
 def find_hanging(
-    topic: Topics = None,
+    topic: TopicsOrPartitions = None,
     max_transaction_timeout: Annotated[
-        int, typer.Option("--max-transaction-timeout", min=0, help="Minutes a transaction may at most be open.")
+        int,
+        typer.Option(
+            "--max-transaction-timeout", min=0, help="How long a transaction may stay open.", metavar="MINUTES"
+        ),
     ] = 15,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Find transactions that partitions wait for and no coordinator will end."""
+    """Find transactions that partitions wait for, although no coordinator will end them.
+
+    \b
+    Examples:
+      pykafka transactions find-hanging
+      pykafka transactions find-hanging --topic flights --max-transaction-timeout 60
+    """
     oldest_ms = time.time_ns() // 1_000_000 - max_transaction_timeout * 60_000
     with administration(bootstrap_server, config_file) as admin:
         names = topic or admin.list_topics(internal=True)
@@ -163,28 +194,36 @@ def find_hanging(
 def abort(
     topic: OneTopic,
     partition: OnePartition,
-    start_offset: Annotated[int, typer.Option("--start-offset", min=0, help="Where it begins, as `producers` shows.")],
+    start_offset: Annotated[
+        int,
+        typer.Option("--start-offset", min=0, help="Its first offset, as `producers` shows it.", metavar="OFFSET"),
+    ],
     force: Annotated[
-        bool, typer.Option("--force", help="Even when a coordinator knows it, and would end it some time.")
+        bool, typer.Option("--force", help="Abort it even if a coordinator knows it and would end it later.")
     ] = False,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Abort a transaction that hangs in a partition."""
+    """Abort a transaction that hangs in a partition.
+
+    \b
+    Examples:
+      pykafka transactions abort --topic flights --partition 0 --start-offset 42
+    """
     tp = TopicPartition(topic, partition)
     with administration(bootstrap_server, config_file) as admin:
         (known,) = admin.describe_producers(named_partitions(admin, [f"{topic}:{partition}"])).values()
         opened = {one.transaction_start_offset: one for one in known if one.transaction_start_offset >= 0}
         if start_offset not in opened:
-            there = f"they begin at {', '.join(map(str, sorted(opened)))}" if opened else "none is open there"
+            there = f"they begin at {', '.join(map(str, sorted(opened)))}" if opened else "none is open"
             raise PykafkaError(f"no open transaction of {topic}-{partition} begins at offset {start_offset}: {there}")
         producer = opened[start_offset]
         owner = None if force else _coordinator_of(admin, Hanging(tp, producer))
         if owner is not None:
             raise PykafkaError(
-                f"the transaction belongs to {owner!r}, whose coordinator ends it by itself after its time-out; "
-                "--force aborts it in this partition nevertheless"
+                f"the transaction belongs to {owner!r}, whose coordinator will end it after its time-out; "
+                "--force aborts it in this partition now"
             )
         admin.abort_transaction(tp, producer)
     report(
@@ -195,7 +234,7 @@ def abort(
 
 
 def _coordinator_of(admin: Admin, suspect: Hanging) -> str | None:
-    """The transactional id whose coordinator still counts this partition to the producer's open transaction."""
+    """The transactional id whose coordinator still has this partition in the producer's open transaction."""
     for one in admin.list_transactions(producer_ids=[suspect.producer.producer_id]):
         try:
             described = admin.describe_transaction(one.transactional_id)
@@ -209,14 +248,11 @@ def _coordinator_of(admin: Admin, suspect: Hanging) -> str | None:
 
 
 def _print_producers(found: Iterable[Hanging], as_json: bool, *, nothing: str) -> None:
-    rows: list[dict[str, Any]] = []
+    rows = []
     for tp, one in found:
         last = one.last_timestamp_ms if as_json else as_time(one.last_timestamp_ms)
-        start = one.transaction_start_offset
-        row = (*tp, one.producer_id, one.producer_epoch, one.coordinator_epoch, one.last_sequence, last)
-        rows.append(dict(zip(_PRODUCER_COLUMNS, (*row, None if start < 0 else start), strict=True)))
-    if as_json:
-        print_json(rows)
-    else:
-        columns = ["topic", "partition", "producer-id", "epoch", "coordinator-epoch", "last-sequence", "last-timestamp"]
-        print_table([*columns, "start-offset"], [list(row.values()) for row in rows], nothing=nothing)
+        start = None if one.transaction_start_offset < 0 else one.transaction_start_offset
+        row = (*tp, one.producer_id, one.producer_epoch, one.coordinator_epoch, one.last_sequence, last, start)
+        rows.append(row)
+    head = ["topic", "partition", "producer-id", "epoch", "coordinator-epoch", "last-sequence", "last-timestamp"]
+    print_rows(_PRODUCER_COLUMNS, rows, as_json, head=[*head, "start-offset"], nothing=nothing)

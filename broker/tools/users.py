@@ -1,15 +1,14 @@
-"""Users who log in by SCRAM (the `users` entities of kafka-configs.sh).
+"""Users who log in with SCRAM (the `users` entities of kafka-configs.sh).
 
-Reached as `pykafka users …`. Asks a broker, or with `--zookeeper` writes to ZooKeeper itself: that is how the first
-user comes to be where every listener asks for a login, and it needs no broker. Passwords come from a prompt or from
-standard input, never from the command line, which others could see.
+`pykafka users …` asks a broker. With `--zookeeper` it writes to ZooKeeper instead and needs no broker: this is how to
+create the first user if every listener requires a login. A password comes from a prompt or from standard input, never
+from the command line, which other users of the machine could see.
 """
 
 from __future__ import annotations
 
 import contextlib
 import getpass
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,9 +19,10 @@ import typer
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.cluster.users import decode_credentials, encode_changes
-from broker.errors import ConfigError
+from broker.errors import ConfigError, PykafkaError
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
 from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, client_settings
+from broker.tools.output import print_json, print_lines
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
@@ -30,31 +30,41 @@ from broker.zookeeper.registry import Registry
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Users who log in by SCRAM: create, list, delete, new passwords.", no_args_is_help=True)
+app = typer.Typer(
+    help="Create, list and delete users who log in with SCRAM; change their passwords.\n\n\b\nExamples:\n"
+    "  pykafka users create --user alice --zookeeper localhost:2181\n"
+    "  pykafka users list --config client.properties",
+    no_args_is_help=True,
+)
 
 _ZOOKEEPER_TIMEOUT_MS = 10_000
 
 UserName = Annotated[str, typer.Option("--user", help="Name of the user.", metavar="NAME")]
 Mechanisms = Annotated[
     list[str] | None,
-    typer.Option("--mechanism", help="SCRAM-SHA-256 or SCRAM-SHA-512, by default both; may be repeated."),
+    typer.Option(
+        "--mechanism", help="SCRAM-SHA-256 or SCRAM-SHA-512; may be repeated. Default: both.", metavar="MECHANISM"
+    ),
 ]
 Iterations = Annotated[
-    int, typer.Option(min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="How slow a password is to be tried.")
+    int,
+    typer.Option(
+        min=MIN_ITERATIONS, max=MAX_ITERATIONS, help="Iterations of the hash; more make guessing slower.", metavar="N"
+    ),
 ]
 PasswordStdin = Annotated[
     bool, typer.Option("--password-stdin", help="Read the password from the first line of standard input.")
 ]
 ZooKeeperOption = Annotated[
     str | None,
-    typer.Option("--zookeeper", help="Write to this ZooKeeper, without a broker.", metavar="HOST:PORT[/CHROOT]"),
+    typer.Option("--zookeeper", help="Write to this ZooKeeper; needs no broker.", metavar="HOST:PORT[/CHROOT]"),
 ]
 
 Users = dict[str, dict[ScramMechanism, int]]
 
 
 class _Store(Protocol):
-    """Where users are kept, as these commands see it."""
+    """Where users are kept: a cluster or ZooKeeper."""
 
     def describe_users(self) -> Users: ...
     def set_password(self, user: str, password: str, mechanisms: list[ScramMechanism], iterations: int) -> None: ...
@@ -71,11 +81,17 @@ def create(
     bootstrap_server: BootstrapServer = None,
     command_config: ConfigFile = None,
 ) -> None:
-    """Create a user; asks for the password."""
+    """Create a user; the password is asked for.
+
+    \b
+    Examples:
+      pykafka users create --user alice --zookeeper localhost:2181
+      pykafka users create --user alice --mechanism SCRAM-SHA-512 --password-stdin < password.txt
+    """
     mechanisms = _mechanisms(mechanism) or list(ScramMechanism)
     with _store(zookeeper, bootstrap_server, command_config) as store:
         if user in store.describe_users():
-            raise ConfigError(f"there is a user {user} already; `pykafka users password` gives a new password")
+            raise PykafkaError(f"there is a user {user} already; `pykafka users password` changes the password")
         store.set_password(user, _ask_password(user, password_stdin), mechanisms, iterations)
     typer.echo(f"Created user {user} ({', '.join(one.value for one in mechanisms)}).")
 
@@ -90,7 +106,12 @@ def password(
     bootstrap_server: BootstrapServer = None,
     command_config: ConfigFile = None,
 ) -> None:
-    """Give a user a new password, for the mechanisms he has or those that are named."""
+    """Change the password of a user, for all mechanisms of the user or those of --mechanism.
+
+    \b
+    Examples:
+      pykafka users password --user alice
+    """
     with _store(zookeeper, bootstrap_server, command_config) as store:
         mechanisms = _mechanisms(mechanism) or list(_known(store, user))
         store.set_password(user, _ask_password(user, password_stdin), mechanisms, iterations)
@@ -104,15 +125,22 @@ def list_users(
     bootstrap_server: BootstrapServer = None,
     command_config: ConfigFile = None,
 ) -> None:
-    """List the users and the mechanisms they log in by."""
+    """List the users and their mechanisms.
+
+    \b
+    Examples:
+      pykafka users list
+      pykafka users list --zookeeper localhost:2181 --json
+    """
     with _store(zookeeper, bootstrap_server, command_config) as store:
         users = store.describe_users()
     if as_json:
         shown = {user: {one.value: {"iterations": n} for one, n in has.items()} for user, has in sorted(users.items())}
-        typer.echo(json.dumps(shown, indent=2))
+        print_json(shown)
         return
     for user, has in sorted(users.items()):
-        typer.echo(f"{user}\t{','.join(f'{one.value}=[iterations={count}]' for one, count in has.items())}")
+        mechanisms = ",".join(f"{one.value}=[iterations={count}]" for one, count in has.items())
+        print_lines([f"{user}\t{mechanisms}"])
 
 
 @app.command()
@@ -123,13 +151,19 @@ def delete(
     bootstrap_server: BootstrapServer = None,
     command_config: ConfigFile = None,
 ) -> None:
-    """Take a user's credentials away; connections that are open stay."""
+    """Delete a user, or the credentials of --mechanism; open connections stay open.
+
+    \b
+    Examples:
+      pykafka users delete --user alice
+      pykafka users delete --user alice --mechanism SCRAM-SHA-256
+    """
     with _store(zookeeper, bootstrap_server, command_config) as store:
         has = _known(store, user)
         mechanisms = _mechanisms(mechanism) or list(has)
         missing = [one.value for one in mechanisms if one not in has]
         if missing:
-            raise ConfigError(f"user {user} has no credential for {', '.join(missing)}")
+            raise PykafkaError(f"user {user} has no credential for {', '.join(missing)}")
         store.delete_user(user, mechanisms)
     typer.echo(f"Deleted user {user} ({', '.join(one.value for one in mechanisms)}).")
 
@@ -137,7 +171,7 @@ def delete(
 def _known(store: _Store, user: str) -> dict[ScramMechanism, int]:
     has = store.describe_users().get(user)
     if not has:
-        raise ConfigError(f"there is no user {user}; `pykafka users list` shows them")
+        raise PykafkaError(f"there is no user {user}; `pykafka users list` names them")
     return has
 
 
@@ -167,7 +201,7 @@ def _store(zookeeper: str | None, bootstrap: str | None, file: Path | None) -> I
             yield Admin(cluster)
         return
     if bootstrap or file:
-        raise ConfigError("--zookeeper goes without a broker: leave --bootstrap-server and --config out")
+        raise ConfigError("--zookeeper needs no broker: leave out --bootstrap-server and --config")
     client = ZooKeeper(zookeeper, _ZOOKEEPER_TIMEOUT_MS)
     try:
         client.start()
@@ -177,7 +211,7 @@ def _store(zookeeper: str | None, bootstrap: str | None, file: Path | None) -> I
 
 
 class _InZooKeeper:
-    """Kafka's nodes themselves; running brokers are told."""
+    """Writes Kafka's nodes in ZooKeeper, and notifies running brokers."""
 
     def __init__(self, client: ZooKeeper) -> None:
         self._registry = Registry(client)

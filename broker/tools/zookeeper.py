@@ -1,7 +1,7 @@
-"""`pykafka zookeeper start`: one ZooKeeper server in the foreground, from PySpark's jars.
+"""`pykafka zookeeper start`: run one ZooKeeper server in the foreground, from PySpark's jars.
 
-For trying things out and for several brokers on one machine; the server ends with the command. An ensemble for
-production is ZooKeeper's own business: brokers reach it by `zookeeper.connect`.
+Meant for tests and for several brokers on one machine. For production, install a ZooKeeper ensemble and name it in
+`zookeeper.connect`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Run a ZooKeeper server.", no_args_is_help=True)
+app = typer.Typer(
+    help="Run a ZooKeeper server.\n\n\b\nExamples:\n  pykafka zookeeper start --data-dir data/zookeeper",
+    no_args_is_help=True,
+)
 
 DEFAULT_DATA_DIR = "data/zookeeper"
 DEFAULT_PORT = "2181"
@@ -34,16 +37,30 @@ def zookeeper() -> None:
 @app.command()
 def start(
     config: Annotated[
-        Path | None, typer.Argument(help="Settings in ZooKeeper's names, such as conf/zookeeper.properties.")
+        Path | None,
+        typer.Argument(help="ZooKeeper's settings, such as conf/zookeeper.properties.", metavar="[FILE]"),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(help=f"Where the data lie; before dataDir, else {DEFAULT_DATA_DIR}.")
+        Path | None,
+        typer.Option(help=f"Data directory. Default: dataDir of FILE, else {DEFAULT_DATA_DIR}.", metavar="DIR"),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help=f"0: a free one; before clientPort, else {DEFAULT_PORT}.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help=f"Port, 0 for a free one. Default: clientPort of FILE, else {DEFAULT_PORT}.",
+            metavar="PORT",
+        ),
     ] = None,
 ) -> None:
-    """Start a ZooKeeper server, say where it listens, and run it until SIGINT or SIGTERM."""
+    """Run a ZooKeeper server until Ctrl-C or SIGTERM, and print where it listens.
+
+    \b
+    Examples:
+      pykafka zookeeper start
+      pykafka zookeeper start conf/zookeeper.properties --port 2182
+    """
     properties = read_properties_file(config) if config else {}
     configured_dir = properties.pop("dataDir", DEFAULT_DATA_DIR)
     configured_port = properties.pop("clientPort", DEFAULT_PORT)

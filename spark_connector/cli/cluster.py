@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from broker.tools.bootstrap import given_properties
-from broker.tools.client_options import BootstrapServer, ConfigFile
+from broker.tools.client_options import BootstrapServer, ConfigFile, given_properties
 
 __all__ = ["BootstrapServer", "ConfigFile", "cluster_options"]
 

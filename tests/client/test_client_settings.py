@@ -49,9 +49,10 @@ def test_values_may_be_text_numbers_booleans_or_lists() -> None:
         ({"security.protocol": "SASL_SSL", "sasl.jaas.config": "secret"}, r"^sasl\.jaas\.config: expected"),
         ({"ssl.key.location": "k.pem"}, r"ssl\.certificate\.location and ssl\.key\.location go together"),
         ({"ssl.keystore.type": "BKS"}, "'BKS' is not one of PEM, PKCS12, JKS"),
-        ({"bootstrap.servers": "localhost"}, "'localhost' is not host:port"),
-        ({"bootstrap.servers": "localhost:x"}, "'localhost:x' is not host:port"),
-        ({"bootstrap.servers": "h:1,h:99999"}, "'h:99999' is not host:port"),
+        ({"bootstrap.servers": "localhost:"}, "'localhost:' is not host or host:port"),
+        ({"bootstrap.servers": "localhost:x"}, "'localhost:x' is not host or host:port"),
+        ({"bootstrap.servers": "::1"}, "'::1' is not host or host:port"),
+        ({"bootstrap.servers": "h:1,h:99999"}, "'h:99999' is not host or host:port"),
         ({"isolation.level": "committed"}, "is not one of read_uncommitted, read_committed"),
         ({"acks": 1, "enable.idempotence": True}, "needs acks=all"),
         ({"max.in.flight.requests.per.connection": 6}, "at most 5"),
@@ -112,8 +113,10 @@ def test_a_missing_address_is_asked_for(source: object) -> None:
         ClientSettings.of(source)  # type: ignore[arg-type]
 
 
-def test_ipv6_addresses_are_taken_in_brackets() -> None:
-    assert parse_bootstrap(("[::1]:9092", "host:1")) == [("::1", 9092), ("host", 1)]
+def test_an_address_may_be_ipv6_in_brackets_and_lack_the_port() -> None:
+    """librdkafka and kafka-python take 9092 then; Kafka's Java client refuses such an address."""
+    given = ("[::1]:9093", "host:1", "host", "[::1]")
+    assert parse_bootstrap(given) == [("::1", 9093), ("host", 1), ("host", 9092), ("::1", 9092)]
 
 
 def test_settings_travel_to_executors() -> None:

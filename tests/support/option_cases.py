@@ -51,7 +51,7 @@ CASES = [
         both(("localhost:9092",)),
         "a:1, b:2",
         ("a:1", "b:2"),
-        {" ": "must be specified for configuring Kafka consumer", "localhost": "is not host:port"},
+        {" ": "must be specified for configuring Kafka consumer", "localhost:": "is not host or host:port"},
     ),
     Case(
         "subscribe",

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from broker.client.cluster import Cluster
+from broker.errors import ConfigError
 from broker.tools.configs import parse_settings
-from broker.tools.usage import UsageError
 from tests.support.console import answer_of, error_of, output_of
 from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
@@ -98,5 +98,5 @@ def test_pairs_and_lists_of_settings() -> None:
     assert parse_settings(["a=1,b=[x,y],c=", "d = 2 "]) == {"a": "1", "b": "x,y", "c": "", "d": "2"}
     assert parse_settings(["a=b=c"]) == {"a": "b=c"}
     for wrong in ("a", "=1", "a=[x", "a=1,b"):
-        with pytest.raises(UsageError, match="--add-config"):
+        with pytest.raises(ConfigError, match="--add-config"):
             parse_settings([wrong])

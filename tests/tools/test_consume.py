@@ -9,9 +9,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from broker.tools.formatter import Formatter, ShownRecord
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.client.producer import Producer
+from broker.tools.record_text import Formatter, ShownRecord
 from tests.support.console import answer_of, command, error_of, pykafka
-from tests.support.kafka import Kafka
+from tests.support.kafka import Kafka, await_topics
 from tests.support.source_tree import ROOT
 
 
@@ -131,25 +134,62 @@ def test_a_reader_that_goes_away_ends_it(at: tuple[str, str], made_topic: str) -
     process.stderr.close()
 
 
+def test_it_begins_where_it_is_told_and_ends_at_the_end(broker: Kafka, at: tuple[str, str], made_topic: str) -> None:
+    with Cluster(broker.bootstrap) as cluster, Producer(broker.bootstrap) as producer:
+        Admin(cluster).create_partitions(made_topic, 2)
+        await_topics(broker.bootstrap, made_topic, partitions=2)
+        for number in range(10):
+            producer.send(made_topic, b"%d" % number, partition=number % 2, timestamp=(number + 1) * 1000)
+
+    def shown(*arguments: str) -> list[str]:
+        return sorted(answer_of("consume", "--topic", made_topic, "--exit-at-end", *arguments, *at).split())
+
+    assert shown("--from-beginning") == count(0, 10)
+    assert shown() == [], "the end is the default"
+    assert shown("--offset", "-2") == ["6", "7", "8", "9"], "of each partition"
+    assert shown("-o", "-1", "--partition", "1") == ["9"]
+    assert shown("--offset", "-99") == count(0, 10)
+    assert shown("--offset", "earliest") == count(0, 10)
+    assert shown("--offset", "4") == ["8", "9"]
+    assert shown("--from-timestamp", "1970-01-01T00:00:07.500") == ["7", "8", "9"]
+    assert shown("--from-timestamp", "99000") == []
+    assert shown("-o", "-1", "-p", "0", "-f", "%p:%o:%s\\n") == ["0:4:8"]
+
+
+def test_a_member_of_a_group_ends_at_the_end_too(at: tuple[str, str], numbers: str, group: str) -> None:
+    member = ("consume", "--topic", numbers, "--group", group, "--from-beginning", "--exit-at-end")
+    assert answer_of(*member, *at).split() == count(0, 100)
+    assert answer_of(*member, *at) == ""
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint", "status"),
     [
         ([], "one of --topic and --include", 2),
         (["--topic", "t", "--include", "t"], "one of --topic and --include", 2),
-        (["--topic", "t", "--offset", "1"], "--offset needs --partition", 2),
+        (["--topic", "t", "--offset", "-5", "--group", "g"], "leave out --group", 2),
+        (["--topic", "t", "--from-timestamp", "noon"], "such as 2026-01-31T12:00:00", 2),
+        (["--topic", "t", "--format", "%k %x"], "--format: %x is unknown", 2),
+        (["--topic", "t", "--format", "%k", "--json"], "--format goes without", 2),
+        (["--topic", "{topic}", "--partition", "9"], "has no such partition", 1),
         (["--topic", "t", "--partition", "0", "--offset", "first"], "expected a number, earliest or latest", 2),
         (["--topic", "t", "--partition", "0", "--group", "g"], "leave out --group", 2),
-        (["--topic", "t", "--partition", "0", "--offset", "1", "--from-beginning"], "--offset and --from-beginning", 2),
-        (["--include", "["], "unterminated character set", 1),
+        (
+            ["--topic", "t", "--partition", "0", "--offset", "1", "--from-beginning"],
+            "--offset, --from-beginning and",
+            2,
+        ),
+        (["--include", "["], "unterminated character set", 2),
         (["--include", "no-such-topic-.*"], "no topic matches", 1),
         (["--topic", "no-such-topic"], "there is no topic 'no-such-topic'", 1),
-        (["--topic", "t", "--formatter", "jsn"], "did you mean 'json'", 1),
-        (["--topic", "t", "--isolation-level", "dirty"], "isolation.level=dirty", 1),
+        (["--topic", "t", "--formatter", "jsn"], "did you mean 'json'", 2),
+        (["--topic", "t", "--isolation-level", "dirty"], "isolation.level=dirty", 2),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
-    at: tuple[str, str], arguments: list[str], complaint: str, status: int
+    at: tuple[str, str], made_topic: str, arguments: list[str], complaint: str, status: int
 ) -> None:
-    error = error_of("consume", *arguments, *at, status=status)
+    given = [argument.replace("{topic}", made_topic) for argument in arguments]
+    error = error_of("consume", *given, *at, status=status)
     assert complaint in error
     assert len(error.splitlines()) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -111,12 +112,37 @@ def test_the_targets_of_a_reset(at: tuple[str, str], filled: str, group: str) ->
     assert reset(at, group, "--topic", filled, "--to-current") == {0: 4, 1: 10}
 
 
+def test_offsets_are_exported_and_read_back(at: tuple[str, str], filled: str, group: str, tmp_path: Path) -> None:
+    """In the form of kafka-consumer-groups.sh, into the same group or another one."""
+    export = ("groups", "reset-offsets", "--group", group, "--topic", filled, "--to-current", "--export", *at)
+    text = answer_of(*export)
+    assert text == f"{filled},0,4\n{filled},1,10\n"
+    assert answer_of("offsets", "get", "--group", group, "--export", *at) == f"{filled},0,4\n"
+    file = tmp_path / "offsets.csv"
+    file.write_text(text)
+    again = ("groups", "reset-offsets", "--group", f"{group}-2", "--from-file", str(file))
+    answer_of(*again, *at)
+    assert "has no offsets" in error_of("offsets", "get", "--group", f"{group}-2", *at)
+    answer_of(*again, "--execute", *at)
+    assert answer_of("offsets", "get", "--group", f"{group}-2", "--export", *at) == text
+    file.write_text(f"{filled},0,99\n\n")
+    assert reset(at, group, "--from-file", str(file)) == {0: 10}, "no further than the log goes"
+    answer_of("offsets", "set", "--group", group, "--from-file", str(file), *at)
+    assert answer_of("offsets", "get", "--group", group, "--export", *at) == f"{filled},0,99\n"
+    for wrong, complaint in (("t,0", "line 1: expected topic,partition,offset"), ("\n", "holds no offsets")):
+        file.write_text(wrong)
+        assert complaint in error_of(*again, *at, status=2)
+    assert "cannot read" in error_of(*again[:-1], str(tmp_path / "none"), *at, status=2)
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint", "status"),
     [
         (["--to-earliest"], "give one of --topic, --all-topics", 2),
         (["--all-topics"], "give one of --to-earliest", 2),
         (["--all-topics", "--to-earliest", "--shift-by", "0"], "not 2 of them", 2),
+        (["--all-topics", "--from-file", "x"], "leave out --topic and --all-topics", 2),
+        (["--all-topics", "--to-latest", "--export", "--json"], "one of --export and --json", 2),
         (["--all-topics", "--to-datetime", "soon"], "a time such as", 2),
         (["--all-topics", "--by-duration", "1h"], "a duration such as PT1H30M", 2),
         (["--topic", "no-such-topic", "--to-earliest"], "there is no topic 'no-such-topic'", 1),

@@ -125,7 +125,7 @@ def test_a_directory_without_segments_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     for path, complaint in ((tmp_path / "none", "is no directory"), (tmp_path, "holds no segment")):
-        assert run(command, path) == 1
+        assert run(command, path) == 2
         assert complaint in capsys.readouterr().err
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -50,11 +52,16 @@ def test_the_version_is_told() -> None:
     assert run("--version").stdout == importlib.metadata.version("pykafka-spark") + "\n"
 
 
-def test_an_error_is_one_line_and_status_1() -> None:
-    done = run("topics", "list", "--config", "no-such-file")
+def test_an_error_is_one_line_and_status_1_after_a_warning_while_no_broker_answers() -> None:
+    done = run("topics", "list", "-b", "127.0.0.1:1")
     assert done.returncode == 1
-    assert done.stderr.startswith("pykafka: cannot read no-such-file")
-    assert len(done.stderr.splitlines()) == 1
+    warning, *more, error = done.stderr.splitlines()
+    unreachable = "pykafka: no broker of bootstrap.servers could be reached: no connection to 127.0.0.1:1: "
+    assert warning.startswith(unreachable)
+    assert warning.endswith("; trying again")
+    assert not more
+    assert error.startswith(unreachable)
+    assert error.endswith("--bootstrap-server names a running one")
     assert done.stdout == ""
 
 
@@ -62,7 +69,7 @@ def test_debug_shows_the_traceback() -> None:
     done = run("--debug", "topics", "create", "--topic", "t", "--config", "nonsense")
     assert done.returncode == 1
     assert "Traceback" in done.stderr
-    assert "UsageError" in done.stderr
+    assert "ConfigError" in done.stderr
 
 
 def test_wrong_usage_is_status_2() -> None:
@@ -138,6 +145,52 @@ def test_every_command_that_talks_to_a_broker_finds_it_in_the_same_ways() -> Non
         assert "--command-config" in flags, words
         assert flags["--config"] is flags["--command-config"] or words in ("topics create", "topics alter"), words
         assert flags["--bootstrap-server"].default is None, words
+
+
+def help_texts() -> dict[str, str]:
+    """What every `--help` prints into a pipe, by the words before it."""
+    texts = {}
+    for name in ["", *console.commands()]:
+        app = typer.main.get_command(console.build([name]))
+        for path, command in nodes(app, ("pykafka",)):
+            with app.make_context("pykafka", [*path[1:], "--help"], resilient_parsing=True) as context:
+                context.info_name = " ".join(path)
+                texts[" ".join(path)] = command.get_help(context)
+    return texts
+
+
+def test_every_help_has_examples_that_are_right() -> None:
+    """Each example names a command and options that exist, as its own parser says."""
+    for words, text in help_texts().items():
+        lines = text.partition("Examples:\n")[2].partition("\n\n")[0].splitlines()
+        assert lines, f"{words} --help has no examples"
+        commands = [line for line in lines if "pykafka " in line]
+        assert commands, words
+        for line in commands:
+            _, _, given = re.split(r" [|<>] ?(?!.*pykafka)", line)[0].rpartition("pykafka ")
+            parsed = console.build(shlex.split(given))
+            command = typer.main.get_command(parsed)
+            rest = shlex.split(given)
+            while (below := getattr(command, "commands", None)) is not None and rest and rest[0] in below:
+                command = below[rest.pop(0)]
+            command.make_context("pykafka", rest)
+        if words != "pykafka":
+            assert all(words in line for line in commands) or " " not in words, words
+
+
+def test_a_flag_has_no_value_in_any_help_and_no_line_wraps() -> None:
+    for words, text in help_texts().items():
+        assert not re.search(r"<(bool|str|int|float|path)|INTEGER|TEXT RANGE", text), (words, text)
+        for line in text.partition("Options:\n")[2].splitlines():
+            assert re.match(r"  -|  \w| {10,}\S|$|\w+:$", line), (words, line)
+
+
+def nodes(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """A click command and all commands below it, but not the placeholders of commands that were not named."""
+    yield path, command
+    for name, below in getattr(command, "commands", {}).items():
+        if below.callback is not console._placeholder:
+            yield from nodes(below, (*path, name))
 
 
 def leaves(command: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

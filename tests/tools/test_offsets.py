@@ -91,4 +91,4 @@ def test_offsets_of_a_zookeeper_group_with_members_are_left_alone(zookeeper: str
 
 
 def test_a_zookeeper_that_is_not_there_is_told() -> None:
-    assert "not a ZooKeeper path" in error_of("groups", "list", "--zookeeper", "localhost:1/a//b")
+    assert "not a ZooKeeper path" in error_of("groups", "list", "--zookeeper", "localhost:1/a//b", status=2)

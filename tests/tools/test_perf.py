@@ -65,6 +65,6 @@ def test_transactions_and_lines_of_a_file(at: tuple[str, str], topic: str, group
 def test_what_cannot_be_is_told(at: tuple[str, str], topic: str, tmp_path: Path) -> None:
     assert "there is no topic 'no-such-topic'" in error_of("perf", "consume", "--topic", "no-such-topic", *at)
     missing = str(tmp_path / "missing")
-    assert "No such file" in error_of("perf", "produce", "--topic", topic, "--payload-file", missing, *at)
+    assert "No such file" in error_of("perf", "produce", "--topic", topic, "--payload-file", missing, *at, status=2)
     big = ("-n", "2", "-s", "2000", "--producer-property", "max.request.size=1000")
     assert "max.request.size=1000" in error_of("perf", "produce", "--topic", topic, *big, *at)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 
-from tests.support.console import answer_of, error_of, output_of
+from broker.client.cluster import Cluster
+from tests.support.console import answer_of, error_of, output_of, pykafka
 from tests.support.kafka import Kafka
 
 
@@ -71,19 +72,19 @@ def test_the_shipped_configuration_is_taken(at: tuple[str, str], topic: str) -> 
 
 @pytest.mark.usefixtures("made_topic")
 @pytest.mark.parametrize(
-    ("arguments", "stdin", "complaint"),
+    ("arguments", "stdin", "complaint", "status"),
     [
-        (["--property", "parse.key=true"], b"no tab\n", "line 1: no key separator"),
-        (["--property", "parse.keys=true"], b"", "did you mean 'parse.key'"),
-        (["--compression-codec", "brotli"], b"", "compression.type=brotli"),
-        (["--producer-property", "linger.mss=1"], b"", "did you mean 'linger.ms'"),
-        (["--partition", "7"], b"v\n", "has 1 partitions, but no 7"),
+        (["--property", "parse.key=true"], b"no tab\n", "line 1: no key separator", 1),
+        (["--property", "parse.keys=true"], b"", "did you mean 'parse.key'", 2),
+        (["--compression-codec", "brotli"], b"", "compression.type=brotli", 2),
+        (["--producer-property", "linger.mss=1"], b"", "did you mean 'linger.ms'", 2),
+        (["--partition", "7"], b"v\n", "has 1 partitions, but no 7", 2),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(
-    at: tuple[str, str], topic: str, arguments: list[str], stdin: bytes, complaint: str
+    at: tuple[str, str], topic: str, arguments: list[str], stdin: bytes, complaint: str, status: int
 ) -> None:
-    error = error_of("produce", "--topic", topic, *arguments, *at, stdin=stdin)
+    error = error_of("produce", "--topic", topic, *arguments, *at, stdin=stdin, status=status)
     assert complaint in error
     assert len(error.splitlines()) == 1
 
@@ -131,3 +132,11 @@ def test_it_tells_as_json_where_records_went(at: tuple[str, str], topic: str) ->
     told = [json.loads(line) for line in lines]
     assert [(one["topic"], one["partition"], one["offset"]) for one in told] == [(topic, 0, 0), (topic, 0, 1)]
     assert all(one["timestamp"] > 0 for one in told)
+
+
+def test_a_topic_that_this_creates_is_named(broker: Kafka, at: tuple[str, str], topic: str) -> None:
+    first, again = (pykafka("produce", "--topic", topic, *at, stdin=b"v\n") for _ in range(2))
+    with Cluster(broker.bootstrap) as cluster:
+        count = len(cluster.partitions(topic))
+    assert first.stderr.decode() == f"pykafka: created topic {topic} with {count} partition{'s' * (count > 1)}\n"
+    assert again.stderr == b""

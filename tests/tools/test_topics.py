@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from broker.client.cluster_metadata import PartitionMetadata, TopicMetadata
+from broker.tools.topics import under_replicated
 from tests.support.console import answer_of, error_of, output_of
 from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
@@ -75,17 +77,19 @@ def test_without_them_it_is_an_error(at: tuple[str, str], topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "complaint", "status"),
     [
-        (["create", "--topic", "bad name"], "INVALID_TOPIC_EXCEPTION"),
-        (["create", "--topic", "t-bad-config", "--config", "retention.mss=1"], "retention.mss"),
-        (["create", "--topic", "t-bad-value", "--config", "retention.ms=soon"], "retention.ms"),
-        (["create", "--topic", "t-replicas", "--replication-factor", "99"], "INVALID_REPLICATION_FACTOR"),
-        (["list", "--command-config", "no-such-file"], "cannot read no-such-file"),
+        (["create", "--topic", "bad name"], "INVALID_TOPIC_EXCEPTION", 1),
+        (["create", "--topic", "t-bad-config", "--config", "retention.mss=1"], "retention.mss", 1),
+        (["create", "--topic", "t-bad-value", "--config", "retention.ms=soon"], "retention.ms", 1),
+        (["create", "--topic", "t-replicas", "--replication-factor", "99"], "INVALID_REPLICATION_FACTOR", 1),
+        (["list", "--command-config", "no-such-file"], "cannot read no-such-file", 2),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(at: tuple[str, str], arguments: list[str], complaint: str) -> None:
-    error = error_of("topics", *arguments, *at)
+def test_what_cannot_be_is_refused_in_one_line(
+    at: tuple[str, str], arguments: list[str], complaint: str, status: int
+) -> None:
+    error = error_of("topics", *arguments, *at, status=status)
     assert complaint in error
     assert len(error.splitlines()) == 1
 
@@ -124,7 +128,7 @@ def test_the_environment_names_the_broker(broker: Kafka, topic: str, monkeypatch
 def test_an_unreachable_broker_is_named() -> None:
     error = error_of("topics", "list", "--bootstrap-server", "127.0.0.1:1")
     assert "127.0.0.1:1" in error
-    assert "--bootstrap-server names one that runs" in error
+    assert "--bootstrap-server names a running one" in error
 
 
 def test_a_file_for_kafkas_own_tools_is_taken_and_a_slip_of_the_pen_is_not(
@@ -134,7 +138,20 @@ def test_a_file_for_kafkas_own_tools_is_taken_and_a_slip_of_the_pen_is_not(
     lines = [f"bootstrap.servers={broker.bootstrap}", "key.deserializer=org.example.Strings", "metric.reporters="]
     file.write_text("\n".join(lines), encoding="utf-8")
     answer_of("topics", "list", "--config", str(file))
-    assert caplog.messages == [f"pykafka: {file}: these settings are not used: key.deserializer, metric.reporters"]
+    assert caplog.messages == [f"{file}: these settings are not used: key.deserializer, metric.reporters"]
     for name in ("security.protcol", "sasl.oauthbearer.token.endpoint.url", "bootstrap.server"):
         file.write_text(f"{name}=x", encoding="utf-8")
-        assert f"unknown setting '{name}'" in error_of("topics", "list", "--config", str(file))
+        assert f"unknown setting '{name}'" in error_of("topics", "list", "--config", str(file), status=2)
+
+
+def test_only_partitions_that_lack_a_replica_or_a_leader_are_under_replicated(at: tuple[str, str], topic: str) -> None:
+    partitions = {
+        0: PartitionMetadata(leader=1, leader_epoch=0, replicas=(1, 2), isr=(1, 2)),
+        1: PartitionMetadata(leader=1, leader_epoch=0, replicas=(1, 2), isr=(1,)),
+        2: PartitionMetadata(leader=-1, leader_epoch=0, replicas=(2,), isr=(2,)),
+    }
+    assert list(under_replicated(TopicMetadata("t", None, False, partitions))) == [1, 2]
+    answer_of("topics", "create", "--topic", topic, *at)
+    assert topic in answer_of("topics", "list", *at).split()
+    assert topic not in answer_of("topics", "list", "--under-replicated", *at).split()
+    assert answer_of("topics", "describe", "--topic", topic, "--under-replicated-partitions", *at) == ""

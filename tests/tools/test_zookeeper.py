@@ -59,6 +59,6 @@ def test_bad_settings_are_one_clear_error(tmp_path: Path, settings: str, complai
     config = tmp_path / "zookeeper.properties"
     config.write_text(settings)
     ended = subprocess.run(command(config), capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
+    assert ended.returncode == 2
     assert complaint in ended.stderr
     assert "Traceback" not in ended.stderr

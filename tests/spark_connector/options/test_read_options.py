@@ -140,7 +140,7 @@ WRONG: list[tuple[str, dict[str, str | None], str]] = [
     ("bad client property", {"kafka.isolation.level": "dirty"}, r"isolation\.level"),
     ("no bootstrap", {"kafka.bootstrap.servers": None}, r"Option 'kafka.bootstrap.servers' must be specified"),
     ("blank bootstrap", {"kafka.bootstrap.servers": " "}, r"Option 'kafka.bootstrap.servers' must be specified"),
-    ("bootstrap without port", {"kafka.bootstrap.servers": "localhost"}, r"is not host:port"),
+    ("bootstrap with a bad port", {"kafka.bootstrap.servers": "localhost:x"}, r"is not host or host:port"),
     ("no topic", {"subscribe": None}, r"One of the following options must be specified for Kafka source: subscribe"),
     ("two ways", {"assign": '{"t":[0]}'}, r"Only one of the following options can be specified.*subscribe, assign"),
     ("empty topics", {"subscribe": " , "}, r"No topics to subscribe to"),

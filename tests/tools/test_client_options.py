@@ -7,7 +7,7 @@ import pytest
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
 from broker.protocol.topic_partition import TopicPartition
-from broker.tools.partitions import named_partitions
+from broker.tools.client_options import named_partitions
 from tests.support.kafka import Kafka
 from tests.support.metadata_requests import record_metadata_requests
 from tests.support.topics import Topic

@@ -1,9 +1,8 @@
-"""`pykafka log`: look into the files of a partition, offline, and at the directories of brokers.
+"""`pykafka log`: read the files of partitions, and the data directories of brokers.
 
-`dump` (kafka-dump-log.sh) prints one line per batch and `check` every inconsistency, with exit status 1 if any;
-both read only, and a broker may be running on the same directory. They take directories of partitions or a whole data
-directory, `dump` also single files. `dirs` (kafka-log-dirs.sh) asks brokers. With `--json`, `dump` and `check` print
-one JSON object per line. Raises ConfigError for a directory without segments.
+`dump` (kafka-dump-log.sh) prints one line per batch; `check` prints every inconsistency and ends with status 1 if
+there is one. Both only read, so a broker may run on the same directory. `dirs` (kafka-log-dirs.sh) asks brokers. With
+`--json`, `dump` and `check` print one object per line. Raises ConfigError for a directory without segments.
 """
 
 from __future__ import annotations
@@ -17,24 +16,26 @@ from rich.console import Console
 from rich.text import Text
 
 from broker.client.admin_types import LogDir
-from broker.errors import PykafkaError
-from broker.log.inspection import Problem, check_partition, partition_directories, segment_files
-from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration
-from broker.tools.completion import complete_topics
-from broker.tools.log_dump import print_segment, segment_documents
-from broker.tools.log_side_files import SIDE_FILES, side_file_rows, side_files
-from broker.tools.output import print_json, print_rows, print_table, progress_bar
-from broker.tools.usage import UsageError
+from broker.errors import ConfigError, PykafkaError
+from broker.log.consistency import Problem, check_partition
+from broker.log.inspection import partition_directories, segment_files
+from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration, complete_topics
+from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
+from broker.tools.output import print_json, print_json_lines, print_table, progress_bar
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Dump and check the files of a partition, offline; show what lies in brokers' directories.",
+    help="Dump and check the files of partitions; show the data directories of brokers.\n\n\b\nExamples:\n"
+    "  pykafka log dump data/broker/flights-0\n"
+    "  pykafka log check data/broker\n"
+    "  pykafka log dirs",
     no_args_is_help=True,
 )
 
 Directories = Annotated[
-    list[Path], typer.Argument(help="Directories of partitions, or a data directory for all in it.")
+    list[Path],
+    typer.Argument(help="Directories of partitions, or data directories with all partitions in them.", metavar="DIR…"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
@@ -44,31 +45,39 @@ TRANSACTION_FILES = frozenset({".txnindex", ".snapshot"})
 @app.command()
 def dump(
     paths: Annotated[
-        list[Path], typer.Argument(help="Directories of partitions, a data directory for all in it, or single files.")
+        list[Path],
+        typer.Argument(help="Directories of partitions, data directories, or single files.", metavar="PATH…"),
     ],
     records: Annotated[
         bool,
-        typer.Option("--records", help="Print the records of every batch, those of the internal topics decoded."),
+        typer.Option("--records", help="Print the records of every batch; those of internal topics decoded."),
     ] = False,
     transactions: Annotated[
-        bool, typer.Option("--transactions", help="Also the indexes of aborted transactions and producer snapshots.")
+        bool, typer.Option("--transactions", help="Print aborted-transaction indexes and producer snapshots too.")
     ] = False,
-    indexes: Annotated[bool, typer.Option("--indexes", help="Also all other files beside a segment.")] = False,
+    indexes: Annotated[bool, typer.Option("--indexes", help="Print all other files of a segment too.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Print every batch: offsets, timestamps, size, producer, how a transaction ended, and whether it is sound."""
+    """Print every batch: offsets, timestamps, size, codec, producer, transaction marker, and whether its CRC is right.
+
+    \b
+    Examples:
+      pykafka log dump data/broker/flights-0
+      pykafka log dump data/broker/flights-0 --records
+      pykafka log dump data/broker/__consumer_offsets-3 --records --json
+    """
     only = None if indexes else TRANSACTION_FILES if transactions else frozenset[str]()
     console = Console()
     for file in (file for path in paths for file in _files(path, only)):
         if file.suffix in SIDE_FILES:
             rows = side_file_rows(file)
             if as_json:
-                print_rows({"file": str(file), **row} for row in rows)
+                print_json_lines({"file": str(file), **row} for row in rows)
             else:
                 console.print(Text(f"{file} ({_count(len(rows), 'entry', 'entries')})", style="bold"), soft_wrap=True)
                 print_table(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
         elif as_json:
-            print_rows(segment_documents(file, records))
+            print_json_lines(segment_documents(file, records))
         else:
             print_segment(console, file, records)
 
@@ -76,10 +85,16 @@ def dump(
 @app.command()
 def check(
     directories: Directories,
-    compacted: Annotated[bool, typer.Option("--compacted", help="Gaps between offsets are no fault.")] = False,
+    compacted: Annotated[bool, typer.Option("--compacted", help="Accept gaps between offsets.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Verify every batch and index; exit status 1 if anything is wrong."""
+    """Verify every batch and index; the exit status is 1 if anything is wrong.
+
+    \b
+    Examples:
+      pykafka log check data/broker
+      pykafka log check data/broker/flights-0 --json
+    """
     partitions = [partition for directory in directories for partition in partition_directories(directory)]
     problems: list[Problem] = []
     with progress_bar("checking", len(partitions)) as advance:
@@ -87,7 +102,9 @@ def check(
             advance(number, partition.name)
             problems += check_partition(partition, compacted=compacted)
     if as_json:
-        print_rows({"file": str(path), "position": position, "problem": text} for path, position, text in problems)
+        print_json_lines(
+            {"file": str(path), "position": position, "problem": text} for path, position, text in problems
+        )
     else:
         _print_problems(Console(soft_wrap=True), problems, len(partitions))
     if problems:
@@ -97,19 +114,30 @@ def check(
 @app.command()
 def dirs(
     broker: Annotated[
-        list[int] | None, typer.Option("--broker", help="Id of a broker; default: all. May be repeated.")
+        list[int] | None,
+        typer.Option("--broker", help="Id of a broker; may be repeated. Default: all.", metavar="ID"),
     ] = None,
     topic: Annotated[
         list[str] | None,
         typer.Option(
-            "--topic", "-t", help="Default: all. May be repeated.", metavar="NAME", autocompletion=complete_topics
+            "--topic",
+            "-t",
+            help="A topic; may be repeated.",
+            metavar="NAME",
+            autocompletion=complete_topics,
         ),
     ] = None,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,
 ) -> None:
-    """Ask brokers for their data directories: bytes of each partition, total and free space."""
+    """Show the data directories of brokers: size of each partition, total and free space.
+
+    \b
+    Examples:
+      pykafka log dirs
+      pykafka log dirs --broker 1 --topic flights --json
+    """
     with administration(bootstrap_server, config_file) as admin:
         found = admin.describe_log_dirs(broker or (), topic or ())
     if as_json:
@@ -123,10 +151,10 @@ def dirs(
 
 
 def _files(path: Path, only: frozenset[str] | None) -> Iterator[Path]:
-    """The file itself, or each partition's segments and what lies beside them of the kinds `only` (None: all)."""
+    """The file itself, or each partition's segments and their side files of the suffixes `only` (None: all)."""
     if path.is_file():
         if path.suffix != ".log" and path.suffix not in SIDE_FILES:
-            raise UsageError(f"{path}: expected a directory, or a file *.log, {', '.join('*' + s for s in SIDE_FILES)}")
+            raise ConfigError(f"{path}: expected a directory or a file *.log, {', '.join('*' + s for s in SIDE_FILES)}")
         yield path
         return
     for partition in partition_directories(path):

@@ -13,7 +13,7 @@ def _page_faults(prepare: str) -> int:
     """Minor page faults of a child that takes and frees 200 buffers of a megabyte, after `prepare`."""
     script = f"""
         import resource
-        from broker.tools.process import keep_freed_memory
+        from broker.tools.broker import keep_freed_memory
         {prepare}
         def take():
             kept = [bytearray(1 << 20) for _ in range(3)]
@@ -36,7 +36,7 @@ def test_buffers_of_a_megabyte_are_not_given_back_to_the_kernel_each_time() -> N
 
 def test_as_many_files_may_be_open_as_the_system_allows() -> None:
     script = (
-        "import resource; from broker.tools.process import allow_many_files; allow_many_files(); "
+        "import resource; from broker.tools.broker import allow_many_files; allow_many_files(); "
         "soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE); print(soft == hard)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
