@@ -48,6 +48,7 @@ class EmbeddedBroker:
         self._settings = {
             "listeners": "PLAINTEXT://127.0.0.1:0",
             "log.dirs": str(self.data_dir / "broker"),
+            "embedded.zookeeper.port": "0",
             **(settings or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None

@@ -30,14 +30,20 @@ MARKER = ".pykafka-demo"
 
 
 def demo(
-    directory: Annotated[Path, typer.Option("--dir", help="Where the demo's data go; emptied first.")] = Path(
-        "data/demo"
-    ),
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where the demo's data go; emptied first.", metavar="DIR")
+    ] = Path("data/demo"),
     keep_running: Annotated[
         bool, typer.Option("--keep-running", help="Leave the broker up at the end, until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Run the main job on real flight records: produce, read, load, stream, with a kill -9 in the middle."""
+    """Run the main job on real flight records: produce, read, load, stream, with a kill -9 in the middle.
+
+    \b
+    Examples:
+      pykafka demo
+      pykafka demo --dir /tmp/demo --keep-running
+    """
     began = time.monotonic()
     directory = _fresh(directory)
     _title("0", "A broker, with a ZooKeeper of its own")

@@ -146,6 +146,7 @@ IMPORT_IN_FUNCTION = {
     ("broker/records/crc32c.py", "crc32c"): "optional: the hardware checksum, where it has a wheel",
     ("broker/tools/main.py", "broker.errors.PykafkaError"): "kio behind it would double the time of `pykafka --help`",
     ("broker/tools/main.py", "broker.errors.ConnectionFailed"): "the same",
+    ("broker/tools/main.py", "broker.errors.ConfigError"): "the same",
     ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization"): "optional: for PKCS12 files only",
     ("broker/security/stores.py", "cryptography.hazmat.primitives.serialization.pkcs12"): "the same",
     ("broker/web/http_listener.py", "broker.web.app.make_server"): (

@@ -19,6 +19,7 @@ from typing import Annotated
 
 import typer
 
+import broker
 from broker.config.broker_config import BrokerConfig
 from broker.errors import ConfigError
 from broker.server import BrokerServer
@@ -27,9 +28,13 @@ from broker.tools.logging_setup import configure_logging, held_back
 __all__ = ["allow_many_files", "app", "keep_freed_memory", "start"]
 
 app = typer.Typer(
-    help="Run a broker.\n\n\b\nExamples:\n  pykafka broker start\n  pykafka broker start server.properties",
+    help="Run a broker; print its configuration.\n\n\b\nExamples:\n"
+    "  pykafka broker start\n  pykafka broker config > server.properties\n  pykafka broker start server.properties",
     no_args_is_help=True,
 )
+
+CONF = Path(broker.__file__).parent / "conf"
+_CONF_FILES = ("server.properties", "logging.ini", "zookeeper.properties", "producer.properties", "consumer.properties")
 
 # glibc's mallopt(3).
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -37,31 +42,55 @@ _KEPT_BYTES = 16 << 20
 """The heap keeps so much freed memory; a single block of this size goes back to the kernel at once."""
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps `start` a sub-command, although it is the only one."""
-
-
 @app.command()
 def start(
-    properties: Annotated[Path | None, typer.Argument(help="Settings, such as conf/server.properties.")] = None,
+    properties: Annotated[
+        Path | None,
+        typer.Argument(help="Settings. Default: those that `pykafka broker config` prints.", metavar="FILE"),
+    ] = None,
     override: Annotated[
-        list[str] | None, typer.Option(help="key=value over the file; may be given often.", metavar="KEY=VALUE")
+        list[str] | None,
+        typer.Option(help="Setting that wins over the file; may be repeated.", metavar="KEY=VALUE"),
     ] = None,
     logging_config: Annotated[
-        Path | None, typer.Option("--logging", help="Logging configuration file, such as conf/logging.ini.")
+        Path | None, typer.Option("--logging", help="Logging configuration, such as conf/logging.ini.", metavar="FILE")
     ] = None,
     stop_on_eof: Annotated[
-        bool, typer.Option("--stop-on-eof", help="Stop when standard input closes: for a broker that is a child.")
+        bool, typer.Option("--stop-on-eof", help="Stop when standard input is closed, as a parent process does.")
     ] = False,
 ) -> None:
-    """Start a broker in the foreground; stop it with Ctrl-C or SIGTERM."""
+    """Run a broker until Ctrl-C or SIGTERM. Without zookeeper.connect it starts its own ZooKeeper.
+
+    \b
+    Examples:
+      pykafka broker start
+      pykafka broker start server.properties
+      pykafka broker start --override log.dirs=/var/lib/pykafka --override listeners=PLAINTEXT://0.0.0.0:9092
+    """
     with held_back():
-        config = BrokerConfig.load(properties, _parse_overrides(override or ()))
+        config = BrokerConfig.load(properties or CONF / "server.properties", _parse_overrides(override or ()))
         configure_logging(logging_config, config.logging_format)
     allow_many_files()
     keep_freed_memory()
     asyncio.run(_run(config, stop_on_eof))
+
+
+@app.command()
+def config(
+    name: Annotated[
+        str, typer.Argument(help=f"One of {', '.join(_CONF_FILES)}.", metavar="NAME")
+    ] = "server.properties",
+) -> None:
+    """Print a configuration file with all settings, their defaults and what they mean.
+
+    \b
+    Examples:
+      pykafka broker config > server.properties
+      pykafka broker config logging.ini > logging.ini
+    """
+    if name not in _CONF_FILES:
+        raise ConfigError(f"{name}: expected one of {', '.join(_CONF_FILES)}")
+    typer.echo((CONF / name).read_text(encoding="utf-8"), nl=False)
 
 
 def allow_many_files() -> None:

@@ -35,7 +35,7 @@ app = typer.Typer(
 
 Directories = Annotated[
     list[Path],
-    typer.Argument(help="Directories of partitions, or data directories with all partitions in them.", metavar="DIR…"),
+    typer.Argument(help="Directories of partitions, or data directories with all partitions in them.", metavar="DIR"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
 
@@ -46,7 +46,7 @@ TRANSACTION_FILES = frozenset({".txnindex", ".snapshot"})
 def dump(
     paths: Annotated[
         list[Path],
-        typer.Argument(help="Directories of partitions, data directories, or single files.", metavar="PATH…"),
+        typer.Argument(help="Directories of partitions, data directories, or single files.", metavar="PATH"),
     ],
     records: Annotated[
         bool,

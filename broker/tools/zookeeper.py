@@ -38,7 +38,7 @@ def zookeeper() -> None:
 def start(
     config: Annotated[
         Path | None,
-        typer.Argument(help="ZooKeeper's settings, such as conf/zookeeper.properties.", metavar="[FILE]"),
+        typer.Argument(help="ZooKeeper's settings, such as conf/zookeeper.properties.", metavar="FILE"),
     ] = None,
     data_dir: Annotated[
         Path | None,

@@ -51,14 +51,17 @@ def load(
     topic: Annotated[str | None, typer.Option(help="Topics, comma-separated.", metavar="NAME,…")] = None,
     offsets: Annotated[
         str | None,
-        typer.Option(help=f"Where the offsets are kept: {', '.join(OFFSET_KINDS)}. Default: as the format has it."),
+        typer.Option(
+            help=f"Where the offsets are kept: {', '.join(OFFSET_KINDS)}. Default: the format's.",
+            metavar="KIND",
+        ),
     ] = None,
     zookeeper: Annotated[
         str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
     ] = None,
     format: Annotated[
         str | None,
-        typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: parquet; for a database sql."),
+        typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: parquet or sql.", metavar="NAME"),
     ] = None,
     table: Annotated[
         str | None, typer.Option(help="Table of the database, where --to does not end in #TABLE.", metavar="NAME")
@@ -68,9 +71,9 @@ def load(
         typer.Option(help=f"Columns that become directories: {', '.join(PARTITION_COLUMNS)}.", metavar="COLUMN,…"),
     ] = None,
     starting_offsets: Annotated[
-        str, typer.Option(help="Where a partition begins that was never loaded: earliest or JSON.")
+        str, typer.Option(help="Where a partition begins that was never loaded: earliest or JSON.", metavar="OFFSETS")
     ] = "earliest",
-    max_records: Annotated[int | None, typer.Option(min=1, help="At most so many offsets in this load.")] = None,
+    max_records: Annotated[int | None, typer.Option(min=1, help="Offsets in this load at most.", metavar="N")] = None,
     from_load: Annotated[
         str | None, typer.Option("--from", help="Load again from this load on, into an empty --to.", metavar="LOAD_ID")
     ] = None,
@@ -102,18 +105,20 @@ def load(
     conf: Annotated[
         list[str] | None, typer.Option(help="Spark setting; may be repeated.", metavar="NAME=VALUE")
     ] = None,
-    master: Annotated[str, typer.Option(help="Spark master.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark master.", metavar="URL")] = "local[*]",
     recover: Annotated[bool, typer.Option("--recover", help="Only finish loads that were killed; no Spark.")] = False,
     verify: Annotated[
         bool, typer.Option("--verify", help="Only recount what was loaded against the log; no Spark.")
     ] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Go on loading until told to stop (SIGTERM, Ctrl-C).")] = False,
     interval: Annotated[
-        str | None, typer.Option(help=f"With --watch: from load to load. Default: {DEFAULT_INTERVAL:g}s.")
+        str | None,
+        typer.Option(help=f"With --watch: time between loads. Default: {DEFAULT_INTERVAL:g}s.", metavar="TIME"),
     ] = None,
-    max_loads: Annotated[int | None, typer.Option(min=1, help="With --watch: end after so many loads.")] = None,
+    max_loads: Annotated[int | None, typer.Option(min=1, help="With --watch: loads to make.", metavar="N")] = None,
     history_keep: Annotated[
-        int | None, typer.Option(min=1, help="Forget all but so many entries of the commit log. Default: none.")
+        int | None,
+        typer.Option(min=1, help="Entries of the commit log to keep. Default: all.", metavar="N"),
     ] = None,
     metrics: Annotated[
         str | None,
@@ -121,7 +126,14 @@ def load(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Load what is new in topics into files or a table, each record exactly once."""
+    """Load what is new in topics into files or a table, each record exactly once.
+
+    \b
+    Examples:
+      pykafka load --topic flights --to data/flights --group etl
+      pykafka load --topic flights --to data/flights-delta --group etl --format delta --watch --interval 1m
+      pykafka load --topic flights --to postgresql://localhost/db#flights --group etl
+    """
     settings = parse_pairs(conf, "--conf")
     target = Target(to, group, offsets, zookeeper, _hadoop(settings), format, table)
     _refuse_together(recover=recover, verify=verify, watch=watch)

@@ -32,7 +32,12 @@ from spark_connector.loads.verify import verify
 
 __all__ = ["app"]
 
-app = typer.Typer(help="List and show loads; verify, rewind, prune and recover them.", invoke_without_command=True)
+app = typer.Typer(
+    help="List and show loads; verify, rewind, prune and recover them.\n\n\b\nExamples:\n"
+    "  pykafka loads --to data/flights --group etl\n"
+    "  pykafka loads verify --to data/flights --group etl",
+    invoke_without_command=True,
+)
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
@@ -42,7 +47,7 @@ Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def loads(
     context: typer.Context,
     place: Place,
-    last: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="Only the newest so many.", metavar="N")] = None,
 ) -> None:
     """List what has been loaded, and what is under way."""
     if context.invoked_subcommand is not None:
@@ -61,9 +66,14 @@ def loads(
 @placed
 def show(
     place: Place,
-    load_id: Annotated[str, typer.Argument(help="A load, as `pykafka loads` names it.")],
+    load_id: Annotated[str, typer.Argument(help="A load, as `pykafka loads` names it.", metavar="LOAD_ID")],
 ) -> None:
-    """Show one load: its ranges, its files, its state."""
+    """Show one load: its ranges, its files, its state.
+
+    \b
+    Examples:
+      pykafka loads show --to data/flights --group etl 42
+    """
     entry = _find(history(place.target).entries, load_id)
     if place.as_json:
         files = None if entry.files is None else [asdict(file) for file in entry.files]
@@ -89,7 +99,12 @@ def verify_command(
         ),
     ] = None,
 ) -> None:
-    """Recount every committed load: its rows against Kafka's log."""
+    """Recount every committed load: its rows against Kafka's log.
+
+    \b
+    Examples:
+      pykafka loads verify --to data/flights --group etl
+    """
     servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
     verified = verify(place.target, servers, only=load_id or (), options=options)
     print_verified(verified, place.as_json)
@@ -108,7 +123,12 @@ def rewind_command(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Make the group stand at an earlier load again, the later loads' output taken away."""
+    """Make the group stand at an earlier load again, the later loads' output taken away.
+
+    \b
+    Examples:
+      pykafka loads rewind --to data/flights --group etl --to-load 42
+    """
     if place.as_json and not yes:
         raise ConfigError("rewind asks before it does anything; with --json give --yes")
 
@@ -131,9 +151,14 @@ def rewind_command(
 @placed
 def prune_command(
     place: Place,
-    keep: Annotated[int, typer.Option(min=1, help="How many of the newest entries stay.")],
+    keep: Annotated[int, typer.Option(min=1, help="How many of the newest entries stay.", metavar="N")],
 ) -> None:
-    """Forget old entries of the commit log; data is not touched."""
+    """Forget old entries of the commit log; data is not touched.
+
+    \b
+    Examples:
+      pykafka loads prune --to data/flights --group etl --keep 100
+    """
     pruned = prune(place.target, keep)
     text = f"Forgot {len(pruned)} entries, {pruned[0]} to {pruned[-1]}." if pruned else "Nothing to forget."
     typer.echo(json.dumps({"pruned": pruned}) if place.as_json else text)
@@ -144,7 +169,12 @@ def prune_command(
 def recover_command(
     place: Place,
 ) -> None:
-    """Bring loads and rewinds that were killed to their end, as the next load would."""
+    """Bring loads and rewinds that were killed to their end, as the next load would.
+
+    \b
+    Examples:
+      pykafka loads recover --to data/flights --group etl
+    """
     finished = recover(place.target)
     lines = [f"Finished {load_id}, which had been killed." for load_id in finished] or ["Nothing to recover."]
     typer.echo(json.dumps({"recovered": finished}) if place.as_json else "\n".join(lines))

@@ -32,14 +32,17 @@ class Place:
     group: Annotated[str | None, typer.Option(help="Name of the sequence of loads.", metavar="NAME")] = None
     format: Annotated[
         str | None,
-        typer.Option(help=f"As the loads had it: {', '.join(FORMATS)}. Needed for delta only."),
+        typer.Option(help=f"As the loads had it: {', '.join(FORMATS)}. Needed for delta only.", metavar="NAME"),
     ] = None
     table: Annotated[
         str | None, typer.Option(help="Table of the database, where --to does not end in #TABLE.", metavar="NAME")
     ] = None
     offsets: Annotated[
         str | None,
-        typer.Option(help=f"Where the offsets are kept: {', '.join(OFFSET_KINDS)}. Default: as the format has it."),
+        typer.Option(
+            help=f"Where the offsets are kept: {', '.join(OFFSET_KINDS)}. Default: the format's.",
+            metavar="KIND",
+        ),
     ] = None
     zookeeper: Annotated[
         str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")

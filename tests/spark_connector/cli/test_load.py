@@ -116,7 +116,7 @@ def test_json_is_one_document_and_offsets_go_to_zookeeper(data: TopicData, tmp_p
 )
 def test_a_wrong_argument_is_one_line(tmp_path: Path, arguments: list[str], message: str) -> None:
     failed = run("--to", str(tmp_path), "--group", "cli", *arguments)
-    assert failed.returncode == 1
+    assert failed.returncode == 2
     assert failed.stderr.startswith("pykafka: ")
     assert message in failed.stderr
     assert failed.stderr.count("\n") == 1

@@ -112,7 +112,7 @@ def test_an_outage_is_one_line_and_its_end_another(
 )
 def test_what_is_wrong_is_one_line(tmp_path: Path, words: list[str], message: str) -> None:
     target = ["--to", str(tmp_path), "--group", "g", "--topic", "t", "-b", "127.0.0.1:1"]
-    assert message in error_of("load", *target, *words)
+    assert message in error_of("load", *target, *words, status=2)
 
 
 def test_a_topic_that_does_not_exist_ends_the_service_with_status_1(tmp_path: Path, broker: Kafka) -> None:
