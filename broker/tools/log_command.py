@@ -17,8 +17,7 @@ from rich.text import Text
 
 from broker.client.admin_types import LogDir
 from broker.errors import ConfigError, PykafkaError
-from broker.log.consistency import Problem, check_partition
-from broker.log.inspection import partition_directories, segment_files
+from broker.log.inspection import Problem, check_partition, partition_directories, segment_files
 from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration, complete_topics
 from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
 from broker.tools.output import print_json, print_json_lines, print_table, progress_bar
