@@ -27,7 +27,7 @@ OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
 	test_spark_stream.py \
 	test_load.py::test_each_load_takes_what_is_new)
 
-.PHONY: help demo test test-spark check bench slow format docs reference notebooks clean preflight
+.PHONY: help demo test test-spark check bench slow format docs reference notebooks mutants clean preflight
 
 help:
 	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
@@ -40,6 +40,7 @@ help:
 	@echo "make docs    build the documentation site into build/site; a broken link fails it"
 	@echo "make reference  write the generated pages of docs/reference from the code"
 	@echo "make notebooks  run the notebooks and store their outputs"
+	@echo "make mutants  change the code and see whether the tests notice; an hour"
 	@echo "make clean   remove the environment, caches and test output"
 
 demo: $(VENV)/.demo-installed
@@ -74,6 +75,9 @@ docs: $(VENV)/.docs-installed
 
 reference: $(VENV)/.test-installed
 	$(BIN)/python -m tests.support.reference_pages
+
+mutants: $(VENV)/.mutants-installed
+	$(BIN)/python -m tests.support.mutants
 
 notebooks: $(VENV)/.test-installed
 	$(BIN)/python -m tests.support.notebooks
