@@ -1,4 +1,4 @@
-"""Which transactions of a partition were aborted: what a read_committed fetch is told to leave out.
+"""The aborted transactions of a partition, whose records a read_committed fetch must leave out.
 
 Owned by log.py, written by log.py and recovery.py. One `.txnindex` file per segment that holds an abort
 marker; a segment without one costs no file and no memory. The file goes with its segment (segment.py
@@ -7,8 +7,8 @@ renames it). Kafka's `TransactionIndex`, its entries big-endian, in the order of
     version (int16, 0), producer id (int64), first offset (int64), last offset (int64: that of the marker),
     last stable offset (int64: as it was after the marker)
 
-Entries are searched where they lie, in the file, and nothing of it is kept: an append-heavy log that aborts much would
-fill the memory. Not thread-safe.
+Entries are searched in the file and not kept in memory, because a log with many aborted transactions would fill it.
+Not thread-safe.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _VERSION = 0
 ENTRY_SIZE = _ENTRY.size
 
 _READ_AT_ONCE = 128
-"""Entries; most fetches find theirs among the first of them."""
+"""Entries; most fetches find theirs among these."""
 
 
 class AbortedTransaction(NamedTuple):
-    """What a fetch says of an aborted transaction: records of this producer from here to its marker do not count."""
+    """An aborted transaction as a fetch reports it: records of this producer from here to its marker do not count."""
 
     producer_id: int
     first_offset: int
 
 
 class AbortedEntry(NamedTuple):
-    """An aborted transaction: its producer, its first offset, that of its marker, and the last stable offset then."""
+    """An aborted transaction. `last_offset` is its marker's, `last_stable_offset` was the one after the marker."""
 
     producer_id: int
     first_offset: int
@@ -63,7 +63,7 @@ def encode_aborted(entries: Iterable[AbortedEntry]) -> bytes:
 
 
 def decode_aborted(data: bytes) -> list[AbortedEntry]:
-    """The entries of a `.txnindex` file; there is none without an entry. Raises ValueError."""
+    """The entries of a `.txnindex` file, which is never empty. Raises ValueError."""
     if not data:
         raise ValueError("it is empty")
     if len(data) % ENTRY_SIZE:
@@ -80,7 +80,7 @@ def decode_aborted(data: bytes) -> list[AbortedEntry]:
 
 
 class BrokenIndex(ValueError):
-    """The file of the segment at `base_offset` is not sound: it has to be made anew from the log."""
+    """The file of the segment at `base_offset` is damaged and must be rebuilt from the log."""
 
     def __init__(self, path: Path, reason: str) -> None:
         super().__init__(f"{path}: {reason}")
@@ -102,9 +102,9 @@ class AbortedIndex:
         return bool(self._bases)
 
     def note(self, base_offset: int, entry: AbortedEntry) -> None:
-        """The segment at `base_offset` holds the marker of an aborted transaction.
+        """Add an aborted transaction whose marker is in the segment at `base_offset`.
 
-        Raises OSError with nothing of it left in the file.
+        Raises OSError, and leaves no part of the entry in the file.
         """
         path = self._path(base_offset)
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -119,7 +119,7 @@ class AbortedIndex:
             insort(self._bases, base_offset)
 
     def between(self, start: int, end: int) -> list[AbortedEntry]:
-        """Those that have records in [start, end), in the order of their markers. Raises OSError, BrokenIndex."""
+        """The transactions with records in [start, end), in the order of their markers. Raises OSError, BrokenIndex."""
         return list(self._walk(start, end)) if self._bases else []
 
     def _walk(self, start: int, end: int) -> Iterator[AbortedEntry]:
@@ -129,15 +129,15 @@ class AbortedIndex:
                 if entry.first_offset < end:
                     yield entry
                 if entry.last_stable_offset >= end:
-                    return  # whatever ended after this began at or after `end`
+                    return  # later entries began at or after `end`
 
     def forget(self, low: int, high: int) -> None:
-        """The segments with base offsets in [low, high) are gone, and their files with them."""
+        """Forget the segments with base offsets in [low, high), whose files were deleted."""
         for base_offset in self._bases[bisect_left(self._bases, low) : bisect_left(self._bases, high)]:
             self._bases.remove(base_offset)
 
     def truncate(self, end: int) -> None:
-        """The log ends at `end` now. Raises OSError, BrokenIndex."""
+        """Drop the entries at or after offset `end`. Raises OSError, BrokenIndex."""
         for base_offset in self._bases[bisect_left(self._bases, end) :]:
             self.drop(base_offset)
         if not self._bases:
@@ -153,13 +153,13 @@ class AbortedIndex:
             self.drop(base_offset)
 
     def drop(self, base_offset: int) -> None:
-        """Forget a segment's entries and remove their file. Raises OSError."""
+        """Delete a segment's entries and their file. Raises OSError."""
         if base_offset in self._bases:
             self._bases.remove(base_offset)
             self._path(base_offset).unlink(missing_ok=True)
 
     def _entries(self, base_offset: int, start: int) -> Iterator[AbortedEntry]:
-        """A segment's entries from the first that ends at `start` or after."""
+        """A segment's entries from the first that ends at `start` or later."""
         file = _Reader(self._path(base_offset))
         position = file.first_from(start)
         while entries := file.read(position, _READ_AT_ONCE):
@@ -171,7 +171,7 @@ class AbortedIndex:
 
 
 class _Reader:
-    """One file, to be read. Raises BrokenIndex for what is no entry, or stands where it cannot, and ColdRead."""
+    """Reads one file. Raises BrokenIndex for invalid or misplaced entries, and ColdRead."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -184,11 +184,11 @@ class _Reader:
             raise BrokenIndex(path, f"{rest} bytes after the last whole entry" if rest else "it is empty")
 
     def first_from(self, offset: int) -> int:
-        """The number of the first entry whose marker lies at `offset` or after."""
+        """The number of the first entry whose marker is at `offset` or later."""
         return bisect_left(range(self.count), offset, key=lambda number: self.read(number, 1)[0].last_offset)
 
     def read(self, number: int, count: int) -> list[AbortedEntry]:
-        """At most `count` entries from this one on, checked to follow those before them."""
+        """At most `count` entries from `number` on, checked to follow the entry before them."""
         first, end = max(number - 1, 0), min(number + count, self.count)
         if number >= end:
             return []

@@ -22,7 +22,8 @@ from typing import Final
 import numpy as np
 
 from broker.errors import CorruptBatch
-from broker.log.compaction_process import AbortedRange, LastOfProducer
+from broker.log.aborted_index import AbortedEntry
+from broker.log.compaction_process import LastOfProducer
 from broker.records.batch import HEADER_SIZE, BatchHeader, rebuild_batch, verify_batch
 from broker.records.compression import DECOMPRESSION_LIMIT, compress, decompress
 from broker.records.control import ControlType, read_control_type
@@ -228,9 +229,9 @@ class CleanedTransactions:
     horizon in the next one. Idea: Kafka's `CleanedTransactionMetadata`.
     """
 
-    def __init__(self, aborted: Iterable[AbortedRange]) -> None:
+    def __init__(self, aborted: Iterable[AbortedEntry]) -> None:
         self._waiting = sorted(aborted, key=lambda one: one.first_offset, reverse=True)  # reversed, to pop the next one
-        self._aborted: dict[int, AbortedRange] = {}
+        self._aborted: dict[int, AbortedEntry] = {}
         self._seen: set[int] = set()
 
     def discards(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:

@@ -1,6 +1,6 @@
-"""The small text files beside the logs, in Kafka's formats, each replaced whole.
+"""The small text files beside the logs, in Kafka's formats. A write replaces the whole file.
 
-Used by manager.py (one file per data directory for all its partitions) and log.py (one per partition):
+Used by log_directory.py (one file per data directory for all its partitions), leader_epochs.py and log.py:
 
     recovery-point-offset-checkpoint, log-start-offset-checkpoint, cleaner-offset-checkpoint,
     replication-offset-checkpoint
@@ -10,7 +10,7 @@ Used by manager.py (one file per data directory for all its partitions) and log.
     partition.metadata
         `version: 0`, `topic_id: <UUID, 16 bytes in URL-safe base64>`
 
-A file that cannot be parsed raises ConfigError naming it; a missing one is empty.
+A file that cannot be parsed raises ConfigError with its name; a missing one counts as empty.
 """
 
 from __future__ import annotations
@@ -105,7 +105,6 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def _text_lines(path: Path) -> list[str] | None:
-    """None without a file."""
     try:
         return path.read_bytes().decode("utf-8").splitlines()
     except FileNotFoundError:

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from broker.clock import Clock
 from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, CorruptBatch
+from broker.log.aborted_index import AbortedEntry
 from broker.log.compaction_process import (
-    AbortedRange,
     Compacted,
     CompactionPlan,
     CompactionProcess,
@@ -274,10 +274,10 @@ def _last_of(entry: ProducerEntry) -> LastOfProducer:
     return LastOfProducer(None if last == NO_OFFSET else last, entry.epoch)
 
 
-def _aborted_in(log: Log, segments: Sequence[Segment]) -> tuple[AbortedRange, ...]:
+def _aborted_in(log: Log, segments: Sequence[Segment]) -> tuple[AbortedEntry, ...]:
     """The aborted transactions with records in `segments`. Raises BrokerError."""
     end = next(following.base_offset for following in log.segments if following.base_offset > segments[-1].base_offset)
-    return tuple(AbortedRange(*entry[:3]) for entry in log.aborted_entries(segments[0].base_offset, end))
+    return tuple(log.aborted_entries(segments[0].base_offset, end))
 
 
 class Cleanable(NamedTuple):

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from broker.log.aborted_index import AbortedEntry
 from broker.log.segment_swap import CLEANED_SUFFIX
 
 __all__ = [
-    "AbortedRange",
     "Compacted",
     "CompactionPlan",
     "CompactionProcess",
@@ -137,14 +137,6 @@ class PlannedSegment(NamedTuple):
     size: int
 
 
-class AbortedRange(NamedTuple):
-    """An aborted transaction: its first offset, and the offset of its marker."""
-
-    producer_id: int
-    first_offset: int
-    last_offset: int
-
-
 class LastOfProducer(NamedTuple):
     """The batch that must stay so that a producer's epoch and sequence survive: the one that ends at `last_offset`.
 
@@ -169,7 +161,7 @@ class CompactionPlan:
     segment_bytes: int
     index_interval: int
     producers: dict[int, LastOfProducer] = field(default_factory=dict)
-    aborted: tuple[AbortedRange, ...] = ()
+    aborted: tuple[AbortedEntry, ...] = ()
     """The aborted transactions with records in the segments."""
     map_bytes: int = 128 << 20
     """Memory for the keys of the dirty part; when it is full, the next run compacts the rest."""

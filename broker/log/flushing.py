@@ -1,7 +1,7 @@
-"""How far a log is on disk, and when to bring it further: flush.messages, flush.ms, rolled segments.
+"""Which records of a log are on disk, and when to flush: flush.messages, flush.ms, rolled segments.
 
-Owned by log.py. `flush` is the one thing about a log that another thread may do while the owner appends,
-rolls, deletes and truncates: it works on a snapshot of the segments, with descriptors of its own.
+Owned by log.py. Another thread may call `flush` while the owner appends, rolls, deletes and truncates, because it works
+on a snapshot of the segments with descriptors of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Flusher"]
 
 
 class Flusher:
-    """The recovery point: records before this offset have been fsynced."""
+    """Holds the recovery point: records before this offset have been fsynced."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Flusher:
         *,
         synced_base: int,
     ) -> None:
-        """The file of the segment at `synced_base`, and those before it, are known to have their names on disk."""
+        """The directory entries of the segment at `synced_base` and of all before it are synced already."""
         self.recovery_point = recovery_point
         self._directory = directory
         self._clock = clock
@@ -42,14 +42,14 @@ class Flusher:
         self._snapshots = snapshots
         self._flushed_ms = clock.now_ms()
         self._synced_base = synced_base
-        # `flush` raises the point, from whatever thread; a truncation lowers it and must not be overtaken.
+        # `flush` raises the recovery point from any thread; a truncation lowers it, and a flush must not undo that.
         self._lock = threading.Lock()
         self._turn = threading.Lock()
         self._truncations = 0
         self.has_failed = False
 
     def due(self, config: LogConfig, end: int) -> bool:
-        """Whether the settings want records before `end` fsynced now."""
+        """Whether flush.messages or flush.ms ask to fsync the records before `end` now."""
         waiting = end - self.recovery_point
         if waiting <= 0:
             return False
@@ -58,10 +58,10 @@ class Flusher:
         return self._clock.now_ms() - self._flushed_ms >= config.flush_ms
 
     def flush(self, segments: Sequence[Segment], end: int) -> None:
-        """fsync `segments`, which hold all up to `end`; what was deleted meanwhile is left out.
+        """fsync `segments`, which hold all records before `end`; skips deleted files.
 
-        One thread at a time: who had to wait finds that the recovery point has passed his end, perhaps.
-        Raises OSError, and if `has_failed` from then on always: a second fsync succeeds though the first lost the data.
+        One thread at a time. A thread that had to wait may find its records flushed already. Raises OSError; after
+        that, `has_failed` is True and every call raises, because a second fsync succeeds although data is lost.
         """
         with self._turn:
             if self.has_failed:
@@ -75,7 +75,7 @@ class Flusher:
             except OSError:
                 self.has_failed = True
                 raise
-            self._epochs.save()  # recovery looks for epochs from the recovery point on only
+            self._epochs.save()  # recovery reads epochs only from batches after the recovery point
             with self._lock:
                 self._flushed_ms = self._clock.now_ms()
                 if truncations == self._truncations:
@@ -96,7 +96,7 @@ class Flusher:
             self._synced_base = segments[-1].base_offset
 
     def truncate(self, end: int) -> None:
-        """The log ends at `end` now."""
+        """Lower the recovery point, because the log now ends at `end`."""
         with self._lock:
             self._truncations += 1
             self.recovery_point = min(self.recovery_point, end)

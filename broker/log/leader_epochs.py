@@ -1,10 +1,9 @@
-"""Which leader epoch begins at which offset: what a follower or a consumer asks to find a cut log (KIP-101, KIP-320).
+"""At which offset each leader epoch begins, so that followers and consumers can detect truncation (KIP-101, KIP-320).
 
-Used by log.py, which owns one per partition, and by recovery.py. Entries grow in both columns. A change is kept in
-memory and written by `save`, which blocks for two fsyncs and so runs in a worker thread: with the next flush, before
-the recovery point passes the first record of the epoch, else with the next tick. What a crash takes of it recovery
-finds in the batches past the recovery point.
-Idea: Kafka's `LeaderEpochFileCache`.
+Owned by log.py, one for each partition; recovery.py fills it. Entries grow in both columns. Changes stay in memory
+until `save`, which blocks for two fsyncs and therefore runs in a worker thread: before a flush moves the recovery point
+past the first record of an epoch, and with the next tick. After a crash, recovery finds unsaved epochs in the batches
+after the recovery point. Idea: Kafka's `LeaderEpochFileCache`.
 """
 
 from __future__ import annotations
@@ -29,12 +28,12 @@ class LeaderEpochs:
     """(epoch, start offset) pairs of one partition. Not thread-safe, except `save`."""
 
     def __init__(self, path: Path) -> None:
-        """Reads the checkpoint at `path`; when there is none, or none that can be read, `is_lost`."""
+        """Read the checkpoint at `path`. Without a readable one, `is_lost` is True."""
         self._path = path
         self._saving = threading.Lock()
         self._is_abandoned = False
         self.is_lost = not path.exists()
-        """The batches have to be asked; of a new log there are none."""
+        """Whether the epochs must be read from the log's batches."""
         try:
             entries = read_epochs(path)
         except ConfigError as error:
@@ -48,7 +47,7 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The newest epoch anything was appended in; -1 for none."""
+        """The newest epoch with records; -1 for none."""
         return self._entries[-1][0] if self._entries else NO_EPOCH
 
     @property
@@ -56,14 +55,14 @@ class LeaderEpochs:
         return self._entries is self._saved
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that records from `start_offset` on are of `epoch`, unless it is known already."""
+        """Let `epoch` begin at `start_offset`, unless it is known already."""
         if epoch > self.latest:
             self._entries = [*self._entries, (epoch, start_offset)]
 
     def end_offset(self, epoch: int, leader_epoch: int, log_end_offset: int) -> tuple[int, int]:
         """(epoch, offset after its last record) for the largest epoch up to `epoch`; (-1, -1) if unknown.
 
-        What is appended from `log_end_offset` on will be of `leader_epoch`.
+        `leader_epoch` begins at `log_end_offset` if it has no records yet.
         """
         entries = self._entries
         if leader_epoch > self.latest:
@@ -75,18 +74,18 @@ class LeaderEpochs:
         return (entries[following - 1][0], end) if following else (epoch, end)
 
     def truncate_from_end(self, offset: int) -> None:
-        """Forget epochs that begin at `offset` or after."""
+        """Forget epochs that begin at `offset` or later."""
         self._replace([entry for entry in self._entries if entry[1] < offset])
 
     def truncate_from_start(self, offset: int) -> None:
-        """Forget epochs that end before `offset`; the one that holds it begins there."""
+        """Forget epochs that end before `offset`, and let the epoch that contains it begin there."""
         following = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         if following:
             epoch, _ = self._entries[following - 1]
             self._replace([(epoch, offset), *self._entries[following:]])
 
     def save(self) -> None:
-        """Bring the file up to date; from any thread. Raises OSError."""
+        """Write the file if needed; from any thread. Raises OSError."""
         with self._saving:
             entries = self._entries
             if entries is not self._saved and not self._is_abandoned:
@@ -94,7 +93,7 @@ class LeaderEpochs:
                 self._saved = entries
 
     def abandon(self) -> None:
-        """The partition is deleted: nothing is saved any more, for a new one may be in its directory soon."""
+        """Save nothing any more: the partition was deleted, and a new one may get its directory."""
         with self._saving:
             self._is_abandoned = True
 

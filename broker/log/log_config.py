@@ -1,33 +1,39 @@
 """The settings of one topic, in Kafka's key names, each declared once.
 
-The log reads them at every append and roll; DescribeConfigs, IncrementalAlterConfigs and the README's
-table are made from `TOPIC_KEYS`. What a topic does not set itself comes from the broker's settings
-(`BrokerConfig.topic_defaults()`), handed in as `base`. Idea: Kafka's `LogConfig` over `ConfigDef`.
+The log reads them at every append and roll. DescribeConfigs, IncrementalAlterConfigs and the table in the documentation
+are made from `TOPIC_KEYS`. A key that a topic does not set comes from the broker's settings
+(`BrokerConfig.topic_defaults()`), passed as `base`. Idea: Kafka's `LogConfig` over `ConfigDef`.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Mapping
 
 from broker.errors import ConfigError
 from broker.records.compression import DEFAULT_LEVELS, Codec
-from broker.settings import Setting, at_least, between, gzip_level, one_of, parse_properties, setting, settings_of
+from broker.settings import Long, Setting, at_least, between, gzip_level, one_of, parse_properties, setting, settings_of
 
 __all__ = ["TOPIC_KEYS", "UNLIMITED", "LogConfig"]
 
 UNLIMITED = 2**63 - 1
 DAY_MS = 24 * 60 * 60 * 1000
 
-CLEANUP, SEGMENTS, FLUSH, MESSAGES = "cleanup", "segments", "flush", "messages"
-REPLICATION, REMOTE = "replication", "remote storage"
+_cleanup = functools.partial(setting, group="cleanup")
+_segments = functools.partial(setting, group="segments")
+_flush = functools.partial(setting, group="flush")
+_messages = functools.partial(setting, group="messages")
+_replication = functools.partial(setting, group="replication")
+_remote = functools.partial(setting, group="remote storage")
+
 REMOVED_KEYS = {
     "message.format.version": "batches are of version 2 only",
     "message.downconversion.enable": "batches are given to clients as they are stored",
     "message.timestamp.difference.max.ms": "set message.timestamp.before.max.ms and message.timestamp.after.max.ms",
 }
-"""What Kafka 3 took and Kafka 4 refuses as unknown, with what to do."""
+"""Keys that Kafka 3 accepted and Kafka 4 refuses as unknown, with what to do."""
 
 
 def _throttled_replicas(value: tuple[str, ...]) -> str | None:
@@ -39,221 +45,153 @@ def _throttled_replicas(value: tuple[str, ...]) -> str | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class LogConfig:
-    """Every topic key; a field is the key with `_` for `.`. Sizes in bytes, times in ms."""
+    """Every topic key; a field's name is the key with `_` for `.`. Sizes in bytes, times in ms."""
 
-    cleanup_policy: tuple[str, ...] = setting(
+    cleanup_policy: tuple[str, ...] = _cleanup(
         "cleanup.policy",
         ("delete",),
-        "What becomes of old segments: delete them, or compact them to the last record of each key; empty keeps all.",
-        group=CLEANUP,
-        check=one_of(("delete", "compact")),
+        "What happens to old segments: delete them, or compact them to the last record of each key; empty keeps all.",
+        one_of(("delete", "compact")),
     )
-    retention_ms: int = setting(
+    retention_ms: Long = _cleanup(
         "retention.ms",
         7 * DAY_MS,
         "Age of its newest record at which a segment is deleted; -1 keeps for ever.",
-        group=CLEANUP,
-        check=at_least(-1),
-        type="long",
+        at_least(-1),
     )
-    retention_bytes: int = setting(
+    retention_bytes: Long = _cleanup(
         "retention.bytes",
         -1,
         "Size of a partition above which its oldest segments are deleted; -1 is no limit.",
-        group=CLEANUP,
-        check=at_least(-1),
-        type="long",
+        at_least(-1),
     )
-    file_delete_delay_ms: int = setting(
-        "file.delete.delay.ms",
-        60_000,
-        "Wait before the file of a deleted segment is unlinked.",
-        group=CLEANUP,
-        check=at_least(0),
-        type="long",
+    file_delete_delay_ms: Long = _cleanup(
+        "file.delete.delay.ms", 60_000, "Delay before the file of a deleted segment is removed.", at_least(0)
     )
-    delete_retention_ms: int = setting(
-        "delete.retention.ms",
-        DAY_MS,
-        "How long compaction keeps tombstones.",
-        group=CLEANUP,
-        check=at_least(0),
-        type="long",
+    delete_retention_ms: Long = _cleanup(
+        "delete.retention.ms", DAY_MS, "How long compaction keeps tombstones.", at_least(0)
     )
-    min_cleanable_dirty_ratio: float = setting(
+    min_cleanable_dirty_ratio: float = _cleanup(
         "min.cleanable.dirty.ratio",
         0.5,
         "Share of a log that must be uncompacted before compaction starts.",
-        group=CLEANUP,
-        check=between(0, 1),
+        between(0, 1),
     )
-    min_compaction_lag_ms: int = setting(
-        "min.compaction.lag.ms",
-        0,
-        "A record is not compacted before this age.",
-        group=CLEANUP,
-        check=at_least(0),
-        type="long",
+    min_compaction_lag_ms: Long = _cleanup(
+        "min.compaction.lag.ms", 0, "A record is not compacted before this age.", at_least(0)
     )
-    max_compaction_lag_ms: int = setting(
+    max_compaction_lag_ms: Long = _cleanup(
         "max.compaction.lag.ms",
         UNLIMITED,
         "A record is open to compaction from this age, whatever the dirty ratio.",
-        group=CLEANUP,
-        check=at_least(1),
-        type="long",
+        at_least(1),
     )
-    segment_bytes: int = setting(
-        "segment.bytes", 1 << 30, "A segment is closed at this size.", group=SEGMENTS, check=at_least(14)
-    )
-    segment_ms: int = setting(
-        "segment.ms", 7 * DAY_MS, "A segment is closed at this age.", group=SEGMENTS, check=at_least(1), type="long"
-    )
-    segment_jitter_ms: int = setting(
+    segment_bytes: int = _segments("segment.bytes", 1 << 30, "A segment is closed at this size.", at_least(14))
+    segment_ms: Long = _segments("segment.ms", 7 * DAY_MS, "A segment is closed at this age.", at_least(1))
+    segment_jitter_ms: Long = _segments(
         "segment.jitter.ms",
         0,
         "A random part of this is taken off segment.ms, so that partitions do not roll together.",
-        group=SEGMENTS,
-        check=at_least(0),
-        type="long",
+        at_least(0),
     )
-    segment_index_bytes: int = setting(
-        "segment.index.bytes",
-        10 << 20,
-        "A segment is closed when an index is this large.",
-        group=SEGMENTS,
-        check=at_least(12),
+    segment_index_bytes: int = _segments(
+        "segment.index.bytes", 10 << 20, "A segment is closed when an index is this large.", at_least(12)
     )
-    index_interval_bytes: int = setting(
-        "index.interval.bytes", 4096, "Log bytes between two index entries.", group=SEGMENTS, check=at_least(0)
+    index_interval_bytes: int = _segments(
+        "index.interval.bytes", 4096, "Log bytes between two index entries.", at_least(0)
     )
-    preallocate: bool = setting(
-        "preallocate", False, "Reserve the whole segment on disk when it is created.", group=SEGMENTS
+    preallocate: bool = _segments("preallocate", False, "Reserve the whole segment on disk when it is created.")
+    flush_messages: Long = _flush(
+        "flush.messages", UNLIMITED, "fsync after this many records; else the OS decides.", at_least(1)
     )
-    flush_messages: int = setting(
-        "flush.messages",
-        UNLIMITED,
-        "fsync after this many records; else the OS decides.",
-        group=FLUSH,
-        check=at_least(1),
-        type="long",
+    flush_ms: Long = _flush("flush.ms", UNLIMITED, "fsync what has waited this long; else the OS decides.", at_least(0))
+    max_message_bytes: int = _messages(
+        "max.message.bytes", 1_048_588, "Largest record batch accepted, as sent.", at_least(0)
     )
-    flush_ms: int = setting(
-        "flush.ms",
-        UNLIMITED,
-        "fsync what has waited this long; else the OS decides.",
-        group=FLUSH,
-        check=at_least(0),
-        type="long",
-    )
-    max_message_bytes: int = setting(
-        "max.message.bytes", 1_048_588, "Largest record batch taken, as sent.", group=MESSAGES, check=at_least(0)
-    )
-    compression_type: str = setting(
+    compression_type: str = _messages(
         "compression.type",
         "producer",
         "Codec batches are stored with: producer keeps them as they were sent, any other costs a recompression.",
-        group=MESSAGES,
-        check=one_of(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
+        one_of(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
     )
-    compression_gzip_level: int = setting(
+    compression_gzip_level: int = _messages(
         "compression.gzip.level",
         DEFAULT_LEVELS[Codec.GZIP],
         "Level of what is recompressed as gzip: 1 (fast) to 9 (small), or -1 for zlib's own.",
-        group=MESSAGES,
-        check=gzip_level,
+        gzip_level,
     )
-    compression_lz4_level: int = setting(
+    compression_lz4_level: int = _messages(
         "compression.lz4.level",
         DEFAULT_LEVELS[Codec.LZ4],
         "Level of what is recompressed as lz4: 1 to 17; 9 is the fast compressor, any other the thorough one.",
-        group=MESSAGES,
-        check=between(1, 17),
+        between(1, 17),
     )
-    compression_zstd_level: int = setting(
+    compression_zstd_level: int = _messages(
         "compression.zstd.level",
         DEFAULT_LEVELS[Codec.ZSTD],
         "Level of what is recompressed as zstd: -131072 (fast) to 22 (small).",
-        group=MESSAGES,
-        check=between(-131072, 22),
+        between(-131072, 22),
     )
-    message_timestamp_type: str = setting(
+    message_timestamp_type: str = _messages(
         "message.timestamp.type",
         "CreateTime",
         "CreateTime keeps the producer's time, LogAppendTime stamps the broker's.",
-        group=MESSAGES,
-        check=one_of(("CreateTime", "LogAppendTime")),
+        one_of(("CreateTime", "LogAppendTime")),
     )
-    message_timestamp_before_max_ms: int = setting(
+    message_timestamp_before_max_ms: Long = _messages(
         "message.timestamp.before.max.ms",
         UNLIMITED,
         "With CreateTime, a record may be this much older than the broker's clock.",
-        group=MESSAGES,
-        check=at_least(0),
-        type="long",
+        at_least(0),
     )
-    message_timestamp_after_max_ms: int = setting(
+    message_timestamp_after_max_ms: Long = _messages(
         "message.timestamp.after.max.ms",
         3_600_000,
         "With CreateTime, a record may be this much newer than the broker's clock.",
-        group=MESSAGES,
-        check=at_least(0),
-        type="long",
+        at_least(0),
     )
-    min_insync_replicas: int = setting(
-        "min.insync.replicas",
-        1,
-        "In-sync replicas that acks=all needs, at most as many as there are.",
-        group=REPLICATION,
-        check=at_least(1),
+    min_insync_replicas: int = _replication(
+        "min.insync.replicas", 1, "In-sync replicas that acks=all needs, at most as many as there are.", at_least(1)
     )
-    unclean_leader_election_enable: bool = setting(
+    unclean_leader_election_enable: bool = _replication(
         "unclean.leader.election.enable",
         False,
         "Let a replica that lacks records lead when no other lives; loses them.",
-        group=REPLICATION,
     )
-    leader_replication_throttled_replicas: tuple[str, ...] = setting(
+    leader_replication_throttled_replicas: tuple[str, ...] = _replication(
         "leader.replication.throttled.replicas",
         (),
-        "Taken and not used, as nothing is replicated: replicas whose leaders send slowly, as partition:broker, or *.",
-        group=REPLICATION,
-        check=_throttled_replicas,
+        "Accepted but not used, as nothing is replicated: replicas whose leaders send slowly: partition:broker, or *.",
+        _throttled_replicas,
     )
-    follower_replication_throttled_replicas: tuple[str, ...] = setting(
+    follower_replication_throttled_replicas: tuple[str, ...] = _replication(
         "follower.replication.throttled.replicas",
         (),
-        "Taken and not used, as nothing is replicated: replicas that fetch slowly, as partition:broker, or *.",
-        group=REPLICATION,
-        check=_throttled_replicas,
+        "Accepted but not used, as nothing is replicated: replicas that fetch slowly, as partition:broker, or *.",
+        _throttled_replicas,
     )
-    remote_storage_enable: bool = setting(
+    remote_storage_enable: bool = _remote(
         "remote.storage.enable",
         False,
-        "Whether old segments go to remote storage; there is none, so only false is taken.",
-        group=REMOTE,
-        check=lambda value: "there is no remote storage to keep segments in; leave it at false" if value else None,
+        "Whether old segments go to remote storage; there is none, so only false is accepted.",
+        lambda value: "there is no remote storage to keep segments in; leave it at false" if value else None,
     )
-    local_retention_ms: int = setting(
+    local_retention_ms: Long = _remote(
         "local.retention.ms",
         -2,
-        "Taken and not used without remote storage: age at which a segment leaves the disk; -2 is retention.ms.",
-        group=REMOTE,
-        check=at_least(-2),
-        type="long",
+        "Accepted but not used without remote storage: age at which a segment leaves the disk; -2 is retention.ms.",
+        at_least(-2),
     )
-    local_retention_bytes: int = setting(
+    local_retention_bytes: Long = _remote(
         "local.retention.bytes",
         -2,
-        "Taken and not used without remote storage: size of a partition on disk; -2 is retention.bytes.",
-        group=REMOTE,
-        check=at_least(-2),
-        type="long",
+        "Accepted but not used without remote storage: size of a partition on disk; -2 is retention.bytes.",
+        at_least(-2),
     )
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, str], base: LogConfig | None = None) -> LogConfig:
-        """`properties` (Kafka keys → text) over `base`, or over Kafka's defaults. Raises ConfigError."""
+        """`properties` (Kafka key → text) over `base`, or over Kafka's defaults. Raises ConfigError."""
         for name in REMOVED_KEYS.keys() & properties.keys():
             raise ConfigError(f"unknown setting {name!r}: Kafka 4 has removed it; {REMOVED_KEYS[name]}")
         config = parse_properties(cls, properties, base=base)
@@ -265,7 +203,7 @@ class LogConfig:
         return config
 
     def to_properties(self) -> dict[str, str]:
-        """Key → value as text, every key, as DescribeConfigs shows them."""
+        """Every key → its value as text, as DescribeConfigs shows it."""
         return {key.name: key.format(getattr(self, key.attribute)) for key in TOPIC_KEYS.values()}
 
     @property
@@ -274,7 +212,7 @@ class LogConfig:
 
     @property
     def codec(self) -> Codec | None:
-        """What batches are compressed with when they are appended; None for as they come."""
+        """The codec that batches are stored with; None keeps each batch's own."""
         name = self.compression_type
         if name == "producer":
             return None
@@ -282,7 +220,7 @@ class LogConfig:
 
     @property
     def compression_level(self) -> int | None:
-        """The level of `codec`; None where it has none."""
+        """The level of `codec`; None for a codec without levels."""
         match self.codec:
             case Codec.GZIP:
                 return self.compression_gzip_level

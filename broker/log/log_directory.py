@@ -1,7 +1,7 @@
-"""One data directory: its lock, its mark of a clean stop, its checkpoints and the partitions in it.
+"""One data directory: its lock, its mark of a clean stop, its checkpoints and its partitions.
 
-Used by manager.py and its parts. Files, all with Kafka's names: `.lock`, `.kafka_cleanshutdown`, the recovery-point,
-log-start and cleaner checkpoints, and a directory `topic-partition` per log.
+Used by manager.py and cleaner.py. All files have Kafka's names: `.lock`, `.kafka_cleanshutdown`, the recovery-point,
+log-start and cleaner checkpoints, and a directory `topic-partition` for each log.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _PARTITION_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d+)")
 
 
 class LogDirectory:
-    """A directory this process owns from `lock` to `unlock`."""
+    """A directory that this process owns from `lock` to `unlock`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.failure = ""
-        """Why it is offline; empty while it is not."""
+        """Why the directory is offline; empty while it is online."""
         self.disk = Disk(path)
         self._lock_fd = -1
         self._kept: dict[str, dict[TopicPartition, int]] = {RECOVERY_POINTS: {}, LOG_START_OFFSETS: {}}
@@ -50,7 +50,7 @@ class LogDirectory:
         self._writing = threading.Lock()
 
     def lock(self) -> None:
-        """Create the directory if need be and take it; idempotent. Raises OSError, ConfigError when another has it."""
+        """Create the directory if needed and lock it; idempotent. Raises OSError, or ConfigError if it is in use."""
         if self._lock_fd >= 0 or self.failure:
             return
         self.path.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,6 @@ class LogDirectory:
             ) from error
 
     def unlock(self) -> None:
-        """Let others take the directory."""
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
@@ -73,7 +72,7 @@ class LogDirectory:
         self.unlock()
 
     def take_clean_mark(self) -> bool:
-        """Whether the last owner stopped cleanly; the mark is gone then, so that a crash counts as one."""
+        """Whether the last owner stopped cleanly. Removes the mark, so that a crash does not look like a clean stop."""
         mark = self.path / CLEAN_MARK
         clean = mark.exists()
         mark.unlink(missing_ok=True)
@@ -83,7 +82,7 @@ class LogDirectory:
         write_atomically(self.path / CLEAN_MARK, b'{"version":0}')
 
     def partitions(self) -> tuple[dict[TopicPartition, Path], list[Path]]:
-        """The partition directories, and those of deleted partitions that wait to be removed."""
+        """(the partition directories, directories of deleted partitions to remove)."""
         found: dict[TopicPartition, Path] = {}
         deleted = []
         for path in sorted(self.path.iterdir()):
@@ -94,24 +93,23 @@ class LogDirectory:
                 continue
             name = _PARTITION_NAME.fullmatch(path.name)
             if name is None:
-                logger.debug("%s is no partition directory and is left alone", path)
+                logger.debug("%s is no partition directory; it is ignored", path)
             else:
                 found[TopicPartition(name[1], int(name[2]))] = path
         return found, deleted
 
     def read_checkpoints(self) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
-        """(recovery points, log start offsets). Of a file that cannot be read nothing is known. Raises OSError."""
+        """(recovery points, log start offsets). An unreadable file counts as empty. Raises OSError."""
         return (
             self._read(RECOVERY_POINTS, "after an unclean stop all of its logs are verified"),
             self._read(LOG_START_OFFSETS, "its logs begin with their first segments"),
         )
 
     def read_clean_offsets(self) -> dict[TopicPartition, int]:
-        """Up to where each compacted log is clean. Raises OSError."""
+        """The offset up to which each compacted log is clean. Raises OSError."""
         return self._read(CLEAN_OFFSETS, "its compacted logs are compacted anew")
 
     def _read(self, name: str, otherwise: str) -> dict[TopicPartition, int]:
-        """Idea: Kafka's `LogManager.loadLogs`, which goes on without, too."""
         try:
             return read_offsets(self.path / name)
         except ConfigError as error:
@@ -119,14 +117,14 @@ class LogDirectory:
             return {}
 
     def keep(self, tp: TopicPartition, recovery_point: int, log_start: int | None) -> None:
-        """What the checkpoints say of a partition that cannot be opened stays in them."""
+        """Keep the checkpointed offsets of a partition that cannot be opened."""
         self._kept[RECOVERY_POINTS][tp] = recovery_point
         if log_start is not None:
             self._kept[LOG_START_OFFSETS][tp] = log_start
 
     @property
     def is_whole(self) -> bool:
-        """Whether every partition in it could be opened, so that a clean mark would be true of all."""
+        """Whether every partition was opened, so that a clean mark is true for all."""
         return not self._kept[RECOVERY_POINTS]
 
     def write_clean_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -136,15 +134,15 @@ class LogDirectory:
     def write_checkpoints(
         self, recovery_points: Mapping[TopicPartition, int], log_starts: Callable[[], Mapping[TopicPartition, int]]
     ) -> None:
-        """Write what changed since the last time. Raises OSError."""
+        """Write the files that changed since the last time. Raises OSError."""
         self._write_changed(RECOVERY_POINTS, lambda: recovery_points)
         self.write_log_starts(log_starts)
 
     def write_log_starts(self, log_starts: Callable[[], Mapping[TopicPartition, int]]) -> None:
         """Write the log start offsets, if they changed since the last time. Raises OSError.
 
-        Threads may come together, the periodic checkpoint and DeleteRecords: they are asked for one after the other, so
-        that an older answer never replaces a newer one.
+        The periodic checkpoint and DeleteRecords may call this in two threads at once. `log_starts` is then called by
+        one after the other, so that an older result never replaces a newer one.
         """
         self._write_changed(LOG_START_OFFSETS, log_starts)
 

@@ -1,14 +1,14 @@
 """Producer state on disk: `<20-digit offset>.snapshot`, in Kafka's format.
 
-Taken by log.py when a segment is rolled, and written then with the next flush; written on a clean close; read by
-recovery.py. It holds the state of all records before its offset. Kafka's `ProducerStateManager` schema, big-endian:
+log.py takes one when it rolls a segment and writes it with the next flush; it writes one on a clean close. recovery.py
+reads them. A snapshot is the state after all records before its offset. Kafka's `ProducerStateManager`, big-endian:
 
     version (int16, 1), crc (uint32, CRC-32C of all that follows), number of entries (int32), per entry:
     producer id (int64), epoch (int16), last sequence (int32), last offset (int64), offset delta (int32),
     timestamp (int64), coordinator epoch (int32), first offset of the open transaction (int64, -1 none)
 
-Kafka keeps one batch per producer here. We write one entry for each of the last five, the newest last, so
-that a retry after a restart still finds its duplicate; Kafka's reader lets the last entry win.
+Kafka stores one batch of each producer. We write an entry for each of the last five, the newest last, so that a retry
+after a restart still finds its duplicate. Kafka's reader uses the last entry.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def encode_snapshot(entries: Iterable[ProducerEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes, now_ms: int) -> ProducerStates:
-    """The state in a snapshot; its producers count as seen at `now_ms`. Raises ValueError."""
+    """The state in a snapshot; `now_ms` is when its producers were last seen. Raises ValueError."""
     if len(data) < _HEAD.size + _COUNT.size:
         raise ValueError("too short")
     version, crc = _HEAD.unpack_from(data)
@@ -91,12 +91,12 @@ def decode_snapshot(data: bytes, now_ms: int) -> ProducerStates:
 
 
 def save_snapshot(directory: Path, offset: int, states: ProducerStates) -> None:
-    """Write the state of all records before `offset`. Raises OSError."""
+    """Write the state after all records before `offset`. Raises OSError."""
     write_atomically(segment_path(directory, offset, SNAPSHOT_SUFFIX), encode_snapshot(states))
 
 
 def load_snapshot(directory: Path, offset: int, now_ms: int) -> ProducerStates | None:
-    """The snapshot at `offset`; None, and no file any more, when it cannot be trusted."""
+    """The snapshot at `offset`. Deletes a damaged one and returns None."""
     path = segment_path(directory, offset, SNAPSHOT_SUFFIX)
     try:
         return decode_snapshot(path.read_bytes(), now_ms)
@@ -122,9 +122,9 @@ def drop_snapshots(directory: Path, *, low: int = 0, high: int | None = None) ->
 
 
 class TakenSnapshots:
-    """What is to be written yet, which costs two fsyncs each and so is done in a worker thread, with the next flush.
+    """Snapshots to write with the next flush: each needs two fsyncs, so a worker thread does it.
 
-    A crash before that costs nothing but a longer recovery, from the snapshot before. Not thread-safe, except `save`.
+    After a crash before that, recovery starts from an older snapshot. Not thread-safe, except `save`.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -133,14 +133,14 @@ class TakenSnapshots:
         self._saving = threading.Lock()
 
     def take(self, offset: int, states: ProducerStates) -> None:
-        """Keep the state of all records before `offset`, as it is now."""
+        """Take a snapshot of the state after all records before `offset`."""
         self._taken.append((offset, encode_snapshot(states)))
 
     def has_any_up_to(self, offset: int) -> bool:
         return any(taken <= offset for taken, _ in self._taken[:1])
 
     def save(self) -> None:
-        """Write them down; from any thread. What cannot be written stays for the next time: nothing waits for it."""
+        """Write them; from any thread. A snapshot that cannot be written is tried again next time."""
         try:
             while self._save_oldest():
                 pass
@@ -157,10 +157,10 @@ class TakenSnapshots:
         return True
 
     def truncate(self, end: int) -> None:
-        """The log ends at offset `end` now."""
+        """Drop snapshots after offset `end`."""
         with self._saving:
             self._taken = [taken for taken in self._taken if taken[0] <= end]
 
     def abandon(self) -> None:
-        """The partition is deleted: nothing is written any more, for a new one may be in its directory soon."""
+        """Write nothing any more: the partition was deleted, and a new one may get its directory."""
         self.truncate(-1)

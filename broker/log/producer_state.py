@@ -1,18 +1,18 @@
-"""What a partition remembers of idempotent and transactional producers, and the rules their batches must obey.
+"""The state of a partition's idempotent and transactional producers, and the rules for their batches.
 
-Pure: log.py asks `check` before a batch is written and tells `record` after, `check_marker` and
-`end_transaction` for the marker that ends a transaction; recovery.py takes a log in with the same `record` and
-`end_transaction`. Rules (KIP-98; Kafka's `ProducerStateManager`, `ProducerAppendInfo`):
+Pure. log.py calls `check` before it writes a batch and `record` afterwards, `check_marker` and `end_transaction` for
+the marker that ends a transaction. recovery.py replays a log with the same `record` and `end_transaction`.
+Rules (KIP-98; Kafka's `ProducerStateManager`, `ProducerAppendInfo`):
 
-- one of the last five batches of a producer, sent again, is answered with its first result;
+- a repeated batch, one of the producer's last five, gets its first result again;
 - an older epoch is fenced (INVALID_PRODUCER_EPOCH); a new epoch begins at sequence 0;
-- otherwise a batch's first sequence follows the last one, or is 0 when only a marker is known of its epoch
+- otherwise a batch's first sequence follows the last one, or is 0 when only a marker of its epoch is known
   (OUT_OF_ORDER_SEQUENCE_NUMBER);
-- a producer nothing is known of, new or forgotten, may begin anywhere;
-- the first transactional batch opens a transaction, which the marker ends; in between every batch is
+- an unknown producer, new or forgotten, may begin at any sequence;
+- the first transactional batch opens a transaction and the marker ends it; in between every batch must be
   transactional (INVALID_TXN_STATE);
-- a marker of an older coordinator is refused (TRANSACTION_COORDINATOR_FENCED); one without a transaction to end
-  changes nothing but the epochs.
+- a marker of an older coordinator is refused (TRANSACTION_COORDINATOR_FENCED); a marker without an open transaction
+  changes only the epochs.
 
 A producer without an open transaction is forgotten when it has appended nothing for `producer.id.expiration.ms`
 of the broker's clock. (Kafka counts from the records' own timestamps; old data would be forgotten at once.)
@@ -31,7 +31,7 @@ from broker.records.batch import BatchHeader
 __all__ = ["NO_OFFSET", "REMEMBERED_BATCHES", "AppendedBatch", "ProducerEntry", "ProducerStates"]
 
 REMEMBERED_BATCHES = 5
-"""As many as a producer may have in flight (`max.in.flight.requests.per.connection`)."""
+"""A producer may have as many in flight (`max.in.flight.requests.per.connection`)."""
 
 NO_OFFSET = -1
 
@@ -40,7 +40,7 @@ _NO_SEQUENCE = -1
 
 
 class AppendedBatch(NamedTuple):
-    """What answers a duplicate: sequences and offsets of a batch, and its newest timestamp (ms)."""
+    """Sequences and offsets of an appended batch and its newest timestamp (ms): the answer to a duplicate."""
 
     last_sequence: int
     last_offset: int
@@ -58,7 +58,7 @@ class AppendedBatch(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerEntry:
-    """One producer id: its epoch, its last batches, where its open transaction begins (-1: none)."""
+    """The state of one producer id. `transaction_first_offset` is -1 without an open transaction."""
 
     producer_id: int
     epoch: int
@@ -66,7 +66,7 @@ class ProducerEntry:
     coordinator_epoch: int = -1
     transaction_first_offset: int = NO_OFFSET
     last_seen_ms: int = 0
-    # Where the epoch's last marker stands, if it was seen: snapshots do not tell.
+    # The offset of the epoch's last marker, if known: snapshots do not contain it.
     last_marker_offset: int = NO_OFFSET
 
     @property
@@ -87,8 +87,8 @@ class ProducerEntry:
 class ProducerStates:
     """All producers of one partition, by id. Not thread-safe.
 
-    `first_unstable_offset` is where the oldest open transaction begins, None without one: a plain attribute,
-    for every append and fetch looks at it.
+    `first_unstable_offset` is where the oldest open transaction begins, None without one. It is a plain attribute,
+    because every append and fetch reads it.
     """
 
     def __init__(self, entries: Iterable[ProducerEntry] = ()) -> None:
@@ -112,7 +112,7 @@ class ProducerStates:
     # --- batches of records
 
     def check(self, header: BatchHeader) -> AppendedBatch | None:
-        """None when a client's batch may be appended, its first result when it already was. Raises BrokerError."""
+        """None when a client's batch may be appended; its first result when it is a duplicate. Raises BrokerError."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
             return None
@@ -132,7 +132,7 @@ class ProducerStates:
         return None
 
     def check_epoch(self, header: BatchHeader) -> None:
-        """What holds for batches without sequences as well. Raises BrokerError."""
+        """Check the rules that hold for batches without sequences too. Raises BrokerError."""
         entry = self._entries.get(header.producer_id)
         if entry is None:
             return
@@ -145,7 +145,7 @@ class ProducerStates:
             )
 
     def record(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
-        """Take an appended batch of records, now at `base_offset`, into account."""
+        """Update the state after a batch of records was appended at `base_offset`."""
         entry = self._seen(header.producer_id, header.producer_epoch, now_ms)
         if header.base_sequence != _NO_SEQUENCE:
             delta = header.last_offset_delta
@@ -173,7 +173,7 @@ class ProducerStates:
     def end_transaction(
         self, producer_id: int, producer_epoch: int, coordinator_epoch: int, now_ms: int, offset: int = NO_OFFSET
     ) -> int:
-        """Take a marker appended at `offset` into account; returns where its transaction began, or `NO_OFFSET`."""
+        """Update the state after a marker at `offset`; returns where its transaction began, or `NO_OFFSET`."""
         entry = self._seen(producer_id, producer_epoch, now_ms)
         entry.coordinator_epoch = coordinator_epoch
         entry.last_marker_offset = offset
@@ -185,7 +185,7 @@ class ProducerStates:
         return began
 
     def first_unstable_without(self, producer_id: int) -> int | None:
-        """What `first_unstable_offset` will be when this producer's transaction has ended."""
+        """`first_unstable_offset` as it will be after this producer's transaction has ended."""
         if self._entries[producer_id].transaction_first_offset != self.first_unstable_offset:
             return self.first_unstable_offset
         return next((offset for other, offset in self._open.items() if other != producer_id), None)

@@ -1,17 +1,16 @@
-"""Put a compacted segment in the place of those it was made from, so that a crash at any step leaves one or the other.
+"""Replace segments by the segment that was compacted from them, so that a crash at any step leaves one or the other.
 
-`swap_in` is called by the log's owner, `finish_swaps` by recovery.py before it looks at anything else. The steps:
+log.py calls `swap_in`; recovery.py calls `finish_swaps` before it reads anything else. The steps:
 
-0. The first time, the partition's directory is marked as one that may have gaps between offsets, for good: recovery
-   must not take them for damage when cleanup.policy is another by then.
-1. The indexes, then the log file, move from the cleaned directory into the partition's, with the suffix `.swap`. Until
-   `X.log.swap` is there nothing has happened; from then on the swap will be finished, if need be at the next start.
-2. The old segments' files get the suffix `.deleted`.
-3. `X.index.swap` and the others lose their suffix, the log file last.
+0. The first time, mark the partition's directory as one whose offsets may have gaps. Recovery must not take the gaps
+   for damage, even if cleanup.policy has changed by then.
+1. Move the indexes, then the log file, from the cleaned directory into the partition's, with the suffix `.swap`. A
+   crash before `X.log.swap` exists undoes the swap. After that, the next start finishes it.
+2. Give the old segments' files the suffix `.deleted`.
+3. Remove the suffix from `X.index.swap` and the others, from the log file last.
 
-A compacted segment always ends with the last offset of those it replaces, so what `X.log.swap` replaces can be told
-from the file itself. It has no aborted transactions any more, hence no `.txnindex`. Idea: Kafka's
-`LocalLog.replaceSegments`, whose suffixes these are.
+A compacted segment ends with the last offset of the segments it replaces, so the file itself says which these are. It
+has no aborted transactions and therefore no `.txnindex`. Idea and suffixes: Kafka's `LocalLog.replaceSegments`.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ _SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex")
 
 
 def swap_in(cleaned: Path, directory: Path, base_offset: int, old: Sequence[Segment]) -> list[Path]:
-    """Replace `old` by the segment at `base_offset` of the directory `cleaned`; returns the files to unlink later.
+    """Replace `old` by the segment at `base_offset` in the directory `cleaned`; returns the files to unlink later.
 
-    Raises OSError; the log must then not be used until a start has run `finish_swaps`.
+    Raises OSError; the log must then not be used before `finish_swaps` ran.
     """
     if not was_compacted(directory):
         (directory / _COMPACTED_MARK).touch()
@@ -53,12 +52,12 @@ def swap_in(cleaned: Path, directory: Path, base_offset: int, old: Sequence[Segm
 
 
 def was_compacted(directory: Path) -> bool:
-    """Whether a segment of this partition was ever compacted, so that offsets may be missing."""
+    """Whether a segment of this partition was ever compacted, so that offsets may have gaps."""
     return (directory / _COMPACTED_MARK).exists()
 
 
 def finish_swaps(directory: Path) -> None:
-    """Finish the swaps that a crash cut short, and remove what others left before they counted. Raises OSError."""
+    """Finish the swaps that a crash interrupted after step 1, and undo earlier ones. Raises OSError."""
     names = os.listdir(directory)
     for name in names:
         if name.endswith(CLEANED_SUFFIX):
@@ -76,7 +75,7 @@ def finish_swaps(directory: Path) -> None:
 
 
 def _remove_replaced(directory: Path, base_offset: int, end: int) -> None:
-    """Unlink the old segments in [base_offset, end), but for indexes that are the new segment's already."""
+    """Unlink the old segments in [base_offset, end), but not indexes that belong to the new segment already."""
     for name in os.listdir(directory):
         stem, suffix = os.path.splitext(name)
         if suffix not in _SEGMENT_SUFFIXES or not stem.isdigit() or not base_offset <= int(stem) < end:

@@ -1,10 +1,10 @@
-"""Find records by time, over the segments of one log.
+"""Find records by time, in the segments of one log.
 
-Called by log.py for ListOffsets. Indexes narrow the search to one batch; only that one is decoded.
-Timestamps need not grow along the log: the answer is the first record, in offset order, that is new enough.
-Compaction may have taken records out of a batch, or all of them.
-Which segment to look into is told by the newest time of each: after a start they are on the disk, in three files of
-each of perhaps thousands of segments. Inside `unless_cold` a thread reads them first (`UntimedSegments`), in one go.
+Called by log.py for ListOffsets. Indexes narrow the search to one batch, and only that batch is decoded. Timestamps
+need not grow along the log: the answer is the first record, in offset order, that is new enough. Compaction may have
+removed records from a batch, or all of them.
+The newest timestamp of each segment says which segment to search. After a start these are only on disk, in the files
+of perhaps thousands of segments. Inside `unless_cold`, a thread reads all of them first (`UntimedSegments`).
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["first_since", "newest"]
 
 
 class UntimedSegments(ColdRead):
-    """Segments whose newest times nobody has asked for yet; `warm` reads them, `settle` has the segments know them."""
+    """Segments whose newest timestamp is not in memory; `warm` reads it, `settle` stores it in the segments."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self._segments = [(segment, segment.reader()) for segment in segments]
         self._found: list[tuple[Segment, SegmentReader, tuple[int, int]]] = []
 
     def warm(self) -> None:
-        """What cannot be read so, for it is damaged or was deleted, is left to the owner."""
+        """Skips damaged and deleted segments, which only the owner can handle."""
         for segment, reader in self._segments:
             with suppress(OSError, CorruptBatch):
                 self._found.append((segment, reader, reader.newest))
@@ -39,22 +39,22 @@ class UntimedSegments(ColdRead):
             segment.learn_newest(reader, newest)
         for segment, _ in self._segments:
             if not segment.is_timed:
-                with suppress(OSError, CorruptBatch):  # deleted, or whoever asks the segment is told
+                with suppress(OSError, CorruptBatch):  # deleted, or the next caller gets the error
                     _ = segment.newest
 
 
-def _have_times(segments: Sequence[Segment]) -> None:
+def _require_times(segments: Sequence[Segment]) -> None:
     untimed = [] if may_wait() else [segment for segment in segments if not segment.is_timed]
     if untimed:
         raise UntimedSegments(untimed)
 
 
 def first_since(segments: Sequence[Segment], timestamp: int, log_start_offset: int) -> tuple[int, int] | None:
-    """(offset, timestamp ms) of the first record from `log_start_offset` on that is as new as `timestamp`.
+    """(offset, timestamp ms) of the first record from `log_start_offset` on with a timestamp of at least `timestamp`.
 
     Raises ColdRead.
     """
-    _have_times(segments)
+    _require_times(segments)
     for segment in segments:
         if segment.newest[0] < timestamp:
             continue
@@ -71,19 +71,19 @@ def newest(segments: Sequence[Segment], log_start_offset: int) -> tuple[int, int
 
     Raises ColdRead.
     """
-    _have_times(segments)
+    _require_times(segments)
     latest = max((segment.newest[0] for segment in segments), default=-1)
     while latest >= 0:
         found = first_since(segments, latest, log_start_offset)
         if found is not None:
             return found
-        # The batch that has it holds no such record: compaction emptied it, or the log starts behind it.
+        # The batch with that timestamp has no such record: compaction removed it, or the log starts after it.
         latest = _newest_below(segments, latest, log_start_offset)
     return None
 
 
 def _newest_below(segments: Sequence[Segment], timestamp: int, log_start_offset: int) -> int:
-    """The newest timestamp older than `timestamp` of any batch with records; -1 for none. Walks the whole log."""
+    """The newest timestamp below `timestamp` of any batch with records, or -1. Reads the headers of the whole log."""
     return max(
         (
             header.max_timestamp
@@ -96,7 +96,7 @@ def _newest_below(segments: Sequence[Segment], timestamp: int, log_start_offset:
 
 
 def _batches(segment: Segment, position: int, log_start_offset: int) -> Iterable[tuple[int, BatchHeader]]:
-    """Those from `position` on, but for what DeleteRecords has left in the file before the log's start."""
+    """The batches from `position` on, without those before the log start, which DeleteRecords leaves in the file."""
     if log_start_offset > segment.base_offset:
         found = segment.locate(log_start_offset)
         if found is None:
@@ -106,7 +106,7 @@ def _batches(segment: Segment, position: int, log_start_offset: int) -> Iterable
 
 
 def _record_times(segment: Segment, position: int, header: BatchHeader) -> Iterable[tuple[int, int]]:
-    """(offset, timestamp ms) of the batch's records; it is read only where the header does not tell them."""
+    """(offset, timestamp ms) of the batch's records, from its header alone if that is enough."""
     if header.record_count == header.last_offset_delta + 1 and (header.is_log_append_time or header.record_count == 1):
         return ((offset, header.max_timestamp) for offset in range(header.base_offset, header.next_offset))
     batch = segment.file().glance(header.size, position)
