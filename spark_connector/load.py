@@ -3,50 +3,56 @@
     from spark_connector.load import load
     result = load(spark, bootstrap_servers="localhost:9092", topic="flights", to="/data/flights", group="flights")
 
-A load reads from where the group's last load ended, writes to a hidden place below `to`, and commits data and offsets
-in one act. What was committed is in `<to>/load=<load id>/` and can be read by anything (`spark.read.parquet(to)`); a
-load that was killed is finished or thrown away by the next one. Two loads of one group at once: one wins, the other
-gets OffsetConflict. The protocol is loads/commit.py, this module puts the parts together. Works under Spark Connect.
+A load starts where the group's last load ended, writes to a hidden place below `to`, and commits data and offsets in
+one atomic step. Committed rows are in `<to>/load=<load id>/`, where any reader finds them (`spark.read.parquet(to)`).
+The next load finishes a load that was killed, or removes it. Of two loads of one group at the same time one wins; the
+other gets OffsetConflict. Works under Spark Connect.
 
-With `format="delta"`, or a database as `to`, rows and offsets are one commit of the table (loads/delta.py,
-loads/database.py), and that is what readers see.
+With `format="delta"`, or a database as `to`, rows and offsets are one commit of the table. Every row names its load in
+the column `load`. The protocols are loads/files/committer.py, loads/delta/destination.py and
+loads/database/destination.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.errors import PykafkaError
-from spark_connector.loads.destination import Destination
-from spark_connector.loads.output import read_ranges, write_output
-from spark_connector.loads.planner import confirm_topics, finished_rerun, open_destination, plan_load
+from spark_connector.destinations import open_destination
+from spark_connector.loads.commit_log import CommitLog
+from spark_connector.loads.destination import Destination, NewSession
+from spark_connector.loads.files import avro_output
+from spark_connector.loads.output import read_ranges, write_files
+from spark_connector.loads.planner import confirm_topics, finished_rerun, plan_load
 from spark_connector.loads.publication import publish_offsets
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
-from spark_connector.loads.request import LoadRequest, Target
+from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.spark_failure import is_lasting, summary
-from spark_connector.loads.upkeep import recover
+from spark_connector.loads.target import Target
+from spark_connector.maintenance import recover
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import heals_by_waiting
 
 __all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
 
 Phase = Callable[[str, LoadRecord | None], None]
-"""Told when a load enters a phase: repair, plan, write, commit, done; with the load once there is one."""
+"""Called when a load enters a phase (repair, plan, write, commit, done), with the load as soon as it is planned."""
 
 _HADOOP_PREFIX = "spark.hadoop."
 
 
 @dataclass(frozen=True)
 class LoadResult:
-    """What a load did. `load_id` and `path` are None when there was nothing new.
+    """The result of a load. `load_id` and `path` are None when there was nothing new.
 
-    `ranges` carry offsets and rows per partition; `recovered` names earlier loads that were killed and have been
-    brought to their end by this call (their rows are not in `rows`).
+    `ranges` have offsets and rows per partition. `recovered` are earlier loads that were killed and that this call has
+    finished; their rows are not in `rows`.
     """
 
     group: str
@@ -86,28 +92,27 @@ def load(
     publish_offsets: bool = True,
     on_phase: Phase | None = None,
 ) -> LoadResult:
-    """Load what is new and commit it; see the module.
+    """Load all new records and commit them; see the module.
 
-    `topic`: one, several, or a comma-separated list; instead of it `options` may say `subscribePattern` or `assign`.
+    `topic`: one, several, or a comma-separated list; or set `subscribePattern` or `assign` in `options` instead.
     `to`: a local directory, `hdfs://…` or a database URL of SQLAlchemy, with `table` (or `…#table`). `format`: parquet
     (default for a directory), json, orc, avro, delta, or sql (a database); keys and values stay bytes (base64 in json).
     `partition_by`: columns that become directories, of topic, partition, date and hour (of the timestamp, in UTC).
-    `group` names the sequence of loads; `offsets` says where its offsets are kept: `files` (default; in
+    `group` names the sequence of loads. `offsets`: where its offsets are kept: `files` (default; in
     `<to>/_offsets`), `zookeeper` (`zookeeper_connect`), or `table`, for delta and sql the only one.
     A group's first load is refused where other groups have loaded the same topics, unless `new_group`.
     `starting_offsets`: where a partition begins that the group has not loaded yet, earliest or JSON. `max_records`: at
     most so many offsets in this load.
-    `publish_offsets`: commit them to the brokers' consumer group `group`, too, for lag tools; that this cannot be done
-    fails no load (loads/publication.py).
+    `publish_offsets`: also commit them to the brokers' consumer group `group`, for lag tools. A failure of this does
+    not fail the load (loads/publication.py).
     `options`: any of the reader's (`kafka.*`, `includeHeaders`, `minPartitions`, `endingTimestamp`, …), of which
-    `kafka.isolation.level` is read_committed by default. Those that decide which records are loaded, and what they
-    become, are kept with each load, and a load of the same group with others is refused unless
-    `allow_changed_options`.
+    `kafka.isolation.level` is read_committed by default. Each load keeps those that decide which records are loaded
+    and what they become; a later load of the group with other values is refused unless `allow_changed_options`.
     `write_options`: the output format's (`compression`; for sql `text`: columns of bytes that are UTF-8);
     `storage_options`: fsspec's, for `hdfs://` Hadoop client settings, by default those that the session has under
     `spark.hadoop.`.
-    `from_load`: load again, into an empty `to`, everything from that load up to where the group stands, and leave the
-    group there; `from_directory`: the directory that load went to (offsets=files only).
+    `from_load`: load again, into an empty `to`, all records from that load up to the group's offsets, which do not
+    change; `from_directory`: the directory of that load (offsets=files only).
 
     Raises ConfigError, OffsetConflict, DataLoss, LoadError, and the client's PykafkaErrors.
     """
@@ -130,7 +135,7 @@ def load(
     return run_load(request, lambda: spark, on_phase or _ignore)
 
 
-def run_load(request: LoadRequest, session: Callable[[], SparkSession], on_phase: Phase) -> LoadResult:
+def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> LoadResult:
     """`load` with its arguments checked; `session` is called only when there is something to write."""
     with open_destination(request.target) as site:
         on_phase("repair", None)
@@ -139,7 +144,8 @@ def run_load(request: LoadRequest, session: Callable[[], SparkSession], on_phase
         done = finished_rerun(request, site) if request.from_load else None
         if done is not None:
             return _result(request, site, done, tuple(id for id in recovered if id != done.load_id))
-        record = plan_load(request, site)
+        with _earlier_log(request) as earlier:
+            record = plan_load(request, site, earlier)
         if record is None:
             if request.publish_offsets:
                 publish_offsets(request, site, idle=not recovered)
@@ -158,9 +164,9 @@ def _write(
     request: LoadRequest,
     site: Destination,
     record: LoadRecord,
-    session: Callable[[], SparkSession],
+    session: NewSession,
 ) -> LoadRecord:
-    """Write, count and seal; what fails before that leaves nothing behind."""
+    """Write, count and seal. A failure before the seal leaves nothing behind."""
     directory = site.committer.stage(record)
     try:
         frame = read_ranges(session(), record, request.options)
@@ -169,7 +175,7 @@ def _write(
     except Exception as error:
         overtaken = site.committer.is_overtaken(record)
         site.committer.discard(record.load_id)
-        if overtaken:  # the winner has removed our staging directory, which shows as any error of Spark's
+        if overtaken:  # the winner has removed our staging directory, so Spark may fail with any error
             raise OffsetConflict(
                 f"group '{request.target.group}': another load committed number {record.id.sequence} while "
                 f"{record.load_id} was running; nothing of {record.load_id} is kept"
@@ -177,24 +183,35 @@ def _write(
         if isinstance(error, PykafkaError):
             raise
         raise _failed(record, error) from error
-    site.committer.seal(sealed)  # discards by itself what may be discarded
+    site.committer.seal(sealed)  # discards the attempt itself when it fails
     return sealed
 
 
 def _write_rows(
     frame: DataFrame, record: LoadRecord, site: Destination, place: str, write_options: Mapping[str, str]
 ) -> LoadRecord:
-    if site.output is not None:
-        site.prepare(record, frame.schema.json())
-        return write_output(frame, record, site.output, place, write_options)
+    if record.format == "avro":
+        return avro_output.write_rows(frame, record, site, place, write_options)
+    if record.format != "sql":
+        return write_files(frame, record, site, place, write_options)
     # SQLAlchemy only for those who load into a database
-    from spark_connector.loads.database_output import write_rows
+    from spark_connector.loads.database.output import write_rows
 
     return write_rows(frame, record, site, place, write_options)
 
 
+@contextlib.contextmanager
+def _earlier_log(request: LoadRequest) -> Iterator[CommitLog | None]:
+    """The commit log with the load of a re-run, when it is that of another directory."""
+    if request.from_directory is None or request.target.offsets != "files":
+        yield None
+        return
+    with open_destination(replace(request.target, to=request.from_directory)) as earlier:
+        yield earlier.log
+
+
 def _failed(record: LoadRecord, error: Exception) -> LoadError:
-    """What Spark could not do, and whether it might another time."""
+    """The error of a Spark job, as one that may or may not be retried."""
     reason = summary(str(error))
     lasting = is_lasting(str(error), in_planning=isinstance(error, AnalysisException | IllegalArgumentException))
     lasting = lasting or (isinstance(error, OSError) and not heals_by_waiting(error))

@@ -1,9 +1,9 @@
-"""A directory on any file system, with the two acts that a commit can lean on.
+"""A directory on any file system, with two atomic operations that a commit can rely on.
 
-`create` (a file appears whole, or FileExistsError) and `rename` (a directory changes its name at once, or
-FileExistsError / FileNotFoundError) are atomic on a local disk and on HDFS. Object stores have the first one only.
-Used by the files offset store and by `load`; everything goes through fsspec, so there is no JVM and it works in any
-Python process, Spark Connect included. `hdfs://` is hdfs-native's file system: fsspec's own needs libhdfs.
+`create` (a whole file appears, or FileExistsError) and `rename` (a directory changes its name at once, or
+FileExistsError / FileNotFoundError) are atomic on a local disk and on HDFS; object stores have only `create`. Used by
+the files offset store and by `load`. Everything goes through fsspec: it needs no JVM and works in any Python process,
+including Spark Connect clients. `hdfs://` is hdfs-native's file system, because fsspec's own needs libhdfs.
 
 Paths given to a `Storage` are relative to its root, with `/` between the parts.
 """
@@ -17,6 +17,7 @@ import os
 import posixpath
 import secrets
 import shutil
+import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -29,7 +30,8 @@ from broker.errors import ConfigError
 __all__ = ["LocalStorage", "Storage", "heals_by_waiting", "open_storage"]
 
 _WRITE_BUFFER = 1 << 20  # bytes
-
+_CRC_MAGIC = b"crc\0"
+_CRC_READ = 4 << 20  # bytes
 
 _LASTING = frozenset(
     {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
@@ -37,10 +39,10 @@ _LASTING = frozenset(
 
 
 def heals_by_waiting(error: OSError) -> bool:
-    """Whether the same may work later, with nobody changing what the user has set up.
+    """Whether the same operation may succeed later without a change of the set-up.
 
-    A right that is missing, a file where a directory should be, a disk that cannot be written to: somebody must do
-    something about it. A full disk may be emptied by those who fill it; servers come back.
+    A missing right, a file in the place of a directory and a read-only disk need a person. A full disk may have space
+    again, and servers come back.
     """
     lasting = isinstance(error, PermissionError | NotADirectoryError | IsADirectoryError)
     return not lasting and error.errno not in _LASTING
@@ -48,7 +50,7 @@ def heals_by_waiting(error: OSError) -> bool:
 
 @contextlib.contextmanager
 def _os_errors() -> Iterator[None]:
-    """hdfs-native says by a plain RuntimeError what the NameNode refuses (rights, safe mode, limits, quotas)."""
+    """hdfs-native raises a plain RuntimeError when the NameNode refuses a call (rights, safe mode, limits, quotas)."""
     try:
         yield
     except RuntimeError as error:
@@ -59,10 +61,10 @@ def _os_errors() -> Iterator[None]:
 
 
 class _Hdfs(HdfsFileSystem):
-    """hdfs-native's file system, failing as all others do: with an OSError.
+    """hdfs-native's file system, but failing with OSErrors like all others.
 
-    fsspec keeps no instance of it: in a forked child it drops what it keeps, and dropping this one waits for threads
-    that no child has. Spark's own start of a JVM is such a fork.
+    fsspec must not cache it: in a forked child fsspec drops its cache, and dropping this instance waits for threads
+    that a child does not have. Spark forks when it starts its JVM.
     """
 
     cachable = False
@@ -122,7 +124,7 @@ class Storage:
     """A directory reached through fsspec (HDFS, object stores). The root need not exist."""
 
     def __init__(self, filesystem: Any, root: str, url: str, options: Mapping[str, str]) -> None:
-        """Made by `open_storage`. `url` and `options` open the same directory in another process."""
+        """Called by `open_storage`. `url` and `options` open the same directory in another process."""
         self._fs = filesystem
         self._root = root
         self.url = url
@@ -138,11 +140,11 @@ class Storage:
         return isinstance(self._fs, HdfsFileSystem)
 
     def below(self, path: str) -> Storage:
-        """The directory `path` as a storage of its own."""
+        """The directory `path` as its own storage."""
         return type(self)(self._fs, self._full(path), self.url_of(path), self.options)
 
     def url_of(self, path: str) -> str:
-        """What Spark is given to reach `path`."""
+        """The URL of `path` for Spark."""
         return f"{self.url}/{path}"
 
     def read(self, path: str) -> bytes:
@@ -153,16 +155,11 @@ class Storage:
         return bool(self._fs.exists(self._full(path)))
 
     def names(self, path: str) -> list[str]:
-        """Names (last parts) of what lies directly in the directory, sorted; empty when there is no such directory."""
+        """Sorted names of the entries of the directory; empty when it does not exist."""
         return sorted(self._entries(path))
 
-    def file_sizes(self, path: str) -> dict[str, int]:
-        """Name → bytes of the files directly in the directory; empty when there is no such directory."""
-        entries = self._entries(path)
-        return {name: int(info["size"]) for name, info in sorted(entries.items()) if info["type"] == "file"}
-
     def tree_sizes(self, path: str) -> dict[str, int]:
-        """Name below the directory → bytes of the files in it and in all directories below; no hidden directories."""
+        """Path below the directory → bytes, of all files in it and in its subdirectories that are not hidden."""
         found = {}
         for name, info in sorted(self._entries(path).items()):
             if info["type"] == "file":
@@ -170,6 +167,29 @@ class Storage:
             elif not name.startswith(("_", ".")):
                 found.update({f"{name}/{file}": size for file, size in self.tree_sizes(f"{path}/{name}").items()})
         return found
+
+    def agrees_with_checksums(self, path: str) -> bool:
+        """Whether a file has the bytes that Hadoop wrote, by the checksum file beside it (`.part-….crc`).
+
+        The file is `crc\\0`, the size of a chunk, and a CRC-32 per chunk. True where there is none. HDFS checks itself.
+        """
+        directory, name = posixpath.split(path)
+        if self.is_hdfs:
+            return True
+        try:
+            sums = self.read(f"{directory}/.{name}.crc")
+        except FileNotFoundError:
+            return True
+        size = int.from_bytes(sums[4:8], "big")
+        if sums[:4] != _CRC_MAGIC or not 0 < size <= _CRC_READ:
+            return True
+        found = bytearray()
+        with self.open_input(path) as file:
+            while block := file.read(_CRC_READ // size * size):
+                view = memoryview(block)
+                for at in range(0, len(block), size):
+                    found += zlib.crc32(view[at : at + size]).to_bytes(4, "big")
+        return found == sums[8:]
 
     def open_input(self, path: str) -> Any:
         """A seekable binary file object."""
@@ -186,10 +206,10 @@ class Storage:
         self._fs.makedirs(self._full(path), exist_ok=True)
 
     def create(self, path: str, data: bytes) -> None:
-        """Make a new file that is never seen half-written. Raises FileExistsError; then nothing has changed.
+        """Create a file that is never visible half-written. Raises FileExistsError and then changes nothing.
 
-        HDFS: written under another name and renamed, for a plain create would show an empty file first, and a lost
-        race for it has two faces (FileAlreadyExists and AlreadyBeingCreated). Object stores: a conditional put.
+        On HDFS the file is written under another name and renamed: a plain create would show an empty file first, and
+        a lost race for it fails in two ways (FileAlreadyExists, AlreadyBeingCreated). Object stores: a conditional put.
         """
         if not self.renames_directories:
             self._fs.pipe_file(self._full(path), data, mode="create")
@@ -202,7 +222,7 @@ class Storage:
             raise
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or directory another name in one step; the target's parent is made.
+        """Rename a file or directory in one step; creates the parent of the target.
 
         Raises FileExistsError when the target exists and FileNotFoundError when the source does not.
         """
@@ -212,14 +232,14 @@ class Storage:
         self._fs.mv(self._full(source), self._full(target))
 
     def remove(self, path: str) -> None:
-        """Remove a file, or a directory with all it holds; no error when there is none."""
+        """Remove a file, or a directory with its content; no error when it does not exist."""
         try:
             self._fs.rm(self._full(path), recursive=True)
         except FileNotFoundError:
             return
 
     def _write_temporary(self, path: str, data: bytes) -> str:
-        """Write next to `path` under a hidden name that nobody else uses; gives that name."""
+        """Write beside `path` under a unique hidden name; gives that name."""
         directory, name = posixpath.split(path)
         temporary = posixpath.join(directory, f".{name}.{secrets.token_hex(6)}.tmp")
         with self.open_output(temporary) as file:
@@ -238,7 +258,7 @@ class Storage:
 
 
 class LocalStorage(Storage):
-    """A directory of this machine. fsspec's local `mv` moves INTO an existing directory, hence the calls to `os`."""
+    """A directory of this machine. It calls `os`, because fsspec's local `mv` moves INTO an existing directory."""
 
     @property
     def renames_directories(self) -> bool:
@@ -274,7 +294,7 @@ class LocalStorage(Storage):
 
 
 class _BytesWriter(io.RawIOBase):
-    """hdfs-native's file takes nothing but `bytes`; writers hand in any buffer."""
+    """hdfs-native's file takes only `bytes`, but writers give it any buffer."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -296,7 +316,7 @@ class _BytesWriter(io.RawIOBase):
 
 
 def _sync_directory(path: str) -> None:
-    """Make a new name in a local directory survive a power cut."""
+    """Make a new name in a local directory survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

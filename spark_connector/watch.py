@@ -1,11 +1,11 @@
-"""Loads for as long as nobody says stop: `load` as a service, from Python.
+"""`load` as a service from Python: one load after the other until it is stopped.
 
     from spark_connector.watch import watch
     for result in watch(spark, bootstrap_servers="localhost:9092", topic="flights", to="/data", group="nightly"):
         print(result.load_id, result.rows)
 
-When the next load is due and what an outage is, is loads/watch.py's to say; here is what Spark adds: a load that writes
-when the service is told to stop is cancelled in Spark, and a Spark that has ended ends the service. The console's
+loads/load_loop.py decides when the next load starts and what an outage is. This module adds Spark: it cancels the Spark
+jobs of a load when the service is stopped, and ends the service when Spark has ended. The console's
 `pykafka load --watch` is cli/service.py.
 """
 
@@ -20,8 +20,8 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from spark_connector.load import LoadResult, load
+from spark_connector.loads.load_loop import DEFAULT_INTERVAL, LoadLoop, Outage, Phase, parse_interval
 from spark_connector.loads.record import LoadError, LoadInterrupted
-from spark_connector.loads.watch import DEFAULT_INTERVAL, Outage, Phase, Watch, parse_interval
 
 __all__ = ["Breaker", "watch"]
 
@@ -37,12 +37,13 @@ def watch(
     on_outage: Callable[[Outage], None] = lambda outage: None,
     **arguments: Any,
 ) -> Iterator[LoadResult]:
-    """A load every `interval` (seconds, or text like `5m`), at once while it takes `max_records`; gives what each did.
+    """Run a load every `interval` (seconds, or text like `5m`), and at once after a load of `max_records`; gives each
+    result.
 
-    `arguments` are those of `load`. Ends after `max_loads` loads that loaded something, or soon after `stop` is set in
-    another thread: what writes is broken off, what commits is finished. Outages are waited out, `on_outage` hears of
-    them. Raises what cannot heal: ConfigError, DataLoss, OffsetConflict, LoadError. While no broker answers, a stop is
-    heeded after `kafka.default.api.timeout.ms` (among `options`; a minute).
+    `arguments` are those of `load`. Ends after `max_loads` loads with new records, or soon after `stop` is set in
+    another thread: a load that is writing is cancelled, a load that is committing is finished. In an outage it retries
+    and calls `on_outage`. Raises errors that are not retriable: ConfigError, DataLoss, OffsetConflict, LoadError. While
+    no broker answers, a stop takes up to `kafka.default.api.timeout.ms` (in `options`; a minute).
     """
     seconds = parse_interval(interval) if isinstance(interval, str) else interval
     tell: Phase = arguments.pop("on_phase", None) or (lambda phase, record: None)
@@ -58,7 +59,7 @@ def watch(
             breaker.untag(spark)
 
     return iter(
-        Watch(
+        LoadLoop(
             breaker.guarded(run),
             interval=seconds,
             max_loads=max_loads,
@@ -71,7 +72,7 @@ def watch(
 
 
 class Breaker:
-    """Cancels the Spark jobs of a load when `stop` is set, and no others; tells a Spark that has ended."""
+    """Cancels the Spark jobs of a load, and no others, when `stop` is set. Notices when Spark has ended."""
 
     def __init__(self, stop: threading.Event, before_cancelling: Callable[[], None] = lambda: None) -> None:
         self._stop = stop
@@ -80,20 +81,20 @@ class Breaker:
         self._session: SparkSession | None = None
 
     def tag(self, session: SparkSession) -> SparkSession:
-        """The session; jobs that this thread starts in it from now on can be cancelled."""
+        """Make the jobs that this thread starts in the session cancellable; gives the session."""
         if _is_connect(session):
             session.addTag(self._tag)
-        else:  # a session's own tags can be interrupted only by the thread that has set them
+        else:  # only the thread that sets a session's own tags can interrupt them
             session.sparkContext.addJobTag(self._tag)
         self._session = session
         return session
 
     def untag(self, session: SparkSession) -> None:
-        with contextlib.suppress(Exception):  # Spark may have ended, which its last job has told
+        with contextlib.suppress(Exception):  # Spark may have ended; its last job has raised that
             session.removeTag(self._tag) if _is_connect(session) else session.sparkContext.removeJobTag(self._tag)
 
     def guarded(self, run: Callable[[Phase], LoadResult]) -> Callable[[Phase], LoadResult]:
-        """`run`, looked after while it runs. Raises LoadError instead of LoadInterrupted when Spark has ended."""
+        """`run`, cancelled when `stop` is set. Raises LoadError instead of LoadInterrupted when Spark has ended."""
 
         def guarded_run(on_phase: Phase) -> LoadResult:
             over = threading.Event()

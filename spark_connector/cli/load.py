@@ -1,8 +1,8 @@
 """The console command `pykafka load`: an exactly-once load from a terminal or a scheduler.
 
-Found by the console through the entry point group `pykafka.commands`; the work is `spark_connector.load`. Shows the
-phases and Spark's tasks while it runs, and what was loaded per partition at the end. `--json` prints one document and
-nothing else. With `--watch` it is a service (cli/service.py). PykafkaErrors pass: the console makes one line of them.
+The console finds it through the entry point group `pykafka.commands`. Shows the phases and Spark's tasks while it runs,
+and the loaded rows per partition at the end. `--json` prints one document and nothing else. With `--watch` it is a
+service (cli/service.py). PykafkaErrors are raised: the console prints them in one line.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from rich.table import Table
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs
-from spark_connector.cli.cluster import BootstrapServer, ConfigFile, cluster_options
-from spark_connector.cli.session import LazySession, spark_log
-from spark_connector.cli.verified import print_verified
-from spark_connector.cli.watching import Watching
+from spark_connector.cli.load_options import BootstrapServer, ConfigFile, cluster_options
+from spark_connector.cli.session import LazySession, quiet_session, spark_log
+from spark_connector.cli.tables import print_verified
 from spark_connector.loads.layout import PARTITION_COLUMNS
-from spark_connector.loads.request import FORMATS, OFFSET_KINDS, LoadRequest, Target
-from spark_connector.loads.upkeep import prune
-from spark_connector.loads.upkeep import recover as recover_loads
-from spark_connector.loads.verify import verify as verify_loads
-from spark_connector.loads.watch import DEFAULT_INTERVAL, parse_interval
+from spark_connector.loads.load_loop import DEFAULT_INTERVAL, parse_interval
+from spark_connector.loads.request import LoadRequest
+from spark_connector.loads.target import FORMATS, OFFSET_KINDS, Target
+from spark_connector.maintenance import prune
+from spark_connector.maintenance import recover as recover_loads
+from spark_connector.maintenance import verify as verify_loads
 
 if TYPE_CHECKING:
     from spark_connector.load import LoadResult
@@ -107,9 +107,7 @@ def load(
     ] = None,
     master: Annotated[str, typer.Option(help="Spark master.", metavar="URL")] = "local[*]",
     recover: Annotated[bool, typer.Option("--recover", help="Only finish loads that were killed; no Spark.")] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Only recount what was loaded against the log; no Spark.")
-    ] = False,
+    verify: Annotated[bool, typer.Option("--verify", help="Only recount what was loaded against the log.")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="Go on loading until told to stop (SIGTERM, Ctrl-C).")] = False,
     interval: Annotated[
         str | None,
@@ -144,7 +142,8 @@ def load(
         return
     servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
     if verify:
-        verified = verify_loads(target, servers, options=options)
+        with quiet_session("pykafka load --verify", target.storage_options) as session:
+            verified = verify_loads(target, servers, options=options, session=session)
         print_verified(verified, as_json)
         raise typer.Exit(0 if verified.ok else 1)
     request = LoadRequest.build(
@@ -167,8 +166,19 @@ def load(
             "--history-keep does not go with format=delta: the table prunes its log itself (delta.logRetentionDuration)"
         )
     if watch:
+        from spark_connector.cli.service import serve
+
         seconds = parse_interval(interval) if interval else DEFAULT_INTERVAL
-        _serve(request, master, settings, Watching(seconds, max_loads, history_keep, metrics), as_json)
+        serve(
+            request,
+            master,
+            settings,
+            interval=seconds,
+            max_loads=max_loads,
+            history_keep=history_keep,
+            metrics=metrics,
+            as_json=as_json,
+        )
         return
     result = _run(request, master, settings, Console(stderr=True, quiet=as_json))
     typer.echo(json.dumps(result.to_json())) if as_json else _print_result(result)
@@ -183,7 +193,7 @@ def _refuse_together(**modes: bool) -> None:
 
 
 def _run(request: LoadRequest, master: str, settings: Mapping[str, str], console: Console) -> LoadResult:
-    # Half a second of imports that --help and --recover need not pay.
+    # Importing Spark takes half a second, which --help and --recover do not need.
     from spark_connector.load import run_load
 
     try:
@@ -195,21 +205,15 @@ def _run(request: LoadRequest, master: str, settings: Mapping[str, str], console
             spark.on_start = lambda: signal.signal(signal.SIGINT, _interrupt)
             return run_load(request, spark.session, on_phase)
     except KeyboardInterrupt:
-        typer.echo("pykafka: interrupted; the next load takes what this one has not committed", err=True)
+        typer.echo("pykafka: interrupted; the next load loads what this one has not committed", err=True)
         sys.stderr.flush()
-        os._exit(INTERRUPTED)  # Spark goes with this process; to stop it takes longer than a person waits
+        os._exit(INTERRUPTED)  # Spark ends with this process; stopping it takes longer than a person waits
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    """Instead of PySpark's handler, which cancels jobs over the very connection that waits for them and fails aloud."""
+    """Replaces the handler of PySpark, which cancels jobs over the connection that waits for them, and fails."""
     logging.disable()  # py4j logs the interrupt with a traceback
     raise KeyboardInterrupt
-
-
-def _serve(request: LoadRequest, master: str, settings: Mapping[str, str], watching: Watching, as_json: bool) -> None:
-    from spark_connector.cli.service import serve
-
-    serve(request, master, settings, watching, as_json=as_json)
 
 
 def _print_result(result: LoadResult) -> None:
@@ -242,6 +246,6 @@ def _print_recovered(target: Target, as_json: bool) -> None:
 
 
 def _hadoop(settings: dict[str, str]) -> dict[str, str]:
-    """`--conf spark.hadoop.x=y` as the Hadoop setting x, for work without Spark."""
+    """`--conf spark.hadoop.x=y` as the Hadoop setting x, for the parts that do not use Spark."""
     prefix = "spark.hadoop."
     return {name[len(prefix) :]: value for name, value in settings.items() if name.startswith(prefix)}

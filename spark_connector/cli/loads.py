@@ -1,9 +1,7 @@
-"""The console command `pykafka loads`: what a group's loads have done, and the ways back.
+"""The console command `pykafka loads`: lists, shows, verifies, rewinds, prunes and recovers the loads of a group.
 
-`pykafka loads` lists, `show` tells one load in full, `verify` recounts against the log, `rewind` makes the group stand
-at an earlier load, `prune` forgets old entries, `recover` finishes what was killed. Which loads is said by the options
-of cli/place.py. No Spark. The work is loads/upkeep.py and loads/verify.py. Exit status 1 also when `verify` finds what
-does not add up.
+The work is done in maintenance.py. Spark starts only when `verify` meets orc or json. The exit status is 1 also when
+`verify` finds a problem.
 """
 
 from __future__ import annotations
@@ -20,15 +18,13 @@ from rich.table import Table
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs
-from spark_connector.cli.cluster import BootstrapServer, ConfigFile, cluster_options
-from spark_connector.cli.place import Place, placed
-from spark_connector.cli.tables import print_table
-from spark_connector.cli.verified import print_verified
+from spark_connector.cli.load_options import BootstrapServer, ConfigFile, Place, cluster_options, placed
+from spark_connector.cli.session import quiet_session
+from spark_connector.cli.tables import print_table, print_verified
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rewind import fates
-from spark_connector.loads.upkeep import history, prune, recover, rewind
-from spark_connector.loads.verify import verify
+from spark_connector.maintenance import history, prune, recover, rewind, verify
 
 __all__ = ["app"]
 
@@ -72,7 +68,7 @@ def show(
 
     \b
     Examples:
-      pykafka loads show --to data/flights --group etl 42
+      pykafka loads show --to data/flights --group etl etl-000042-5f0c7a1e
     """
     entry = _find(history(place.target).entries, load_id)
     if place.as_json:
@@ -106,7 +102,9 @@ def verify_command(
       pykafka loads verify --to data/flights --group etl
     """
     servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
-    verified = verify(place.target, servers, only=load_id or (), options=options)
+    target = place.target
+    with quiet_session("pykafka loads verify", target.storage_options) as session:
+        verified = verify(target, servers, only=load_id or (), options=options, session=session)
     print_verified(verified, place.as_json)
     if not verified.ok:
         raise typer.Exit(1)
@@ -123,11 +121,11 @@ def rewind_command(
     ] = False,
     yes: Yes = False,
 ) -> None:
-    """Make the group stand at an earlier load again, the later loads' output taken away.
+    """Set the group back to an earlier load, and take back the output of the later loads.
 
     \b
     Examples:
-      pykafka loads rewind --to data/flights --group etl --to-load 42
+      pykafka loads rewind --to data/flights --group etl --to-load etl-000042-5f0c7a1e
     """
     if place.as_json and not yes:
         raise ConfigError("rewind asks before it does anything; with --json give --yes")
@@ -144,7 +142,7 @@ def rewind_command(
         typer.echo("Nothing was changed.")
         raise typer.Exit(1)
     else:
-        typer.echo(f"Group {done.id.group} stands at {to_load} again (rewind {done.load_id}).")
+        typer.echo(f"Group {done.id.group} is back at {to_load} (rewind {done.load_id}).")
 
 
 @app.command("prune")
@@ -169,7 +167,7 @@ def prune_command(
 def recover_command(
     place: Place,
 ) -> None:
-    """Bring loads and rewinds that were killed to their end, as the next load would.
+    """Finish loads and rewinds that were killed, as the next load would.
 
     \b
     Examples:

@@ -1,7 +1,7 @@
 """A Spark session for a console command, and a progress line that follows its tasks.
 
-Used by `pykafka load`, once or as a service, and by the demo. Spark starts only when it is first asked for, so that an
-error or "nothing new" comes at once; the progress line goes to standard error.
+Spark starts only when it is first used, so that an error or "nothing new" appears at once. The progress line goes to
+standard error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_connector.loads.record import LoadRecord
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["LazySession", "spark_log", "standard_error_to"]
+__all__ = ["LazySession", "quiet_session", "spark_log", "standard_error_to"]
 
 _POLL_SECONDS = 0.2
 _PHASES = {
@@ -45,10 +45,10 @@ _SETTINGS = {
 
 
 class LazySession:
-    """Made with what Spark is to be started with; `session()` starts it; stopped at the end of the `with` block.
+    """A Spark session that `session()` starts, and that is stopped at the end of the `with` block.
 
-    What Spark says goes to the file `log`, if one is given. A block that is interrupted leaves Spark as it is: it ends
-    with this process.
+    Spark's messages go to the file `log`, if one is given. After a KeyboardInterrupt Spark is not stopped: it ends with
+    this process.
     """
 
     def __init__(self, app_name: str, master: str, settings: Mapping[str, str], log: Path | None = None) -> None:
@@ -61,10 +61,10 @@ class LazySession:
 
     def session(self) -> SparkSession:
         if self._session is None:
-            # Half a second of imports that --help and --recover need not pay.
+            # Importing Spark takes half a second, which --help and --recover do not need.
             from pyspark.sql import SparkSession
 
-            # Spark would take the python3 of the PATH for its workers, which may be another one, without the connector.
+            # By default Spark's workers run the python3 of the PATH, which may not have the connector.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             builder = SparkSession.builder.master(self._master).appName(self._app_name)
             for name, value in {**_SETTINGS, **self._settings}.items():
@@ -75,7 +75,7 @@ class LazySession:
         return self._session
 
     def be_quiet(self) -> None:
-        """For what is cancelled on purpose: Spark logs pages about it."""
+        """Switch Spark's log off before jobs are cancelled on purpose: it would log pages about it."""
         if self._session is not None:
             self._session.sparkContext.setLogLevel("OFF")
 
@@ -90,7 +90,7 @@ class LazySession:
 
     @contextmanager
     def shown(self, console: Console) -> Iterator[Callable[[str, LoadRecord | None], None]]:
-        """A progress line that follows the session once it is there; gives the function to tell the phase."""
+        """A progress line, which follows the session when it has started; gives the function that sets the phase."""
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -117,7 +117,7 @@ class LazySession:
                 follower.join()
 
     def _follow(self, progress: Progress, line: Any, stopped: threading.Event) -> None:
-        """Follow the tasks of the running Spark job until told to stop."""
+        """Follow the tasks of the running Spark job until `stopped` is set."""
         while not stopped.wait(_POLL_SECONDS):
             tracker = self._session.sparkContext.statusTracker() if self._session else None
             stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()] if tracker else []
@@ -128,8 +128,16 @@ class LazySession:
 
 
 @contextmanager
+def quiet_session(name: str, hadoop: Mapping[str, str]) -> Iterator[Callable[[], SparkSession]]:
+    """Gives the function that starts a local Spark without any output. `hadoop` are Hadoop client settings."""
+    settings = {f"spark.hadoop.{key}": value for key, value in hadoop.items()}
+    with spark_log() as log, LazySession(name, "local[*]", settings, log) as spark:
+        yield spark.session
+
+
+@contextmanager
 def standard_error_to(log: Path) -> Iterator[None]:
-    """Send standard error to a file; a JVM started meanwhile keeps it for life, and the terminal stays readable."""
+    """Redirect standard error to a file. A JVM that starts meanwhile keeps it, and the terminal stays readable."""
     sys.stderr.flush()
     kept = os.dup(2)
     with log.open("ab") as file:
@@ -143,7 +151,7 @@ def standard_error_to(log: Path) -> Iterator[None]:
 
 @contextmanager
 def spark_log() -> Iterator[Path]:
-    """A temporary file for what Spark says; after an error with something in it, it stays, and a line names it."""
+    """A temporary file for Spark's messages. After an error it is kept, unless it is empty, and a line names it."""
     descriptor, name = tempfile.mkstemp(prefix="pykafka-load-", suffix=".log")
     os.close(descriptor)
     log = Path(name)

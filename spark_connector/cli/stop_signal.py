@@ -1,9 +1,9 @@
 """SIGTERM and SIGINT as an event that threads can wait for.
 
-Used by the service `pykafka load --watch`. The first signal asks for a graceful end, the second one ends the process at
-once; a load can be killed at any moment, so that is safe too. The handlers themselves do nothing, for a handler that
-takes a lock may find it held by the very thread it interrupts: Python writes the number of each signal to a socket, and
-a thread reads it there.
+Used by the service `pykafka load --watch`. The first signal asks for a graceful end; the second one ends the process at
+once, which is safe because a load can be killed at any moment. The handlers do nothing: a handler that takes a lock
+could find it held by the thread that it interrupts. Python writes the number of each signal to a socket instead, and a
+thread reads it there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class StopSignal:
         return self
 
     def install(self) -> None:
-        """Again, after a library has put a handler of its own in place: PySpark does so for SIGINT."""
+        """Install the handlers again after a library has replaced them, as PySpark does for SIGINT."""
         for number in _SIGNALS:
             signal.signal(number, _ignore)
 
@@ -77,4 +77,4 @@ class StopSignal:
 
 
 def _ignore(number: int, frame: FrameType | None) -> None:
-    """Python must have a handler, or the signal would end the process."""
+    """Without a handler the signal would end the process."""

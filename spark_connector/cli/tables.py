@@ -1,24 +1,29 @@
-"""Tables on standard output whose lines are as long as they must be.
+"""Tables on standard output that are never cut to the width of the terminal.
 
-Used by `pykafka loads`. rich would break names that are to be copied, and cut numbers off, where a terminal is narrow,
-and behind a pipe, which it takes for one of 80 columns; a terminal breaks lines by itself.
+rich would break names and cut numbers in a narrow terminal, and in a pipe, which it takes for 80 columns. A terminal
+breaks long lines by itself.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["print_table"]
+from spark_connector.loads.audit.verify import LoadCheck, Verification
 
-_LONGEST = 60  # columns of a text, such as many topics
-_WIDE = 1000  # more than any line has
+__all__ = ["print_table", "print_verified"]
+
+_LONGEST = 60  # characters of a text, such as many topics
+_WIDE = 1000  # more than any line needs
+_STYLES = {"ok": "green", "mismatch": "red", "unverifiable": "yellow"}
 
 
 def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Headings: of texts, which stand first, the first of them a name, and of numbers."""
+    """Print a table with the headings `texts` (the first is a name, and never breaks), then `numbers`."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(texts[0], no_wrap=True)
     for heading in texts[1:]:
@@ -30,3 +35,39 @@ def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Sequence[Seq
     console = Console()
     console.width = max(console.width, _WIDE)
     console.print(table)
+
+
+def print_verified(verified: Verification, as_json: bool) -> None:
+    """Print a row per load with its counts, then problems and notes; or one JSON document."""
+    if as_json:
+        typer.echo(json.dumps(verified.to_json(), indent=2))
+        return
+    console = Console()
+    if not verified.loads and verified.ok:
+        console.print("Nothing has been loaded.")
+        return
+    rows = [
+        [load.load_id, f"[{_STYLES[load.verdict]}]{load.verdict}[/]", *(f"{number:,}" for number in _numbers(load))]
+        for load in verified.loads
+    ]
+    print_table(["load", "verdict"], ["partitions", "committed", "found", "in the log", "gone from the log"], rows)
+    for load in verified.loads:
+        for text in (*load.problems, *load.notes):
+            console.print(f"{load.load_id}: {text}", soft_wrap=True, highlight=False, markup=False)
+    for text in (*verified.problems, *verified.notes):
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
+    if verified.ok:
+        total = sum(count.file_rows for load in verified.loads for count in load.partitions)
+        loads, agree = ("1 load", "agrees") if len(verified.loads) == 1 else (f"{len(verified.loads):,} loads", "agree")
+        console.print(f"{loads} with {total:,} rows {agree} with what is left of the log.")
+
+
+def _numbers(load: LoadCheck) -> tuple[int, int, int, int, int]:
+    counts = load.partitions
+    return (
+        len(counts),
+        sum(count.rows for count in counts),
+        sum(count.file_rows for count in counts),
+        sum(count.log_rows or 0 for count in counts),
+        sum(count.gone for count in counts),
+    )

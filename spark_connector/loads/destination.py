@@ -1,42 +1,59 @@
-"""What load.py asks of the place that a load goes to, whatever kind of place it is.
+"""The contract of a destination: what load.py, planner.py, maintenance.py and the audit ask of the place of the loads.
 
-Files in a directory are loads/file_site.py, a Delta table is loads/delta.py, a database loads/database.py.
-A destination is opened for one call and knows neither Spark nor the brokers.
+files/, delta/ and database/ implement it; spark_connector/destinations.py opens the right one for a target. A
+destination is opened for one call and knows neither Spark nor the brokers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
 
-from spark_connector.loads.history import History
-from spark_connector.loads.holdings import Holdings
-from spark_connector.loads.log import LoadLog
+import numpy as np
+import numpy.typing as npt
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.commit_log import CommitLog
+from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.storage import Storage
 
-__all__ = ["Committer", "Destination"]
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Committer", "Destination", "Held", "Holdings", "NewSession", "Offsets"]
+
+Offsets = npt.NDArray[np.int64]
+
+NewSession = Callable[[], "SparkSession"]
+"""Gives the Spark session, and starts it when it is first called."""
 
 
 class Committer(Protocol):
-    """Stage, seal, commit, and repair after a crash. Two processes may do any of it at once; one of them wins."""
+    """Stages, seals and commits loads, and repairs after a crash.
+
+    Two processes may do any of this at the same time: the commit log lets one of them win.
+    """
 
     def repair(self) -> list[str]:
-        """Finish or remove what others began; gives the ids of the loads that were brought to their end."""
+        """Finish or remove the unfinished loads of others; gives the ids of the loads that were finished."""
         ...
 
     def stage(self, record: LoadRecord) -> str:
-        """Announce the load; gives the place, within the destination, that its rows are to be written to."""
+        """Announce the load; gives the place within the destination where its rows must be written."""
         ...
 
     def seal(self, record: LoadRecord) -> None:
-        """Say that the rows are all there, counted."""
+        """Record that all rows are written and counted."""
         ...
 
     def commit(self, record: LoadRecord) -> None:
-        """Make rows and offsets visible in one act. Raises OffsetConflict, with nothing left, for the second of two.
+        """Make rows and offsets visible in one atomic step. For a rewind: remove the rows of the loads it names and set
+        the offsets back, in one step.
 
-        Of a rewind: take back the rows of the loads it names, and the offsets, in one act."""
+        Raises OffsetConflict, and leaves nothing behind, when another load took the number.
+        """
         ...
 
     def discard(self, load_id: str) -> None:
@@ -48,16 +65,41 @@ class Committer(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Held:
+    """The rows that a destination has of one load: sorted offsets per partition, duplicates included.
+
+    `offsets` is None when they cannot be read; then `problems` or `notes` say why. `notes` do not fail a verification.
+    """
+
+    offsets: Mapping[TopicPartition, Offsets] | None
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Holdings(Protocol):
+    """The rows in a destination, read when they are asked for. Changes nothing."""
+
+    @property
+    def place(self) -> str:
+        """Where the rows are, in words: `the files`, `the table`."""
+        ...
+
+    def of(self, entries: Sequence[HistoryEntry]) -> Iterator[tuple[HistoryEntry, Held]]:
+        """The rows of each of these committed loads, in their order."""
+        ...
+
+    def strangers(self) -> list[str]:
+        """What looks like a load of this group, but is not in its commit log."""
+        ...
+
+
 class Destination(Protocol):
     """A directory, a Delta table or a table in a database."""
 
-    def plain_error(self, error: Exception) -> LoadError | None:
-        """What to raise for an error of the library behind it, wherever that comes up; None for any other error."""
-        ...
-
     @property
     def url(self) -> str:
-        """What records and messages name it by; without passwords."""
+        """Its name in records and messages; without passwords."""
         ...
 
     @property
@@ -66,21 +108,25 @@ class Destination(Protocol):
         ...
 
     @property
-    def log(self) -> LoadLog: ...
+    def log(self) -> CommitLog: ...
 
     @property
     def committer(self) -> Committer: ...
 
+    def plain_error(self, error: Exception) -> LoadError | None:
+        """The LoadError for an error of the library behind the destination; None for any other error."""
+        ...
+
     def prepare(self, record: LoadRecord, schema: str) -> None:
-        """Make it ready to take rows of this schema (Spark's, as JSON). Raises ConfigError when it cannot."""
+        """Make it ready to take rows of this schema (Spark's, as JSON). Raises ConfigError when it cannot take them."""
         ...
 
     def published(self, group: str) -> list[str]:
-        """Ids of the group's loads that readers see, where that is known without the commit log."""
+        """Ids of the group's loads that readers see, where this is known without the commit log."""
         ...
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
-        """Every group that has loads here, whatever keeps its offsets, and the topics that it has loaded."""
+        """Every group that has loads here, in whatever commit log, and the topics that it has loaded."""
         ...
 
     def path_of(self, load_id: str) -> str:
@@ -88,13 +134,13 @@ class Destination(Protocol):
         ...
 
     def history(self) -> History:
-        """The group's loads; changes nothing."""
+        """The group's loads. Changes nothing."""
         ...
 
-    def holdings(self, history: History) -> Holdings:
-        """What is there of the loads of `history`."""
+    def holdings(self, history: History, session: NewSession) -> Holdings:
+        """The rows of the loads of `history`. `session` is called only where Spark must read them."""
         ...
 
     def check_rewind(self, rewind: LoadRecord) -> None:
-        """Raises ConfigError when the loads that `rewind` names cannot be taken back."""
+        """Raise ConfigError when the loads that `rewind` names cannot be taken back."""
         ...

@@ -1,7 +1,7 @@
-"""What parquet files hold, told by their footers, without reading a row.
+"""Counts and statistics of parquet files from their footers, without reading rows.
 
-Used by loads/output.py to count what was written, and by the Delta log (loads/log_delta.py) for the statistics of the
-files that a commit adds. Columns that a partitioned layout keeps in directory names are taken from there.
+output.py counts the written rows with them, delta/commit_log.py makes the statistics of the files that a commit adds.
+Columns that a partitioned layout keeps in directory names are taken from there.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow.parquet
 
-from spark_connector.loads.layout import values_in_path
+from spark_connector.loads.layout import LOAD_COLUMN, values_in_path
 from spark_connector.storage import Storage
 
 __all__ = ["Count", "count_rows", "delta_statistics", "read_footers"]
@@ -23,7 +23,7 @@ Count = tuple[str, int, int, int, int]
 """(topic, partition, rows, lowest offset, highest offset)"""
 
 _THREADS = 8
-_MEASURED = ("topic", "partition", "offset", "timestamp")
+_MEASURED = ("topic", "partition", "offset", "timestamp", LOAD_COLUMN)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -39,7 +39,7 @@ def read_footers(storage: Storage, directory: str, names: Collection[str]) -> di
 
 
 def count_rows(name: str, footer: Any) -> list[Count] | None:
-    """One count per row group of a file; None when a group mixes partitions or has no statistics."""
+    """One count per row group of a file; None when a row group mixes partitions or has no statistics."""
     given = values_in_path(name)
     counts = []
     for number in range(footer.num_row_groups):
@@ -54,7 +54,7 @@ def count_rows(name: str, footer: Any) -> list[Count] | None:
 
 
 def delta_statistics(footer: Any) -> str:
-    """The `stats` of Delta's add action: rows, and the bounds by which readers pass over files."""
+    """The `stats` of Delta's add action: rows, and the bounds with which readers skip files."""
     merged: dict[str, tuple[Any, Any]] = {}
     complete = set(_MEASURED)
     for number in range(footer.num_row_groups):
@@ -75,7 +75,7 @@ def delta_statistics(footer: Any) -> str:
 
 
 def _bounds(group: Any) -> dict[str, tuple[Any, Any]]:
-    """Lowest and highest value per column of a row group; only of columns that have no null."""
+    """Lowest and highest value per column of a row group, for columns without nulls."""
     found = {}
     for index in range(group.num_columns):
         column = group.column(index)
@@ -88,14 +88,14 @@ def _bounds(group: Any) -> dict[str, tuple[Any, Any]]:
 
 
 def _only(given: str | None, bounds: tuple[Any, Any] | None) -> Any:
-    """The one value of a column in a row group, if it is one."""
+    """The value of a column in a row group, if all rows have the same."""
     if given is not None:
         return given
     return bounds[0] if bounds is not None and bounds[0] == bounds[1] else None
 
 
 def _as_delta(value: Any, *, up: bool = False) -> Any:
-    """Timestamps in milliseconds, which is all that the statistics hold: down for the lowest, up for the highest."""
+    """Timestamps in milliseconds, the resolution of the statistics: rounded down for the lowest, up for the highest."""
     if not isinstance(value, datetime):
         return value
     micros = (value - _EPOCH) // timedelta(microseconds=1)

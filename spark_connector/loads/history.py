@@ -1,48 +1,59 @@
-"""What a list of loads says of each: its state, what was read, and where its data lies.
+"""The list of a group's loads: the state of each, what it read, and where its data is. Changes nothing.
 
-The values, and what all kinds of destinations share in finding them out. Files are listed by loads/file_history.py,
-tables by loads/table_history.py; `Destination.history` is the door to both. Changes nothing.
+Callers use `Destination.history`. files/history.py lists loads into files, `table_history` those into tables.
 """
 
 from __future__ import annotations
 
 import enum
 import itertools
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+import json
+import os
+import socket
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from spark_connector.loads.commit import MANIFEST
-from spark_connector.loads.owner import Owner, owner_of
 from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadRecord
 from spark_connector.storage import Storage
 
 __all__ = [
+    "MANIFEST",
     "WHAT_TO_DO",
     "History",
     "HistoryEntry",
     "LoadState",
+    "Owner",
+    "Trace",
     "gaps",
+    "intent_of",
     "is_of",
+    "owner_of",
     "staged_entries",
     "staged_state",
+    "table_history",
+    "topics_by_group",
     "undone_by",
 ]
 
+MANIFEST = "_manifest.json"
+"""The record of a load beside its data; readers do not see the name."""
+
 
 class LoadState(enum.StrEnum):
-    """Where a load stands."""
+    """How far a load has come."""
 
     PUBLISHED = "published"
-    HIDDEN = "committed, hidden"  # the rename is missing: whoever looked after it was killed
+    HIDDEN = "committed, hidden"  # the rename is missing: the process was killed before it
     ABSENT = "committed, gone"  # its directory was moved or deleted by hand
     REWOUND = "rewound"
-    REWIND = "rewind"  # no load, but an entry that takes loads back
-    UNKNOWN = "not in the log"  # visible, yet the commit log has never heard of it
+    REWIND = "rewind"  # not a load: an entry that takes loads back
+    UNKNOWN = "not in the log"  # visible to readers, but the commit log does not have it
     SEALED = "complete"  # not committed; the next load or repair commits it
     RUNNING = "running"
     DEAD = "killed"
-    UNFINISHED = "unfinished"  # runs, or ran, on another host
+    UNFINISHED = "unfinished"  # on another host: nobody knows whether it still runs
     VOID = "void"  # its number was taken by another; the next repair removes it
 
     @property
@@ -56,13 +67,41 @@ WHAT_TO_DO: Mapping[LoadState, str] = {
     LoadState.ABSENT: "is committed, but its directory is gone",
     LoadState.UNKNOWN: "is visible to readers, but the commit log does not know it",
 }
-"""What a person should be told of a load in this state."""
+"""What to tell a person about a load in this state."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The process that runs a staged load. Only shown to people: no rule of the commit protocol depends on it.
+
+    `started`: its start in clock ticks after boot, where the kernel tells, to recognize a pid that was used again.
+    """
+
+    host: str
+    pid: int
+    started: int | None = None
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        return cls(socket.gethostname(), os.getpid(), _started(os.getpid()))
+
+    def is_alive(self) -> bool | None:
+        """None for a process of another host."""
+        if self.host != socket.gethostname():
+            return None
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass  # another user's process
+        return self.started is None or _started(self.pid) == self.started
 
 
 @dataclass(frozen=True)
 class HistoryEntry:
-    """One load. `directory` is the URL of its data, None when there is none; `manifest`: what lies with the data; its
-    files are the load's, for the commit log does not list them."""
+    """One load. `directory` is the URL of its data, None when there is none. `manifest` is the record beside the data:
+    it lists the files, which the commit log does not."""
 
     record: LoadRecord
     state: LoadState
@@ -106,8 +145,11 @@ class HistoryEntry:
 
 @dataclass(frozen=True)
 class History:
-    """What is known of a group's loads. `entries`: every load that has left a trace, in order of number; `forgotten`:
-    the numbers (first, last) that neither the commit log nor what lies with the data tells of any more."""
+    """All that is known about a group's loads.
+
+    `entries`: every load that has left a trace, in order of number. `forgotten`: spans (first, last) of numbers of
+    which neither the commit log nor the data knows anything any more.
+    """
 
     entries: list[HistoryEntry]
     forgotten: tuple[tuple[int, int], ...] = ()
@@ -117,7 +159,7 @@ class History:
         return [entry for entry in self.entries if entry.state.is_committed]
 
     def describe_forgotten(self) -> str | None:
-        """A sentence about the numbers of which nothing is known; None when all are."""
+        """A sentence about the forgotten numbers; None when there are none."""
         if not self.forgotten:
             return None
         if len(self.forgotten) == 1 and self.forgotten[0][0] == self.forgotten[0][1]:
@@ -127,7 +169,7 @@ class History:
 
 
 def gaps(last: int, numbers: Collection[int]) -> tuple[tuple[int, int], ...]:
-    """The spans of 1 to `last` in which there is none of `numbers`."""
+    """The spans (first, last) of 1 to `last` that contain none of `numbers`."""
     known = sorted({0, last + 1, *(number for number in numbers if 0 < number <= last)})
     return tuple((before + 1, after - 1) for before, after in itertools.pairwise(known) if after - before > 1)
 
@@ -138,15 +180,23 @@ def is_of(group: str, text: str) -> bool:
     return load_id is not None and load_id.group == group
 
 
+def topics_by_group(loads: Iterable[LoadRecord]) -> dict[str, set[str]]:
+    """Group → the topics it has loaded. Where brokers give topic ids, the newest record alone names all of them."""
+    found: dict[str, set[str]] = {}
+    for load in loads:
+        found.setdefault(load.id.group, set()).update(load.topic_ids, (range.topic for range in load.ranges))
+    return found
+
+
 def undone_by(records: Iterable[LoadRecord]) -> dict[str, LoadRecord]:
-    """Id of each load that was taken back → the rewind."""
+    """Id of each load that was taken back → its rewind."""
     return {gone.load_id: record for record in records if record.rewind for gone in record.rewind.undone}
 
 
 def staged_entries(
     storage: Storage, area: str, group: str, *, newest: int, known: Collection[str]
 ) -> list[HistoryEntry]:
-    """Attempts that are not committed, by the intents in the staging area."""
+    """The attempts in the staging area that are not committed, from their intents."""
     entries = []
     for name in storage.names(area):
         if name in known or not is_of(group, name):
@@ -155,7 +205,7 @@ def staged_entries(
             intent = storage.read(f"{area}/{name}/intent.json")
             record = LoadRecord.from_bytes(intent, storage.url_of(f"{area}/{name}/intent.json"))
         except (FileNotFoundError, LoadError):
-            continue  # ended in this moment
+            continue  # it ended a moment ago
         owner = owner_of(intent)
         sealed = storage.exists(f"{area}/{name}/data/{MANIFEST}")
         state = staged_state(record.id.sequence <= newest, sealed, owner)
@@ -164,10 +214,63 @@ def staged_entries(
 
 
 def staged_state(overtaken: bool, sealed: bool, owner: Owner | None) -> LoadState:
-    """Of an attempt: `overtaken` when another has its number, `sealed` when all its rows are there."""
+    """State of an attempt: `overtaken` when another load has its number, `sealed` when its rows are complete."""
     if overtaken:
         return LoadState.VOID
     if sealed:
         return LoadState.SEALED
     alive = owner.is_alive() if owner is not None else None
     return {True: LoadState.RUNNING, False: LoadState.DEAD, None: LoadState.UNFINISHED}[alive]
+
+
+Trace = tuple[str | None, tuple[LoadFile, ...]]
+"""The URL of a load's files (None when there are none), and those of them that the table still has."""
+
+
+def table_history(
+    records: Sequence[LoadRecord],
+    newest: int,
+    staged: Iterable[HistoryEntry],
+    trace_of: Callable[[LoadRecord], Trace] = lambda record: (None, ()),
+) -> History:
+    """The history of loads into a table. `records` are those of its commit log, `newest` is its highest number.
+
+    All that is committed is visible. Nothing but the log knows a load, so numbers it has lost are `forgotten`.
+    """
+    undone = undone_by(records)
+    entries = [_entry(record, record.load_id in undone, trace_of) for record in records]
+    numbers = {entry.record.id.sequence for entry in entries}
+    entries += staged
+    entries.sort(key=lambda entry: (entry.record.id.sequence, entry.record.load_id))
+    return History(entries, gaps(newest, numbers))
+
+
+def _entry(record: LoadRecord, undone: bool, trace_of: Callable[[LoadRecord], Trace]) -> HistoryEntry:
+    if record.rewind is not None:
+        return HistoryEntry(record, LoadState.REWIND)
+    directory, files = trace_of(record)
+    manifest = replace(record, files=files) if files else None
+    return HistoryEntry(record, LoadState.REWOUND if undone else LoadState.PUBLISHED, directory, manifest)
+
+
+def intent_of(record: LoadRecord) -> bytes:
+    """The intent of a load: its record, with this process as the owner."""
+    return json.dumps({**record.to_json(), "owner": asdict(Owner.this_process())}, indent=1).encode()
+
+
+def owner_of(intent: bytes) -> Owner | None:
+    """The owner that an intent names; None when it names none."""
+    try:
+        document: Any = json.loads(intent)["owner"]
+        return Owner(str(document["host"]), int(document["pid"]), document["started"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _started(pid: int) -> int | None:
+    """Field 22 of /proc/<pid>/stat. Field 2, the name in parentheses, may contain spaces and parentheses."""
+    try:
+        status = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+        return int(status.rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,7 +1,6 @@
-"""Partitioned output: which columns may become directories, and what a path says about them.
+"""The layout of the output: the column that names the load, and the columns that become directories.
 
-Called by loads/request.py, loads/output.py, loads/footers.py and the Delta log. `topic` and `partition` are columns of
-every record; `date` and `hour` are made from its timestamp, in UTC whatever the session's time zone is. Pure.
+`topic` and `partition` are columns of every record; `date` and `hour` are made from its timestamp, always in UTC. Pure.
 """
 
 from __future__ import annotations
@@ -13,12 +12,15 @@ from urllib.parse import unquote
 
 from broker.errors import ConfigError
 
-__all__ = ["DERIVED", "PARTITION_COLUMNS", "check_topics", "parse_partition_by", "values_in_path"]
+__all__ = ["DERIVED", "LOAD_COLUMN", "PARTITION_COLUMNS", "check_topics", "parse_partition_by", "values_in_path"]
+
+LOAD_COLUMN = "load"
+"""Names the load that wrote a row, by its load id: the directory `load=<load id>` of files, a column in tables."""
 
 PARTITION_COLUMNS = ("topic", "partition", "date", "hour")
 
 DERIVED = {
-    # floor, for a record without a timestamp has -1 ms, which is still 1969
+    # floor: a record without a timestamp has -1 ms, which is still in 1969
     "date": "date_from_unix_date(CAST(floor(unix_seconds(timestamp) / 86400D) AS INT))",
     "hour": "CAST(pmod(unix_seconds(timestamp), 86400) DIV 3600 AS INT)",
 }
@@ -33,7 +35,7 @@ _NOT_TEXT = re.compile(
     r"|\d{4,}-\d{1,2}(-\d{1,2})?(t.*)?",  # 2024-01-31
     re.IGNORECASE,
 )
-"""What Spark takes for a number or a date in the name of a directory, and a little more."""
+"""Names of directories that Spark reads as a number or a date (and a few more, to be safe)."""
 
 
 def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -51,8 +53,10 @@ def parse_partition_by(given: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def check_topics(partition_by: Sequence[str], topics: Iterable[str]) -> None:
-    """Raise ConfigError when a topic, as a directory of files, would be read back as something else than its name:
-    Spark guesses types from such names (007 becomes 7), and only a table has a type of its own for the column."""
+    """Raise ConfigError when Spark would not read a topic's directory back as the topic's name.
+
+    Spark guesses the type of a directory's value: 007 becomes 7. A table has a type for the column and needs no check.
+    """
     if "topic" not in partition_by:
         return
     for topic in sorted(topics):

@@ -1,14 +1,15 @@
-"""The Spark side of a load: read the planned ranges, write them to the staging directory, count what was written.
+"""The Spark side of a load: read the planned ranges, write them to the staging area, count what was written.
 
-Called by load.py. parquet, orc and json are Spark's own writers; its output committer makes sure that a task which
-runs twice leaves its rows once; avro is avro_output.py. The count is taken from the files themselves, per partition,
-and compared with what passed through Spark and with the ranges: a load that does not add up is not committed.
+Called by load.py. Spark writes parquet, orc and json itself, and its output committer keeps the rows of a task that ran
+twice only once. files/avro_output.py and database/output.py have writers of their own. The rows of each partition are
+counted in the output itself and compared with the rows that Spark has read and with the ranges: a load that does not
+add up is not committed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Observation, SparkSession
@@ -16,19 +17,17 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 
 from broker.protocol.topic_partition import TopicPartition
 from pyspark_pykafka import DefaultSource
-from spark_connector.loads.avro_output import read_avro_counts, write_avro
+from spark_connector.loads.destination import Destination
 from spark_connector.loads.footers import Count, count_rows, read_footers
-from spark_connector.loads.layout import DERIVED
+from spark_connector.loads.layout import DERIVED, LOAD_COLUMN
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.storage import Storage
 
-__all__ = ["Written", "check_rows", "read_ranges", "sum_counts", "write_output"]
-
-_SPARK_FORMATS = {"delta": "parquet"}  # what the files of a format are, where it is not itself
+__all__ = ["Written", "check_rows", "data_files", "read_ranges", "sum_counts", "write_counted", "write_files"]
 
 
 class Written(NamedTuple):
-    """What the staged files hold of one partition: rows, and the lowest and highest offset among them."""
+    """The rows that were written of one partition, and their lowest and highest offset."""
 
     rows: int
     low: int
@@ -39,16 +38,16 @@ class Written(NamedTuple):
 
 
 def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, str]) -> DataFrame:
-    """Exactly the planned offsets as a batch DataFrame, with the columns of a partitioned layout (loads/layout.py).
+    """The planned offsets as a batch DataFrame, with the columns of a partitioned layout (layout.py).
 
-    `options` are the reader's, without what says where to read.
+    `options` are the reader's, without those that choose topics and offsets.
     """
     partitions: dict[str, list[int]] = {}
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
     for range in record.ranges:
         if range.size == 0:
-            continue  # of a partition that may be gone
+            continue  # the partition may no longer exist
         partitions.setdefault(range.topic, []).append(range.partition)
         starts.setdefault(range.topic, {})[str(range.partition)] = range.start
         ends.setdefault(range.topic, {})[str(range.partition)] = range.end
@@ -60,40 +59,59 @@ def read_ranges(spark: SparkSession, record: LoadRecord, options: Mapping[str, s
     try:
         frame = spark.read.format("pykafka").options(**options, **ranges).load()
     except Exception as error:
-        # Spark looks for Python sources once. When its worker is killed in that moment, or another package's module
-        # fails, the session never finds any (4.3); the error has many classes, one for each kind of session.
+        # Spark looks for Python data sources once. If its worker is killed then, or a module of another package fails,
+        # the session never finds any (4.3). The class of the error depends on the kind of session.
         if "DATA_SOURCE_NOT_FOUND" not in str(error):
             raise
         spark.dataSource.register(DefaultSource)
         frame = spark.read.format("pykafka").options(**options, **ranges).load()
     derived = {name: F.expr(DERIVED[name]) for name in record.partition_by if name in DERIVED}
-    return frame.withColumns(derived) if derived else frame  # none at all is an assertion of Spark Connect's
+    return frame.withColumns(derived) if derived else frame  # Spark Connect refuses an empty mapping
 
 
-def write_output(
-    frame: DataFrame, record: LoadRecord, output: Storage, directory: str, write_options: Mapping[str, str]
+def write_files(
+    frame: DataFrame, record: LoadRecord, site: Destination, directory: str, write_options: Mapping[str, str]
 ) -> LoadRecord:
-    """Write the frame's rows to `directory` of `output` in the record's format; gives the record with files and rows.
+    """Write the frame's rows to `directory` of the destination with one of Spark's own writers.
 
-    Raises LoadError when the files do not hold what they should.
+    Gives the record with files and rows. Raises LoadError when the files do not hold what they should. Rows of a Delta
+    table get the column that names their load; files have it in the name of their directory.
     """
-    observation = Observation()
-    observed = frame.observe(observation, F.count(F.lit(1)).alias("rows"))
-    format = _SPARK_FORMATS.get(record.format, record.format)
-    if format == "avro":
-        write_avro(observed, output, directory, write_options, record.partition_by)
-    else:
+    output, format = site.output, record.format
+    assert output is not None
+    site.prepare(record, frame.schema.json())
+    if format == "delta":
+        format, frame = "parquet", frame.withColumn(LOAD_COLUMN, F.lit(record.load_id))
+
+    def write(observed: DataFrame) -> None:
         writer = observed.write.format(format).options(**write_options)
         writer.partitionBy(*record.partition_by).save(output.url_of(directory))
-    written = _count(frame.sparkSession, format, output, directory)
+
+    written = write_counted(frame, record, write, lambda: _count(frame.sparkSession, format, output, directory))
+    return record.completed(written, data_files(output, directory))
+
+
+def write_counted(
+    frame: DataFrame,
+    record: LoadRecord,
+    write: Callable[[DataFrame], None],
+    count: Callable[[], Mapping[TopicPartition, Written]],
+) -> dict[TopicPartition, int]:
+    """Write the frame's rows with `write` and compare them with what `count` finds; gives the rows per partition.
+
+    Raises LoadError when they differ, or are not the rows of the load's ranges.
+    """
+    observation = Observation()
+    write(frame.observe(observation, F.count(F.lit(1)).alias("rows")))
+    written = count()
     check_rows(record, written, passed=int(observation.get["rows"]))
-    return record.completed({tp: count.rows for tp, count in written.items()}, _data_files(output, directory))
+    return {tp: count.rows for tp, count in written.items()}
 
 
 def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Written], passed: int) -> None:
-    """Compare what was written with what Spark has read and with the ranges. Raises LoadError.
+    """Compare the rows that were written with `passed`, the rows that Spark has read, and with the ranges.
 
-    Fewer rows than offsets are fine (compaction, transaction markers); anything else that differs is not.
+    Raises LoadError for any difference, except fewer rows than offsets (compaction, transaction markers).
     """
     total = sum(count.rows for count in written.values())
     if total != passed:
@@ -114,10 +132,8 @@ def _fits(count: Written, range: LoadRange) -> bool:
 
 
 def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, Written]:
-    if not _data_files(output, directory):
+    if not data_files(output, directory):
         return {}
-    if format == "avro":
-        return sum_counts(read_avro_counts(output, directory))
     if format == "parquet":
         counted = _count_by_footers(output, directory)
         if counted is not None:
@@ -126,8 +142,8 @@ def _count(spark: SparkSession, format: str, output: Storage, directory: str) ->
 
 
 def _count_by_footers(output: Storage, directory: str) -> dict[TopicPartition, Written] | None:
-    """From the statistics of the row groups, without reading a row; None when a group mixes partitions."""
-    footers = read_footers(output, directory, _data_files(output, directory))
+    """Count by the statistics of the row groups, without reading rows; None when a row group mixes partitions."""
+    footers = read_footers(output, directory, data_files(output, directory))
     counts = [count_rows(name, footer) for name, footer in footers.items()]
     return None if None in counts else sum_counts(count for file in counts if file is not None for count in file)
 
@@ -153,8 +169,8 @@ def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Written]:
     return total
 
 
-def _data_files(output: Storage, directory: str) -> dict[str, int]:
-    """Name → size of what readers will see: hidden files (_SUCCESS, checksums) are none of it."""
+def data_files(output: Storage, directory: str) -> dict[str, int]:
+    """Name → size of the files that readers see: without hidden files (_SUCCESS, checksums)."""
     return {name: size for name, size in output.tree_sizes(directory).items() if not _is_hidden(name)}
 
 

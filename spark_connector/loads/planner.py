@@ -1,36 +1,29 @@
-"""A load put on rails: its destination and commit log opened, its ranges looked up and planned.
+"""Plans a load: looks up the group's offsets and the brokers' logs, and makes the record of the load.
 
-Called by load.py; asks the brokers, but starts no Spark. The rules of planning are in loads/plan.py, this module finds
-out what they are applied to. A load with `from_load` covers what the group's loads from that one on have covered.
+Called by load.py with the destination open; starts no Spark. The rules of planning are in ranges.py; this module finds
+out the facts. A load with `from_load` covers what the group's loads since that one have covered.
 """
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import difflib
 import itertools
 import secrets
-import socket
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from urllib.parse import urlsplit
 
 from broker.client.partition_offsets import Position as ReachedPosition
-from broker.errors import ConfigError, PykafkaError
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss
-from spark_connector.loads.commit import LoadCommitter
+from spark_connector.loads.commit_log import CommitLog
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.file_history import Outputs
-from spark_connector.loads.file_site import LoadSite
-from spark_connector.loads.groups import refuse_doubling_group
-from spark_connector.loads.log import FilesLoadLog, LoadLog
-from spark_connector.loads.plan import Bounds, plan_epochs, plan_ranges, plan_rerun, refuse_other_topics
-from spark_connector.loads.reading import describe_changes
-from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord, Origin
-from spark_connector.loads.request import LoadRequest, Target
+from spark_connector.loads.ranges import Bounds, plan_epochs, plan_ranges, plan_rerun, refuse_other_topics
+from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord, Origin
+from spark_connector.loads.request import LoadRequest, describe_changes
 from spark_connector.loads.rewind import standing
+from spark_connector.loads.target import Target
 from spark_connector.options.range_limit import (
     EARLIEST,
     OffsetRangeLimit,
@@ -41,130 +34,38 @@ from spark_connector.options.range_limit import (
 )
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.read.offset_reader import Assigned, OffsetReader
-from spark_connector.storage import Storage, heals_by_waiting, open_storage
 
 __all__ = [
     "confirm_topics",
     "finished_rerun",
     "next_number",
-    "open_destination",
-    "open_site",
     "plan_load",
+    "refuse_doubling_group",
+    "refuse_unknown_group",
 ]
 
-_KNOCK_TIMEOUT = 10.0  # seconds
+_MANY = 8  # names in a message
 
 
-@contextlib.contextmanager
-def open_destination(target: Target) -> Iterator[Destination]:
-    """The directory, the Delta table or the database, by the target's format. Raises as `open_site` does."""
-    if not target.is_table:
-        with open_site(target) as site:
-            yield site
-        return
-    destination = _open_table(target)
-    with _plain_errors(destination.url):
-        try:
-            yield destination
-        except Exception as error:
-            plain = destination.plain_error(error)
-            if plain is None:
-                raise
-            raise plain from error
-        finally:
-            destination.log.close()
+def plan_load(request: LoadRequest, site: Destination, earlier: CommitLog | None = None) -> LoadRecord | None:
+    """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError.
 
-
-@contextlib.contextmanager
-def open_site(target: Target) -> Iterator[LoadSite]:
-    """The site for as long as the block runs. Raises ConfigError, OffsetStoreError; OSErrors come out as LoadError."""
-    if target.is_table:
-        raise ConfigError(f"this is for loads into files; format={target.format} keeps its rows in a table")
-    output = open_storage(target.to, target.storage_options)
-    if not output.renames_directories:
-        raise ConfigError(f"'{target.to}': a load needs a file system with atomic rename: a local directory or hdfs://")
-    _knock(output.url)
-    log = _open_log(target, output)
-    with _plain_errors(target.to):
-        try:
-            if output.names("_delta_log"):
-                raise ConfigError(f"{output.url} is a Delta table: use format=delta, or another directory")
-            reopen = functools.partial(open_storage, options=target.storage_options)
-            committer = LoadCommitter(output, log, target.group, reopen)
-            yield LoadSite(output, log, committer, target.group, Outputs(output, reopen))
-        finally:
-            log.close()
-
-
-@contextlib.contextmanager
-def _plain_errors(where: str) -> Iterator[None]:
-    try:
-        yield
-    except PykafkaError:
-        raise  # some of them are OSErrors too
-    except OSError as error:
-        kind = LoadInterrupted if heals_by_waiting(error) else LoadError
-        raise kind(f"{where}: {type(error).__name__}: {error}") from error
-
-
-def _open_table(target: Target) -> Destination:
-    """What needs an extra is imported only for those who use it."""
-    try:
-        if target.format == "sql":
-            from spark_connector.loads.database import open_database
-
-            return open_database(target.address, target.group)
-        from spark_connector.loads.delta import open_delta
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"format={target.format} needs {error.name}: pip install 'pykafka-spark[{target.format}]'"
-        ) from error
-    output = open_storage(target.to, target.storage_options)
-    if not output.renames_directories:
-        raise ConfigError(f"'{target.to}': a Delta table must lie in a local directory or on hdfs://")
-    _knock(output.url)
-    with _plain_errors(output.url):
-        return open_delta(output, target.group)
-
-
-def _open_log(target: Target, output: Storage) -> LoadLog:
-    if target.zookeeper_connect is None:
-        return FilesLoadLog(output, target.group)
-    # kazoo only for those who keep offsets in ZooKeeper
-    from spark_connector.loads.log_zookeeper import ZooKeeperLoadLog
-    from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
-
-    return ZooKeeperLoadLog(ZooKeeperOffsetStore(target.zookeeper_connect), target.group)
-
-
-def _knock(url: str) -> None:
-    """Fail within seconds when no NameNode is there: hdfs-native tries for three minutes and says nothing."""
-    parts = urlsplit(url)
-    if parts.hostname is None or parts.port is None:
-        return  # a local path, or a name service of HADOOP_CONF_DIR
-    try:
-        socket.create_connection((parts.hostname, parts.port), timeout=_KNOCK_TIMEOUT).close()
-    except OSError as error:
-        raise LoadInterrupted(f"nothing answers at {parts.netloc}, the NameNode of '{url}': {error}") from error
-
-
-def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
-    """The load to do now; None when nothing is new. Raises ConfigError, DataLoss, PykafkaError."""
+    `earlier`: the commit log with the load of a re-run, when it is not the destination's own.
+    """
     _refuse_foreign_loads(request.target, site)
     number = next_number(site)
-    stored = site.log.offsets()
     newest = _newest_record(site.log)
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
     if request.from_load is None:
-        epochs = newest.epochs_at(stored) if newest else {}
-        bounds, assigned = _look_up(request.source, stored, epochs, newest)
+        stored, epochs, bounds, assigned = _look_up(request.source, site.log, newest)
         ranges = plan_ranges(
             stored, bounds, fail_on_data_loss=request.source.fail_on_data_loss, max_records=request.max_records
         )
         reached = plan_epochs(epochs, stored, ranges, bounds)
     else:
-        loads = _loads_since(request, site)
+        loads = _loads_since(request, earlier or site.log)
+        stored = site.log.offsets({range.tp for load in loads for range in load.ranges})
         _refuse_changed_reading(request, loads)
         assigned = _current(request.source)
         for load in loads:
@@ -195,8 +96,11 @@ def plan_load(request: LoadRequest, site: Destination) -> LoadRecord | None:
 
 
 def next_number(site: Destination) -> int:
-    """The number of what is planned next. Asked before anything else is looked up: what others commit meanwhile takes
-    it. What comes before it is published by then, for a repair finishes the newest commit only."""
+    """Reserve the number of the next entry, once the newest commit is published.
+
+    A planner reserves the number before it reads offsets and history. If another load commits in between, the number is
+    taken and this plan fails. Publishing comes first because a repair finishes the newest commit only.
+    """
     newest = site.log.newest()
     while not newest.published:
         site.committer.repair()
@@ -205,17 +109,46 @@ def next_number(site: Destination) -> int:
 
 
 def confirm_topics(request: LoadRequest, record: LoadRecord) -> None:
-    """See, once the rows are written, that they are of the topics that were planned. Raises LoadInterrupted.
+    """Check, after the rows are written, that the topics still have the planned ids. Raises LoadInterrupted.
 
-    One that is gone by now, and was not when they were read, does no harm."""
+    A topic that was deleted after it was read does no harm.
+    """
     try:
         refuse_other_topics([record], _current(request.source, record.topic_ids).topic_ids)
     except DataLoss as error:
         raise LoadInterrupted(f"load {record.load_id}: {error.message}") from error
 
 
-def _newest_record(log: LoadLog) -> LoadRecord | None:
-    """The newest that the log still holds; an entry of a stream in it is none."""
+def refuse_doubling_group(site: Destination, group: str, topics: Collection[str]) -> None:
+    """Raise ConfigError when other groups have loaded the `topics` into the destination, for the first load of a group.
+
+    A misspelt group is a new group, and its first load would load everything again beside the rows of the right group.
+    """
+    others = {name: known & {*topics} for name, known in site.topics_by_group().items() if name != group}
+    doubled = sorted(name for name, both in others.items() if both)
+    if doubled:
+        both = sorted(set().union(*(others[name] for name in doubled)))
+        raise ConfigError(
+            f"group '{group}' has loaded nothing yet, and {site.url} holds loads of {_some(both)} by "
+            f"{_groups(doubled)}: their rows would be there twice.{_meant(group, doubled)} To load them again "
+            "beside those, set new_group (--new-group)"
+        )
+
+
+def refuse_unknown_group(site: Destination, group: str) -> None:
+    """Raise ConfigError for a group that has no loads and no attempts in the destination."""
+    if site.log.newest().sequence or site.history().entries:
+        return
+    groups = sorted(site.topics_by_group())
+    if not groups:
+        raise ConfigError(f"{site.url} holds no loads, of group '{group}' or any other")
+    raise ConfigError(
+        f"{site.url} holds no loads of group '{group}', only of {_groups(groups)}.{_meant(group, groups)}"
+    )
+
+
+def _newest_record(log: CommitLog) -> LoadRecord | None:
+    """The newest load in the log. Entries that a stream of the same group has written are skipped."""
     newest = log.newest().sequence
     numbers = itertools.chain([newest], (number for number in reversed(log.sequences()) if number != newest))
     records = (log.record(number) for number in numbers if number)
@@ -223,7 +156,7 @@ def _newest_record(log: LoadLog) -> LoadRecord | None:
 
 
 def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -> None:
-    """A group whose loads choose or decode records differently holds what nobody can tell by looking at it."""
+    """Raise ConfigError when the options differ that choose or decode records: the rows do not show which were used."""
     if request.allow_changed_options:
         return
     for load in loads:
@@ -237,7 +170,7 @@ def _refuse_changed_reading(request: LoadRequest, loads: Iterable[LoadRecord]) -
 
 
 def _report_other_cluster(load: LoadRecord | None, assigned: Assigned, *, fail: bool) -> bool:
-    """Whether the load is of another cluster, whose offsets mean nothing in this one. Raises DataLoss if `fail`."""
+    """Whether the load is from another cluster, whose offsets mean nothing in this one. Raises DataLoss if `fail`."""
     if load is None or load.origin is None or not load.origin.differs_from(assigned.cluster_id):
         return False
     report_data_loss(
@@ -258,17 +191,17 @@ def _current(options: SourceOptions, optional: Collection[str] = ()) -> Assigned
 
 
 def _look_up(
-    options: SourceOptions,
-    known: Mapping[TopicPartition, int],
-    epochs: Mapping[TopicPartition, int],
-    newest: LoadRecord | None,
-) -> tuple[Bounds, Assigned]:
-    """Ask the brokers for the bounds and the topics; the start the user gave is looked up only when there is a
-    partition that needs it. `known` are the stored offsets, `newest` the load that is known to have led to them,
-    `epochs` the leader epochs that they were reached under."""
+    options: SourceOptions, log: CommitLog, newest: LoadRecord | None
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], Bounds, Assigned]:
+    """The stored offsets, the leader epochs at them, the brokers' bounds, and the partitions to load.
+
+    The user's start is looked up only for partitions that the group has never loaded.
+    """
     reader = OffsetReader(options)
     try:
         assigned = reader.assigned()
+        known = log.offsets(assigned.partitions)
+        epochs = newest.epochs_at(known) if newest else {}
         earliest = reader.earliest(assigned.partitions)
         log_ends = reader.log_ends(assigned.partitions)
         latest = {tp: end.offset for tp, end in log_ends.items()}
@@ -287,14 +220,16 @@ def _look_up(
         doubtful = {tp for tp in now.keys() & epochs.keys() if now[tp] != epochs[tp] and tp.topic not in recreated}
         reached = {tp: ReachedPosition(known[tp], epochs[tp]) for tp in doubtful}
         cut = {tp: lost.end for tp, lost in reader.truncations(reached).items()}
-        return Bounds(earliest, latest, starts, ends, recreated, now, cut), assigned
+        return known, epochs, Bounds(earliest, latest, starts, ends, recreated, now, cut), assigned
     finally:
         reader.close()
 
 
 def _unstable(options: SourceOptions, beyond: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Of stored offsets `beyond` the last stable one those that the log reaches all the same: loads that read
-    uncommitted records have got there, and an open transaction lies behind them."""
+    """Those of the stored offsets `beyond` the last stable offset that are within the log.
+
+    Loads that read uncommitted records get there while a transaction is open.
+    """
     if not beyond or options.client.isolation_level == "read_uncommitted":
         return {}
     client = replace(options.client, isolation_level="read_uncommitted")
@@ -307,9 +242,11 @@ def _unstable(options: SourceOptions, beyond: Mapping[TopicPartition, int]) -> d
 
 
 def _starting(given: OffsetRangeLimit, new: Assigned, is_first: bool) -> OffsetRangeLimit:
-    """Where the `new` partitions begin. What options cannot say of partitions that came after the first load, or were
-    empty then, is no error: one that they do not name begins at its beginning, and one with no record as young as asked
-    for has nothing to load yet."""
+    """Where the `new` partitions begin.
+
+    After the first load, options that do not fit a new partition are no error: a partition that they do not name begins
+    at its earliest offset, and one without a record as young as asked for has nothing to load yet.
+    """
     if isinstance(given, SpecificOffsets):
         return SpecificOffsets({tp: given.offsets.get(tp, EARLIEST) for tp in new.partitions})
     if is_first:
@@ -319,13 +256,10 @@ def _starting(given: OffsetRangeLimit, new: Assigned, is_first: bool) -> OffsetR
     return replace(given, latest_if_none=True) if isinstance(given, TimestampForAll) else given
 
 
-def _loads_since(request: LoadRequest, site: Destination) -> list[LoadRecord]:
-    """The loads that a re-run covers: from `from_load` to the newest."""
+def _loads_since(request: LoadRequest, log: CommitLog) -> list[LoadRecord]:
+    """The loads that a re-run covers: `from_load` and all later ones."""
     wanted = str(request.from_load)
     load_id = LoadId.parse(wanted)
-    log = site.log
-    if request.from_directory is not None and request.target.offsets == "files":
-        log = FilesLoadLog(open_storage(request.from_directory, request.target.storage_options), request.target.group)
     first = log.record(load_id.sequence) if load_id is not None and load_id.group == request.target.group else None
     if load_id is None or first is None or first.load_id != wanted:
         newest = log.newest().load_id
@@ -341,7 +275,8 @@ def _loads_since(request: LoadRequest, site: Destination) -> list[LoadRecord]:
 
 
 def finished_rerun(request: LoadRequest, site: Destination) -> LoadRecord | None:
-    """The same re-run, when it was committed before (the caller was killed). Refuses an output with other loads."""
+    """The same re-run, if it was committed before its caller was killed. Raises ConfigError for an output with other
+    loads."""
     number = site.log.newest().sequence
     newest = site.log.record(number) if number else None
     if newest is not None and newest.rerun_of == request.from_load and newest.output == site.url:
@@ -354,11 +289,25 @@ def finished_rerun(request: LoadRequest, site: Destination) -> LoadRecord | None
 
 
 def _refuse_foreign_loads(target: Target, site: Destination) -> None:
-    """An output with loads that this commit log knows nothing of would be loaded a second time."""
+    """Raise ConfigError for an output whose loads are not in this commit log: they would be loaded a second time."""
     if site.log.newest().sequence or not site.published(target.group):
         return
-    if site.log.newest().sequence == 0:  # still: they are not a rival's, who was quicker
+    if site.log.newest().sequence == 0:  # still none: the loads are not from a rival that committed just now
         raise ConfigError(
-            f"{site.url} holds loads of group '{target.group}' that its offsets in {target.offsets} know "
-            "nothing of: use the offset store they were made with, another group, or another directory"
+            f"{site.url} holds loads of group '{target.group}' that its offsets in {target.offsets} do not "
+            "know: use the offset store they were made with, another group, or another directory"
         )
+
+
+def _groups(names: Collection[str]) -> str:
+    return f"{'group' if len(names) == 1 else 'groups'} {_some([repr(name) for name in names])}"
+
+
+def _some(names: Collection[str]) -> str:
+    shown = ", ".join(list(names)[:_MANY])
+    return shown if len(names) <= _MANY else f"{shown} and {len(names) - _MANY} more"
+
+
+def _meant(group: str, groups: Collection[str]) -> str:
+    close = difflib.get_close_matches(group, groups, n=1)
+    return f" Did you mean group '{close[0]}'?" if close else ""

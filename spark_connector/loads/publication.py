@@ -1,11 +1,11 @@
-"""How far a group's loads are, told to the brokers' consumer group of the same name, where lag tools look for it.
+"""Publishes the offsets of a group's loads to the brokers' consumer group of the same name, where lag tools look.
 
-Called by load.py after each commit (`kafka-consumer-groups`, `pykafka groups describe`, dashboards), and when there was
-nothing to load: the load before may have been killed, or the brokers away, between its commit and this. Only
-information: where the loads go on is said by their own commit log, and nothing here can fail a load. Offsets in the
-group that no load has published are an application's, which would go on from where the loads are: then nothing is
-published. What is ours is known by the text that is committed beside each offset. Brokers forget offsets after
-`offsets.retention.minutes`; every load publishes all of the group's again, as a consumer commits what it has committed.
+For `kafka-consumer-groups`, `pykafka groups describe` and dashboards. load.py calls it after each commit, and also when
+there was nothing to load: the load before may have been killed, or the brokers unreachable, after its commit. The
+offsets are only information: loads continue from their own commit log, and a failure here never fails a load. If the
+group has offsets of an application, nothing is published, because the application would continue from them. Offsets of
+loads are recognized by the metadata committed beside them. Brokers delete offsets after `offsets.retention.minutes`, so
+every load publishes all offsets of the group again.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ __all__ = ["publish_offsets"]
 
 logger = logging.getLogger("pykafka.spark")
 
-_OURS = "pykafka load "
-_PATIENCE = 10.0  # seconds; the load is done, and its caller waits
-_IDLE = 300.0  # seconds; a service looks for new records far more often
-_told: set[tuple[str, str]] = set()
-_looked: dict[tuple[str, str], float] = {}  # (group, destination) → when its offsets were last seen to
+_METADATA = "pykafka load "
+_PATIENCE = 10.0  # seconds; the caller of a load that is done waits
+_IDLE = 300.0  # seconds; a service looks for new records much more often
+_warned: set[tuple[str, str]] = set()
+_published_at: dict[tuple[str, str], float] = {}  # (group, destination) → when its offsets were published
 
 
 def publish_offsets(
     request: LoadRequest, site: Destination, *, idle: bool = False, clock: Callable[[], float] = time.monotonic
 ) -> None:
-    """Commit the offsets of the group's log to the brokers' group; warns, once per group and cause, when it cannot.
+    """Commit the offsets of the group's log to the brokers' group. On a failure warns, once per group and cause.
 
-    `idle`: nothing was loaded; then not again when this process has done it within five minutes."""
+    `idle`: nothing was loaded; then this process publishes at most every five minutes.
+    """
     group, place = request.target.group, (request.target.group, site.url)
-    if idle and clock() - _looked.get(place, -_IDLE) < _IDLE:
+    if idle and clock() - _published_at.get(place, -_IDLE) < _IDLE:
         return
     try:
         offsets, newest = site.log.offsets(), site.log.newest().load_id
@@ -49,11 +50,11 @@ def publish_offsets(
             return
         with contextlib.closing(Cluster(request.source.client, create_topics=False)) as cluster:
             committed = GroupOffsets(cluster, group)
-            if any(not one.metadata.startswith(_OURS) for one in committed.committed(timeout_s=_PATIENCE).values()):
-                _warn(group, "it has offsets that are no load's; rename the group, or set publish_offsets=False")
+            if any(not one.metadata.startswith(_METADATA) for one in committed.committed(timeout_s=_PATIENCE).values()):
+                _warn(group, "it has offsets of another application; rename the group, or set publish_offsets=False")
             else:
-                committed.commit(_existing(cluster, offsets), f"{_OURS}{newest or ''}", timeout_s=_PATIENCE)
-        _looked[place] = clock()
+                committed.commit(_existing(cluster, offsets), f"{_METADATA}{newest or ''}", timeout_s=_PATIENCE)
+        _published_at[place] = clock()
     except Exception as error:
         plain = error if isinstance(error, PykafkaError | OSError) else site.plain_error(error)
         if plain is None:
@@ -62,7 +63,7 @@ def publish_offsets(
 
 
 def _existing(cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Those of partitions that there are; brokers refuse the others."""
+    """The offsets of partitions that exist; brokers refuse others."""
     found: dict[str, list[int]] = {}
     cluster.include({tp.topic for tp in offsets})
     for topic in {tp.topic for tp in offsets}:
@@ -72,10 +73,10 @@ def _existing(cluster: Cluster, offsets: Mapping[TopicPartition, int]) -> dict[T
 
 
 def _warn(group: str, why: str) -> None:
-    if (group, why) not in _told:
-        _told.add((group, why))
+    if (group, why) not in _warned:
+        _warned.add((group, why))
         logger.warning(
-            "The load is committed, but the consumer group '%s' was not told, so lag tools do not show it: %s",
+            "The load is committed, but its offsets were not published to the consumer group '%s', for lag tools: %s",
             group,
             why,
         )

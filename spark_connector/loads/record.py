@@ -1,23 +1,25 @@
-"""What a load is, as a value: which offsets it covers, where its data lies, and its name.
+"""A load as a value: its id, the offsets it covers, and where its data is. Pure.
 
-Written as JSON three times in a load's life: the intent (before Spark runs), the manifest (data complete, with files),
-and the commit (in the commit log, without files). Made by loads/plan.py, read by everything of `load`. Pure.
+A record is written as JSON three times: as the intent (before Spark runs), as the manifest (the data is complete; with
+files) and as the commit (in the commit log; without files). planner.py makes it.
 
-A load id is `<group>-<sequence>-<token>`: loads of one group are numbered, and the token tells apart two attempts at
-the same number, of which only one can be committed.
+A load id is `<group>-<number>-<token>`. Loads of one group are numbered from 1. The token distinguishes two attempts at
+the same number, of which only one can be committed, so an id names one attempt of one group for ever.
 """
 
 from __future__ import annotations
 
 import json
 import re
+import zlib
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, Self
 
+from broker.client.partition_offsets import NO_EPOCH
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.reached_epochs import ReachedEpochs
 
 __all__ = [
     "LoadError",
@@ -27,28 +29,32 @@ __all__ = [
     "LoadRange",
     "LoadRecord",
     "LoadTooLarge",
+    "Offsets",
     "Origin",
+    "ReachedEpochs",
     "Rewind",
     "Undone",
     "published_directory",
 ]
+
+Offsets = Mapping[TopicPartition, int]
 
 _VERSION = 1
 _LOAD_ID = re.compile(r"(?P<group>.+)-(?P<sequence>\d{6,})-(?P<token>[0-9a-f]{8})")
 
 
 class LoadError(PykafkaError):
-    """A load cannot go on; what is committed and what is staged stays as it was."""
+    """A load cannot go on. What is committed and what is staged is unchanged."""
 
 
 class LoadInterrupted(LoadError):
-    """A load was stopped by what lies outside it, a file system or a task of Spark; the same load may work later."""
+    """A file system, a server or a task of Spark failed; the same load may succeed later."""
 
     retriable = True
 
 
 class LoadTooLarge(LoadError):
-    """The commit log cannot take a load of so many partitions; nothing of it is kept."""
+    """The commit log cannot store a load of so many partitions. Nothing of the load is kept."""
 
 
 def published_directory(load_id: str) -> str:
@@ -78,8 +84,9 @@ class LoadId:
 class LoadRange:
     """Offsets `start` up to, not including, `end` of one partition.
 
-    `stored` is what the offset store must still hold for the commit to go through (None: nothing). `rows` is how many
-    rows were written; fewer than offsets where compaction or transaction markers left gaps; None before Spark has run.
+    The commit fails unless the stored offset of the partition is still `stored` (None: no offset). `rows` is the number
+    of rows written, None before Spark has run; it is lower than the number of offsets where compaction or transaction
+    markers left gaps.
     """
 
     topic: str
@@ -100,13 +107,13 @@ class LoadRange:
 
 @dataclass(frozen=True)
 class Origin:
-    """A cluster by its id, None where brokers do not give it, and by the servers it was asked at."""
+    """The cluster of a load: its id (None from brokers that have none) and the bootstrap servers that were used."""
 
     cluster_id: str | None
     bootstrap_servers: str
 
     def differs_from(self, cluster_id: str | None) -> bool:
-        """Whether it is certain that it is not the cluster of this id."""
+        """Whether both ids are known and differ."""
         return None not in (self.cluster_id, cluster_id) and self.cluster_id != cluster_id
 
     def __str__(self) -> str:
@@ -131,9 +138,10 @@ class Undone:
 
 @dataclass(frozen=True)
 class Rewind:
-    """What makes an entry of the commit log a rewind: the load the group stands at again, and those after it.
+    """Makes an entry of the commit log a rewind: the load that the group goes back to, and the loads that are undone.
 
-    Their directories are moved to `_rewound/<load id of the rewind>/` of their output, or, with `delete`, deleted.
+    Directories of undone loads are moved to `_rewound/<load id of the rewind>/` of their output or, with `delete`,
+    deleted.
     """
 
     to_load: str
@@ -142,15 +150,71 @@ class Rewind:
 
 
 @dataclass(frozen=True)
-class LoadRecord:
-    """One load. `output` is the URL of the directory, or the database and table, that all loads go to, `offsets` the
-    kind of store it commits to; `partition_by` the columns that are directories of its output.
+class ReachedEpochs:
+    """The leader epochs of the records just before a group's offsets: with them the next load notices a truncated log.
 
-    `topic_ids` holds the id of every topic that the group has loaded so far, this load included (KIP-516), where the
-    brokers give ids: by them the next load sees that a topic was created anew, however long its log is by then.
-    `reading` are the reader's options that decide which records are loaded and what they become (loads/reading.py),
-    `origin` is the cluster that they are from, `epochs` the leader epochs where the group stands after this load; None
-    in records that were made before loads kept them.
+    A log that loses its end and grows again looks like one that only grew. But a new leader starts a new epoch at its
+    log end. So when a broker is asked where the old epoch ended (OffsetForLeaderEpoch, KIP-320), it answers with an
+    offset below the group's exactly when the log was truncated below it. Every record has the epochs of all partitions
+    of the group, because a partition without new records may be truncated too.
+
+    `topics`: topic → leader epoch → partitions as text (`0-3,7`), because thousands of partitions share an epoch.
+    `offsets`: a checksum of the group's offsets, to notice that another program has changed them.
+    """
+
+    topics: Mapping[str, Mapping[str, str]]
+    offsets: int
+
+    @classmethod
+    def of(cls, epochs: Mapping[TopicPartition, int], offsets: Offsets) -> Self | None:
+        """The epochs of a group at `offsets`; None where no epoch is known (brokers before Kafka 2.1)."""
+        partitions: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for tp, epoch in sorted(epochs.items()):
+            if epoch > NO_EPOCH and tp in offsets:
+                partitions[tp.topic][str(epoch)].append(tp.partition)
+        if not partitions:
+            return None
+        texts = {t: {epoch: _text(found) for epoch, found in by_epoch.items()} for t, by_epoch in partitions.items()}
+        return cls(texts, _checksum(offsets))
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Raises KeyError, TypeError, ValueError or AttributeError for a document that `asdict` has not made."""
+        reached = cls({str(t): dict(found) for t, found in document["topics"].items()}, int(document["offsets"]))
+        reached.by_partition()
+        return reached
+
+    def by_partition(self) -> dict[TopicPartition, int]:
+        return {
+            TopicPartition(topic, partition): int(epoch)
+            for topic, by_epoch in self.topics.items()
+            for epoch, text in by_epoch.items()
+            for partition in _numbers(text)
+        }
+
+    def at(self, stored: Offsets, own: Offsets) -> dict[TopicPartition, int]:
+        """The epochs that are valid at the offsets `stored`.
+
+        When another program has changed some of the offsets, only partitions that are still at `own`, the offsets
+        committed by the load itself, have a valid epoch.
+        """
+        whole = self.offsets == _checksum(stored)
+        return {
+            tp: epoch
+            for tp, epoch in self.by_partition().items()
+            if tp in stored and (whole or own.get(tp) == stored[tp])
+        }
+
+
+@dataclass(frozen=True)
+class LoadRecord:
+    """One load. `output` is the URL of the directory, or the database and table; `offsets` is the kind of commit log;
+    `partition_by` are the columns that are directories of the output.
+
+    `topic_ids` has the id (KIP-516) of every topic that the group has loaded so far, where the brokers give ids: with
+    them the next load notices that a topic was deleted and created again. `reading` are the reader's options that
+    decide which records are loaded and what they become (request.py), `origin` is the cluster of the records, `epochs`
+    are the leader epochs at the group's offsets after this load. These three are None where they are not known.
     """
 
     load_id: str
@@ -170,7 +234,7 @@ class LoadRecord:
 
     @classmethod
     def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
-        """Of a load that nothing but the name is known of."""
+        """A load of which only the id is known."""
         return cls(load_id, output, "", offsets, -1, ())
 
     @property
@@ -186,27 +250,27 @@ class LoadRecord:
 
     @property
     def committed(self) -> dict[TopicPartition, int]:
-        """What the commit stores: the ends. A re-run leaves a group where it is."""
+        """The offsets that the commit stores: the ends of the ranges. A re-run leaves the group where it is."""
         return {
             range.tp: range.end if range.stored is None or self.rerun_of is None else range.stored
             for range in self.ranges
         }
 
     def epochs_at(self, stored: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The leader epochs under which logs reached up to `stored`, where this record, the group's newest, tells."""
+        """The leader epochs at the offsets `stored`, where this record, which is the group's newest, knows them."""
         return {} if self.epochs is None else self.epochs.at(stored, self.committed)
 
     def epochs_kept(self, stored: Mapping[TopicPartition, int]) -> ReachedEpochs | None:
-        """What a record that makes the group stand at `stored` keeps of them."""
+        """The epochs for a record that sets the group's offsets to `stored`."""
         return ReachedEpochs.of(self.epochs_at(stored), stored)
 
     @property
     def expected(self) -> dict[TopicPartition, int]:
-        """What must still be stored for the commit to go through; partitions not named must have nothing."""
+        """The stored offsets that the commit requires; partitions not named must have none."""
         return {range.tp: range.stored for range in self.ranges if range.stored is not None}
 
     def completed(self, rows: Mapping[TopicPartition, int], files: Mapping[str, int]) -> LoadRecord:
-        """The manifest: this plan with the rows written per partition and the files (name → bytes) they lie in."""
+        """The manifest: this plan with the rows written per partition, and the files (name → bytes)."""
         return replace(
             self,
             ranges=tuple(replace(range, rows=rows.get(range.tp, 0)) for range in self.ranges),
@@ -214,7 +278,7 @@ class LoadRecord:
         )
 
     def without_files(self) -> LoadRecord:
-        """As it goes into the commit log, where thousands of file names would not fit."""
+        """The record for the commit log, where thousands of file names would not fit."""
         return replace(self, files=())
 
     def to_json(self) -> dict[str, Any]:
@@ -225,7 +289,7 @@ class LoadRecord:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any], where: str) -> LoadRecord:
-        """Raises LoadError naming `where` for anything that `to_json` cannot have written."""
+        """Raises LoadError, naming `where`, for a document that `to_json` cannot have written."""
         try:
             if document["version"] != _VERSION:
                 raise LoadError(f"{where} was written by another version of this program ({document['version']})")
@@ -261,3 +325,23 @@ def _rewind(document: Mapping[str, Any] | None) -> Rewind | None:
     if document is None:
         return None
     return Rewind(document["to_load"], tuple(Undone(**undone) for undone in document["undone"]), document["delete"])
+
+
+def _checksum(offsets: Offsets) -> int:
+    return zlib.crc32(json.dumps([[*tp, offset] for tp, offset in sorted(offsets.items())]).encode())
+
+
+def _text(numbers: list[int]) -> str:
+    """Ascending numbers as `0-3,7`."""
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and spans[-1][1] == number - 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
+
+
+def _numbers(text: str) -> list[int]:
+    spans = (span.partition("-") for span in text.split(","))
+    return [number for first, _, last in spans for number in range(int(first), int(last or first) + 1)]

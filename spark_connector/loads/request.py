@@ -1,100 +1,43 @@
 """What the caller of `load` asks for, checked before anything is opened.
 
 Built by load.py from its arguments. Everything wrong raises ConfigError saying what to set. Pure.
+
+Each load's record keeps the reader's options that decide which records are loaded and what they become (`reading_of`).
+A later load of the group that changes them is refused, and verify reads Kafka's log with them. Logins in URLs are not
+kept. Loads read committed records by default: the records of an aborted transaction are not data.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from broker.errors import ConfigError
-from spark_connector.loads.database_url import DatabaseAddress, is_database_url
-from spark_connector.loads.layout import DERIVED, parse_partition_by
-from spark_connector.loads.reading import DEFAULTS, reading_of
-from spark_connector.offset_store.base import check_group
+from spark_connector.loads.layout import DERIVED, LOAD_COLUMN, parse_partition_by
+from spark_connector.loads.target import Target
+from spark_connector.options.option_table import OPTIONS
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 
-__all__ = ["FILE_FORMATS", "FORMATS", "OFFSET_KINDS", "LoadRequest", "Target"]
-
-FILE_FORMATS = ("parquet", "json", "orc", "avro")
-FORMATS = (*FILE_FORMATS, "delta", "sql")
-OFFSET_KINDS = ("files", "zookeeper", "table")
-"""`table`: in the Delta table's log, or in the database; the only kind for these two, and for no other."""
+__all__ = ["DEFAULTS", "LoadRequest", "describe_changes", "reading_of"]
 
 _PATIENCE_MS = 3_000
 _PLACES = ("subscribe", "subscribepattern", "assign")
 _STARTS = ("startingoffsets", "startingtimestamp", "startingoffsetsbytimestamp")
-_STRATEGY = "startingoffsetsbytimestampstrategy"  # says nothing about where to start by itself
+_STRATEGY = "startingoffsetsbytimestampstrategy"  # does not choose a start by itself
 _ENDS = ("endingoffsets", "endingtimestamp", "endingoffsetsbytimestamp")
 _STORES = ("offsetstore", "offsetstore.path", "offsetstore.zookeeper.connect", "group", "kafka.group.id")
 
+_ISOLATION = "kafka.isolation.level"
+DEFAULTS = {_ISOLATION: "read_committed"}
+"""Defaults of a load. Other readers have Kafka's default, read_uncommitted."""
 
-@dataclass(frozen=True)
-class Target:
-    """Where a group's loads go and where its offsets are kept; all that a repair needs.
-
-    `to` is a directory or a database URL, whose password is not shown. `format` and `offsets` may be left to be told
-    from it: `check` fills them in.
-    """
-
-    to: str = field(repr=False)
-    group: str
-    offsets: str | None = None
-    zookeeper_connect: str | None = None
-    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    format: str | None = None
-    table: str | None = None
-
-    @property
-    def is_table(self) -> bool:
-        """Whether data and offsets are one thing: a Delta table or a database."""
-        return self.format in ("delta", "sql")
-
-    @property
-    def address(self) -> DatabaseAddress:
-        """The database. Raises ConfigError when `to` is none."""
-        return DatabaseAddress.parse(self.to, self.table)
-
-    def check(self) -> Target:
-        """Itself, with format and offsets filled in, when it can be used; else ConfigError."""
-        if not self.to.strip():
-            raise ConfigError("load needs 'to': a directory, local or hdfs://, or a database URL, that the loads go to")
-        check_group(self.group)
-        format = self.format or _natural_format(self)
-        if format not in FORMATS:
-            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
-        if format != "sql" and is_database_url(self.to):
-            raise ConfigError(f"'to' is a database: format must be sql, not {format}")
-        is_table = format in ("delta", "sql")
-        offsets = self.offsets or ("table" if is_table else "files")
-        checked = replace(self, format=format, offsets=offsets)
-        if format == "sql":
-            _ = checked.address
-        elif self.table is not None:
-            raise ConfigError(f"table (--table) names a table of a database; it has no effect with format={format}")
-        checked._check_offsets(offsets, is_table)
-        return checked
-
-    def _check_offsets(self, offsets: str, is_table: bool) -> None:
-        if offsets not in OFFSET_KINDS:
-            raise ConfigError(
-                f"offsets must be files or zookeeper, or table for format=delta and sql, not '{offsets}': a load "
-                "commits its offsets and its data in one act, which a consumer group cannot"
-            )
-        if is_table and offsets != "table":
-            raise ConfigError(
-                f"format={self.format} keeps its offsets in the table itself, where they commit with the data: leave "
-                f"out offsets={offsets}"
-            )
-        if not is_table and offsets == "table":
-            raise ConfigError(f"offsets=table goes with format=delta or sql; {self.format} takes files or zookeeper")
-        if offsets == "zookeeper" and not self.zookeeper_connect:
-            raise ConfigError("offsets=zookeeper needs 'zookeeper_connect' (--zookeeper): host:port[/chroot]")
-        if offsets != "zookeeper" and self.zookeeper_connect:
-            raise ConfigError(
-                f"zookeeper_connect (--zookeeper) has no effect with offsets={offsets}; leave one of them out"
-            )
+_FORMATS = ("keyFormat", "valueFormat", "keySchema", "valueSchema", "columnNameOfCorruptRecord", "schema.registry.url")
+_NAMES = (_ISOLATION, *(option.name for option in OPTIONS if option.name.startswith("filter")), *_FORMATS)
+_WORDS = (_ISOLATION, "keyFormat", "valueFormat", "mode")  # values that ignore case
+_UNSET = {"keyFormat": "binary", "valueFormat": "binary", "mode": "permissive", "sep": ","}
+_LOGIN = re.compile(r"^(https?://)[^/@\s]*@")
+_LONGEST = 60  # characters of a value in a message
 
 
 @dataclass(frozen=True)
@@ -116,12 +59,14 @@ class LoadRequest:
 
     @property
     def reading(self) -> dict[str, str]:
-        """The options that decide what is loaded (loads/reading.py)."""
+        """The reader's options that each load's record keeps (`reading_of`)."""
         return reading_of(self.options)
 
     def impatient(self) -> LoadRequest:
-        """For a service, which tries again by itself: planning waits a few seconds for brokers, so that an outage is
-        told, and a stop heeded, soon. What Spark's own planning waits is not changed."""
+        """This request with a short time-out for planning, for a service, which retries by itself.
+
+        An outage is then reported, and a stop obeyed, within seconds. Spark's own planning keeps its time-out.
+        """
         client = self.source.client
         patience = min(client.default_api_timeout_ms, _PATIENCE_MS)
         return replace(self, source=replace(self.source, client=replace(client, default_api_timeout_ms=patience)))
@@ -156,12 +101,17 @@ class LoadRequest:
         given = {name.lower(): str(value) for name, value in {**DEFAULTS, **options}.items()}
         for name in _STORES:
             if name in given:
-                raise ConfigError(f"option '{name}' has no place in a load: use its arguments 'group' and 'offsets'")
+                raise ConfigError(f"option '{name}' cannot be used in a load: use the arguments 'group' and 'offsets'")
         given["kafka.bootstrap.servers"] = bootstrap_servers
         if topic is not None:
             given["subscribe"] = topic if isinstance(topic, str) else ",".join(topic)
         if not any(name in given for name in _STARTS):
             given["startingoffsets"] = starting_offsets
+        if given.get("columnnameofcorruptrecord", "").strip().lower() == LOAD_COLUMN:
+            raise ConfigError(
+                f"option 'columnNameOfCorruptRecord' cannot be '{LOAD_COLUMN}': this column names the load of a row; "
+                "choose another name"
+            )
         source = parse_options(given, Mode.BATCH)
         _check_columns(source.columns, layout)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
@@ -181,12 +131,8 @@ class LoadRequest:
         )
 
 
-def _natural_format(target: Target) -> str:
-    return "sql" if target.table is not None or is_database_url(target.to) else "parquet"
-
-
 def _check_columns(columns: Sequence[str], partition_by: Sequence[str]) -> None:
-    """What a load counts its rows by, and what its directories are named by, must be read."""
+    """Raise ConfigError unless the columns are read that a load counts its rows by and names its directories by."""
     needed = ["topic", "partition", "offset"]
     if any(name in DERIVED for name in partition_by):
         needed.append("timestamp")
@@ -206,3 +152,30 @@ def _check_rerun(target: Target, from_load: str | None, from_directory: str | No
         raise ConfigError(
             "from_load with offsets=files needs from_directory (--from-dir): the output directory that holds that load"
         )
+
+
+def reading_of(options: Mapping[str, str]) -> dict[str, str]:
+    """Those of the reader's `options` (names in any case) that a load's record keeps.
+
+    Options at their default are left out, except the isolation level.
+    """
+    given = {name.lower(): str(value).strip() for name, value in {**DEFAULTS, **options}.items()}
+    kept = {}
+    for name in (*_NAMES, "mode", "sep"):
+        if name.lower() in given:
+            value = given[name.lower()]
+            value = value.lower() if name in _WORDS else _LOGIN.sub(r"\1", value)
+            if value != _UNSET.get(name):
+                kept[name] = value
+    return kept
+
+
+def describe_changes(before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """The options that differ, in words; empty when none does."""
+    differing = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
+    return ", ".join(f"{name}={_shown(now, name)} (before: {_shown(before, name)})" for name in differing)
+
+
+def _shown(options: Mapping[str, str], name: str) -> str:
+    value = options.get(name, _UNSET.get(name, "not set"))
+    return value if len(value) <= _LONGEST else f"{value[:_LONGEST]}…"

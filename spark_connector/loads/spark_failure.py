@@ -1,7 +1,7 @@
-"""What Spark's error text, a page long, comes down to, and whether the same may work another time. Pure.
+"""The cause in Spark's long error texts, and whether a retry may succeed. Pure.
 
-Called by load.py when a load's job has failed. The cause may lie in one of our tasks, which are Python, or in
-Spark's own writer: then it is the last of the JVM's causes that says something.
+The cause may be in one of our own tasks, which are Python, or in Spark's writer: then it is the last of the JVM's
+causes.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _NEVER_HEALS = (
     "AuthenticationFailed",
     "UnknownTopic",
 )
-"""What a task of Spark may fail with that the next try would fail with too."""
+"""Errors of a Spark task that would fail the next try, too."""
 _OF_OUR_READER = "[PYTHON_DATA_SOURCE_ERROR]"
 _NO_RIGHT = re.compile(r"^Access(?:Denied|Control)Exception\b|\((?:Permission denied|Read-only file system)\)$")
 
 
 def summary(text: str) -> str:
-    """One line: the last Python error, else the last cause, else the first line."""
+    """One line: the last Python error, or else the last cause, or else the first line."""
     python, causes = _PYTHON_ERROR.findall(text), _JVM_CAUSE.findall(text)
     if causes and "Traceback (most recent call last)" not in text:
         return str(causes[-1])
@@ -37,8 +37,10 @@ def summary(text: str) -> str:
 
 
 def is_lasting(text: str, *, in_planning: bool = False) -> bool:
-    """Whether the next try would fail like the one with this text. What Spark cannot plan (`in_planning`: one of its
-    analysis errors) it never can, but for a plan that our own reader makes: then what that ran into says it."""
+    """Whether the next try would fail with the same text.
+
+    `in_planning`: it is one of Spark's analysis errors. These are lasting, unless our own reader failed in planning.
+    """
     reason = summary(text)
     if reason.startswith(_NEVER_HEALS) or _NO_RIGHT.search(reason) is not None:
         return True

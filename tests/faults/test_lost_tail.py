@@ -18,7 +18,7 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
 from spark_connector.errors import DataLoss
-from spark_connector.loads.verify import verify
+from spark_connector.maintenance import verify
 from tests.conftest import BrokerFactory
 from tests.support.broker_process import BrokerProcess
 from tests.support.plain_loads import PlainLoads
@@ -182,7 +182,7 @@ def test_loads_that_were_ahead_of_a_log_that_lost_its_end_are_told(
     with Requests(broker.bootstrap) as requests:
         for value in NEW:
             requests.put("t", value)
-    lost = f"PARTITION_OFFSET_CHANGED.*t-0 was loaded up to offset {READ}, but its log was cut to {KEPT} since"
+    lost = f"PARTITION_OFFSET_CHANGED.*t-0 was loaded up to offset {READ}, but its log was truncated to {KEPT} since"
     for kept in ("files", "zookeeper"):
         with pytest.raises(DataLoss, match=lost):
             loads_in(kept).load()

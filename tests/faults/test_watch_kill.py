@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import pytest
 
-from spark_connector.loads.verify import verify
+from spark_connector.maintenance import verify
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import command
 from tests.support.plain_loads import PlainLoads

@@ -12,7 +12,7 @@ import itertools
 
 import pytest
 
-from spark_connector.loads.log import FilesLoadLog
+from spark_connector.loads.files.commit_log import FilesCommitLog
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import open_storage
 from tests.support.crashing import Crash, CrashPoint
@@ -27,7 +27,7 @@ _counter = itertools.count()
 def fresh(hdfs: MiniHdfs) -> World:
     """An empty directory, and something to load."""
     output = open_storage(f"{hdfs.uri}/commit-{next(_counter)}", hdfs.client_options)
-    world = World(output, lambda: FilesLoadLog(output, "g"), "g")
+    world = World(output, lambda: FilesCommitLog(output, "g"), "g")
     world.grow(partitions=1)
     return world
 

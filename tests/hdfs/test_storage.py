@@ -83,7 +83,7 @@ def test_rename_of_a_directory_refuses_a_target_that_exists(storage: Storage) ->
 
 def test_what_is_not_there_lists_as_empty_and_removes_without_error(storage: Storage) -> None:
     assert storage.names("nothing") == []
-    assert storage.file_sizes("nothing") == {}
+    assert storage.tree_sizes("nothing") == {}
     storage.remove("nothing")
 
 

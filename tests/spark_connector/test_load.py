@@ -20,7 +20,7 @@ from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
 from spark_connector.load import LoadResult, load, recover
 from spark_connector.loads.record import LoadError, LoadInterrupted
-from spark_connector.loads.request import Target
+from spark_connector.loads.target import Target
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka
@@ -236,7 +236,7 @@ def test_a_topic_created_anew_that_has_outgrown_the_old_one_is_noticed(files: Lo
         Admin(cluster).delete_topics([files.data.topic])
     again = TopicData(files.data.bootstrap, files.data.topic, partitions=2)
     again.produce(60)
-    with pytest.raises(DataLoss, match="created anew"):
+    with pytest.raises(DataLoss, match="created again"):
         files()
     result = files(options={"failOnDataLoss": "false"})
     assert result.rows == 60

@@ -76,14 +76,7 @@ def test_rename_of_nothing_is_file_not_found(storage: Storage) -> None:
 
 def test_what_is_not_there_lists_as_empty_and_removes_without_error(storage: Storage) -> None:
     assert storage.names("nothing") == []
-    assert storage.file_sizes("nothing") == {}
     storage.remove("nothing")
-
-
-def test_file_sizes_leave_directories_out(storage: Storage) -> None:
-    storage.create("d/a", b"1234")
-    storage.make_directory("d/sub")
-    assert storage.file_sizes("d") == {"a": 4}
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}"])

@@ -79,8 +79,8 @@ def main(bootstrap: str, topic: str, target: str, directory: str) -> None:
 def load_every_format(spark: SparkSession, options: dict[str, str], directory: str) -> dict[str, Any]:
     """A load of the topic in each format, and what recounting it says."""
     from spark_connector.load import load
-    from spark_connector.loads.request import FORMATS, Target
-    from spark_connector.loads.verify import verify
+    from spark_connector.loads.target import FORMATS, Target
+    from spark_connector.maintenance import verify
 
     servers, found = options["kafka.bootstrap.servers"], {}
     layouts = {"json": "date,topic", "delta": "hour", "avro": "topic"}

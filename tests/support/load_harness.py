@@ -1,7 +1,7 @@
 """A load without Spark and broker: the commit protocol over real files and a real commit log, rows as JSON lines.
 
-Used by the tests of loads/commit.py here, on HDFS and with ZooKeeper. `World` is what all processes share; `World.load`
-is one process that loads what is new, through whatever `CrashPoint` it is given.
+Used by the tests of the committer here, on HDFS and with ZooKeeper. `World` is what all processes share; `World.load`
+is one process that loads what is new, through a `CrashPoint`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit import MANIFEST, LoadCommitter
-from spark_connector.loads.log import LoadLog
+from spark_connector.loads.commit_log import CommitLog
+from spark_connector.loads.files.committer import FilesCommitter
+from spark_connector.loads.history import MANIFEST
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
@@ -30,7 +31,7 @@ class World:
     """The output directory, the commit log and a topic whose partitions grow."""
 
     output: Storage
-    open_log: Callable[[], LoadLog]
+    open_log: Callable[[], CommitLog]
     group: str
     ends: dict[TopicPartition, int] = field(default_factory=dict)
 
@@ -45,7 +46,7 @@ class World:
         output = crash.guard(self.output, _STORAGE_CHANGES)
         log = crash.guard(self.open_log(), _LOG_CHANGES)
         try:
-            committer = LoadCommitter(output, log, self.group, open_storage)
+            committer = FilesCommitter(output, log, self.group, open_storage)
             committer.repair()
             record = self._plan(log)
             if record is None:
@@ -56,7 +57,7 @@ class World:
                 lines = [json.dumps([*range.tp, offset]) for offset in _offsets(range)]
                 output.create(f"{data}/part-{range.topic}-{range.partition}.json", "\n".join(lines).encode())
                 rows[range.tp] = len(lines)
-            files = {name: size for name, size in output.file_sizes(data).items() if not name.startswith(("_", "."))}
+            files = {name: size for name, size in output.tree_sizes(data).items() if not name.startswith(("_", "."))}
             sealed = record.completed(rows, files)
             committer.seal(sealed)
             committer.commit(sealed)
@@ -92,7 +93,7 @@ class World:
         """What lies in the staging area."""
         return [name for kind in self.output.names("_staging") for name in self.output.names(f"_staging/{kind}")]
 
-    def _plan(self, log: LoadLog) -> LoadRecord | None:
+    def _plan(self, log: CommitLog) -> LoadRecord | None:
         stored = log.offsets()
         ranges = tuple(
             LoadRange(tp.topic, tp.partition, stored.get(tp, 0), end, stored.get(tp))
@@ -112,7 +113,7 @@ def check_manifests(world: World) -> None:
             where = f"{directory}/{MANIFEST}"
             record = LoadRecord.from_bytes(world.output.read(where), where)
             assert directory == f"load={record.load_id}"
-            sizes = world.output.file_sizes(directory)
+            sizes = world.output.tree_sizes(directory)
             assert all(sizes[file.name] == file.size for file in record.files)
 
 

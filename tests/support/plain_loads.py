@@ -17,10 +17,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 
-from spark_connector.loads.planner import confirm_topics, open_site, plan_load
+from spark_connector.destinations import open_files
+from spark_connector.loads.load_loop import LoadLoop
+from spark_connector.loads.planner import confirm_topics, plan_load
 from spark_connector.loads.record import LoadRange, LoadRecord
-from spark_connector.loads.request import LoadRequest, Target
-from spark_connector.loads.watch import Watch
+from spark_connector.loads.request import LoadRequest
+from spark_connector.loads.target import Target
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange
@@ -78,7 +80,7 @@ class PlainLoads:
     def load(self, on_phase: Callable[[str, LoadRecord | None], None] | None = None) -> Loaded:
         tell = on_phase or (lambda phase, record: None)
         request = self.request()
-        with open_site(self.target) as site:
+        with open_files(self.target) as site:
             tell("repair", None)
             recovered = tuple(site.committer.repair())
             tell("plan", None)
@@ -95,7 +97,7 @@ class PlainLoads:
                     pyarrow.parquet.write_table(table, file)
                 rows[range.tp] = table.num_rows
             confirm_topics(request, record)
-            sealed = record.completed(rows, site.output.file_sizes(directory))
+            sealed = record.completed(rows, site.output.tree_sizes(directory))
             site.committer.seal(sealed)
             tell("commit", sealed)
             site.committer.commit(sealed)
@@ -130,7 +132,7 @@ def main() -> None:
     arguments["to"] = Path(arguments["to"])
     loads = PlainLoads(**arguments)
     print("ready", flush=True)
-    for loaded in Watch(loads.load, interval=0.05, stop=threading.Event()):
+    for loaded in LoadLoop(loads.load, interval=0.05, stop=threading.Event()):
         print(loaded.load_id, flush=True)
 
 

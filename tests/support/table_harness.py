@@ -1,7 +1,7 @@
 """Loads into tables without Spark and broker: a real Delta table or database, rows written as Spark's tasks write them.
 
-Used by the tests of loads/delta.py and loads/database.py. A `TableWorld` is what all processes share; its `load` is one
-process that loads what is new, through whatever `CrashPoint` it is given.
+Used by the tests of delta/ and database/. A `TableWorld` is what all processes share; its `load` is one process that
+loads what is new, through a `CrashPoint`.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ import sqlalchemy
 from deltalake import DeltaTable
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.database import DatabaseCommitter, DatabaseSite, open_engine
-from spark_connector.loads.database_output import _Attempt, _DatabaseWriter
-from spark_connector.loads.database_rows import TableName
-from spark_connector.loads.database_url import DatabaseAddress
-from spark_connector.loads.delta import DeltaCommitter, DeltaSite
+from spark_connector.loads.database.commit_log import DatabaseCommitLog
+from spark_connector.loads.database.destination import DatabaseCommitter, DatabaseDestination, open_engine
+from spark_connector.loads.database.holdings import TableName
+from spark_connector.loads.database.output import _Attempt, _DatabaseWriter
+from spark_connector.loads.delta.commit_log import DeltaCommitLog
+from spark_connector.loads.delta.destination import DeltaDestination
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.log_database import DatabaseLoadLog
-from spark_connector.loads.log_delta import DeltaLoadLog
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
-from spark_connector.loads.request import Target
+from spark_connector.loads.target import DatabaseAddress, Target
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage, open_storage
 from tests.support.crashing import CrashPoint
@@ -76,6 +75,11 @@ def rows_of(range_: LoadRange) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
 
 
+def with_load(rows: pa.RecordBatch, load_id: str | None) -> pa.Table:
+    """The rows with the column that names their load."""
+    return pa.Table.from_batches([rows]).append_column("load", pa.array([load_id] * rows.num_rows, pa.string()))
+
+
 @dataclass
 class TableWorld:
     """A table, and a topic whose partitions grow. `ends` may be shared by the worlds of several groups."""
@@ -117,7 +121,7 @@ class TableWorld:
             return sealed
 
     def plan(self, site: Destination) -> LoadRecord | None:
-        stored = site.log.offsets()
+        stored = site.log.offsets(self.ends)
         ranges = tuple(
             LoadRange(tp.topic, tp.partition, stored.get(tp, 0), end, stored.get(tp))
             for tp, end in sorted(self.ends.items())
@@ -164,15 +168,15 @@ class DeltaWorld(TableWorld):
         return Target(self.output.url, self.group, format="delta").check()
 
     @contextmanager
-    def opened(self, crash: CrashPoint) -> Iterator[DeltaSite]:
+    def opened(self, crash: CrashPoint) -> Iterator[DeltaDestination]:
         output = crash.guard(self.output, ("create", "rename", "remove", "make_directory"))
-        log = crash.guard(DeltaLoadLog(self.output, self.group), ("append",))
-        yield DeltaSite(output, log, DeltaCommitter(output, log, self.group))
+        log = crash.guard(DeltaCommitLog(self.output, self.group), ("append",))
+        yield DeltaDestination(output, log, self.group)
 
     def write(self, site: Destination, record: LoadRecord, place: str) -> LoadRecord:
         for range in record.ranges:
             sink = pa.BufferOutputStream()
-            pyarrow.parquet.write_table(pa.Table.from_batches([rows_of(range)]), sink)
+            pyarrow.parquet.write_table(with_load(rows_of(range), record.load_id), sink)
             assert site.output is not None
             site.output.create(f"{place}/part-{range.partition}.parquet", sink.getvalue().to_pybytes())
         rows = {range.tp: range.size for range in record.ranges}
@@ -186,7 +190,7 @@ class DeltaWorld(TableWorld):
 
     def leftovers(self) -> list[str]:
         staged = self.output.names("_staging/table")
-        committed = DeltaLoadLog(self.output, self.group)
+        committed = DeltaCommitLog(self.output, self.group)
         loads = {record.load_id for record in map(committed.record, committed.sequences()) if record}
         directories = {name for name in self.output.names("") if not name.startswith("_")}
         return staged + sorted(name for name in directories - loads if f"{self.group}-0" in name)
@@ -208,12 +212,13 @@ class DatabaseWorld(TableWorld):
         ).check()
 
     @contextmanager
-    def opened(self, crash: CrashPoint) -> Iterator[DatabaseSite]:
+    def opened(self, crash: CrashPoint) -> Iterator[DatabaseDestination]:
         engine = open_engine(self.address.url)
         _count_statements(engine, crash)
-        log = DatabaseLoadLog(engine, self.group, self.address.shown)
+        log = DatabaseCommitLog(engine, self.group, self.address.shown)
         try:
-            yield DatabaseSite(self.address, log, DatabaseCommitter(engine, self.address, log, self.group))
+            committer = DatabaseCommitter(engine, self.address, log, self.group)
+            yield DatabaseDestination(self.address, log, committer, self.group)
         finally:
             engine.dispose()
 
@@ -222,7 +227,7 @@ class DatabaseWorld(TableWorld):
         messages = [writer.write(iter([rows_of(range)])) for range in record.ranges]
         writer.write(iter([rows_of(record.ranges[0])]))  # an attempt that Spark does not count
         writer.commit([*messages, _Attempt(None)])
-        assert isinstance(site, DatabaseSite)
+        assert isinstance(site, DatabaseDestination)
         counts = {TopicPartition(topic, partition): rows for topic, partition, rows, _, _ in self._counts(site, record)}
         return record.completed(counts, {})
 
@@ -240,7 +245,7 @@ class DatabaseWorld(TableWorld):
         with self.opened(CrashPoint()) as site:
             return sorted(site.committer._staged())
 
-    def _counts(self, site: DatabaseSite, record: LoadRecord) -> list[Any]:
+    def _counts(self, site: DatabaseDestination, record: LoadRecord) -> list[Any]:
         return site.committer.count(record.load_id)
 
 

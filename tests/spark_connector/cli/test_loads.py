@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_connector.loads.planner import open_site
+from spark_connector.destinations import open_files
 from spark_connector.loads.record import LoadRecord
 from tests.support.console import answer_of, error_of, pykafka
 from tests.support.crashing import Crash
@@ -48,7 +48,7 @@ def kill_before_publishing(loads: PlainLoads) -> str:
     def die(phase: str, record: LoadRecord | None) -> None:
         if phase == "commit":
             assert record is not None
-            with open_site(loads.target) as site:
+            with open_files(loads.target) as site:
                 site.log.append(record)
             raise Crash(record.load_id)
 

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit import MANIFEST, LoadCommitter
-from spark_connector.loads.log import FilesLoadLog, LoadLog
-from spark_connector.loads.log_zookeeper import ZooKeeperLoadLog
+from spark_connector.loads.commit_log import CommitLog
+from spark_connector.loads.files.commit_log import FilesCommitLog
+from spark_connector.loads.files.committer import FilesCommitter
+from spark_connector.loads.files.zookeeper_commit_log import ZooKeeperCommitLog
+from spark_connector.loads.history import MANIFEST
 from spark_connector.loads.record import LoadError
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.offset_store.files import FilesOffsetStore
@@ -49,7 +51,7 @@ def crowded_store(zookeeper: str) -> Iterator[ZooKeeperOffsetStore]:
     store.close()
 
 
-class KeptOpen(ZooKeeperLoadLog):
+class KeptOpen(ZooKeeperCommitLog):
     """Hundreds of short loads share one session."""
 
     def close(self) -> None:
@@ -68,8 +70,8 @@ class Worlds:
         output = open_storage(str(self._root / f"output-{number}"))
         group = f"group-{number}"
 
-        def open_log() -> LoadLog:
-            return FilesLoadLog(output, group) if self.kind == "files" else KeptOpen(self._store, group)
+        def open_log() -> CommitLog:
+            return FilesCommitLog(output, group) if self.kind == "files" else KeptOpen(self._store, group)
 
         world = World(output, open_log, group)
         world.grow()
@@ -180,7 +182,7 @@ def test_of_two_loads_of_one_range_one_wins_and_the_other_is_told(worlds: Worlds
 def test_a_load_that_lost_its_number_knows_it(worlds: Worlds) -> None:
     world = worlds.fresh()
     log = world.open_log()
-    committer = LoadCommitter(world.output, log, world.group, open_storage)
+    committer = FilesCommitter(world.output, log, world.group, open_storage)
     record = world._plan(log)
     assert record is not None
     assert not committer.is_overtaken(record)

@@ -10,12 +10,11 @@ import pytest
 import sqlalchemy
 
 from broker.errors import ConfigError
-from spark_connector.loads.database import ATTEMPT, DatabaseCommitter, open_database, open_engine
-from spark_connector.loads.database_output import _DatabaseWriter
-from spark_connector.loads.database_url import DatabaseAddress
-from spark_connector.loads.planner import open_destination
+from spark_connector.destinations import open_destination
+from spark_connector.loads.database.destination import ATTEMPT, DatabaseCommitter, open_database, open_engine
+from spark_connector.loads.database.output import _DatabaseWriter
 from spark_connector.loads.record import LoadError, LoadInterrupted
-from spark_connector.loads.request import Target
+from spark_connector.loads.target import DatabaseAddress, Target
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import CrashPoint
 from tests.support.postgres import Postgres
@@ -117,7 +116,7 @@ def test_a_table_with_more_columns_takes_rows(tmp_path: Path) -> None:
         connection.execute(
             sqlalchemy.text(
                 "CREATE TABLE rows (id INTEGER PRIMARY KEY, value BLOB, topic TEXT, partition INTEGER, "
-                '"offset" BIGINT, timestamp DATETIME)'
+                '"offset" BIGINT, timestamp DATETIME, load VARCHAR(255))'
             )
         )
     world = begun(DatabaseWorld(address, "g"))
@@ -128,13 +127,18 @@ def test_a_table_with_more_columns_takes_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ("value BLOB, topic TEXT", "has no column partition, offset, timestamp"),
+        ("value BLOB, topic TEXT, load TEXT", "has no column partition, offset, timestamp"),
+        ("value BLOB, topic TEXT", r"has no column load, in which a load writes its id .*ADD COLUMN load VARCHAR"),
         (
-            'value BLOB, topic TEXT, partition INTEGER, "offset" TEXT, timestamp DATETIME',
+            "value BLOB, topic TEXT, load INTEGER",
+            "a column load of its own, of type INTEGER: .* Rename that column",
+        ),
+        (
+            'value BLOB, topic TEXT, partition INTEGER, "offset" TEXT, timestamp DATETIME, load TEXT',
             "column offset is TEXT there, by which a load cannot count its rows",
         ),
         (
-            'value TEXT, topic TEXT, partition INTEGER, "offset" BIGINT, timestamp DATETIME',
+            'value TEXT, topic TEXT, partition INTEGER, "offset" BIGINT, timestamp DATETIME, load TEXT',
             "column value is to be loaded as bytes, but is TEXT there",
         ),
     ],

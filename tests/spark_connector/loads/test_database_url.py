@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.errors import ConfigError
-from spark_connector.loads.database_url import DatabaseAddress, is_database_url
-from spark_connector.loads.request import Target
+from spark_connector.loads.target import DatabaseAddress, Target, is_database_url
 
 
 def test_the_table_stands_behind_the_url_or_apart() -> None:

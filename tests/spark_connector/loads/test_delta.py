@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.delta import open_delta
-from spark_connector.loads.delta_transactions import read_transactions
-from spark_connector.loads.log_delta import DeltaLoadLog
+from spark_connector.loads.delta.commit_log import DeltaCommitLog
+from spark_connector.loads.delta.destination import open_delta
 from spark_connector.loads.record import LoadRange
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import open_storage
 from tests.support.crashing import CrashPoint
-from tests.support.table_harness import SCHEMA, SPARK_SCHEMA, DeltaWorld, delta_world, load_without_result, rows_of
+from tests.support.table_harness import SPARK_SCHEMA, DeltaWorld, delta_world, load_without_result, rows_of, with_load
 
 
 @pytest.fixture
@@ -51,25 +52,13 @@ def test_the_position_outlives_the_log(delta: DeltaWorld) -> None:
     table.create_checkpoint()
     for version in range(table.version()):
         delta.output.remove(f"_delta_log/{version:020d}.json")
-    log = DeltaLoadLog(delta.output, delta.group)
-    assert log.offsets() == delta.ends
+    log = DeltaCommitLog(delta.output, delta.group)
+    assert log.offsets(delta.ends) == delta.ends
     newest = log.newest()
     assert (newest.sequence, newest.load_id) == (2, None)  # the record went with the log, the number did not
     delta.grow()
     assert delta.load() is not None
     assert [row for row in delta.visible() if row[1] != 7] == delta.produced()
-
-
-def test_transactions_are_read_as_deltalake_reads_them(delta: DeltaWorld) -> None:
-    for number in range(12):
-        if number == 6:
-            DeltaTable(delta.output.url).create_checkpoint()
-        delta.grow(partitions=number + 1)
-        delta.load()
-    table = DeltaTable(delta.output.url)
-    found = read_transactions(delta.output, table.version())
-    assert len(found) == 13
-    assert found == {app: table.transaction_version(app) for app in found}
 
 
 def test_offsets_set_by_another_program_void_a_load(delta: DeltaWorld) -> None:
@@ -117,6 +106,29 @@ def test_a_table_that_does_not_fit_is_refused(
             site.prepare(record, schema)
 
 
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (None, r"has no column 'load', in which a load writes its id to every row: add it \(ALTER TABLE"),
+        ("integer", "has a column 'load' of its own, of type integer: .* Rename that column"),
+    ],
+)
+def test_a_table_of_the_user_whose_load_is_another_is_refused(tmp_path: Path, kind: str | None, message: str) -> None:
+    fields = json.loads(SPARK_SCHEMA)["fields"]
+    fields += [] if kind is None else [{"name": "load", "type": kind, "nullable": True, "metadata": {}}]
+    world = DeltaWorld(open_storage(str(tmp_path)), "g")
+    DeltaTable.create(world.output.url, Schema.from_json(json.dumps({"type": "struct", "fields": fields})))
+    world.grow()
+    with pytest.raises(ConfigError, match=message):
+        world.load()
+    if kind is None:
+        DeltaTable(world.output.url).alter.add_columns(Field("load", PrimitiveType("string"), nullable=True))
+        record = world.load()
+        assert record is not None
+        table = DeltaTable(world.output.url).to_pyarrow_table(columns=["load"])
+        assert table.column("load").unique().to_pylist() == [record.load_id]
+
+
 def test_a_directory_of_files_is_no_table(tmp_path: Path) -> None:
     (tmp_path / "_offsets" / "g").mkdir(parents=True)
     with pytest.raises(ConfigError, match="holds loads into files"):
@@ -124,7 +136,7 @@ def test_a_directory_of_files_is_no_table(tmp_path: Path) -> None:
 
 
 def rows_of_partition_7() -> pa.Table:
-    return pa.Table.from_batches([rows_of(LoadRange("t", 7, 0, 3, None))], SCHEMA)
+    return with_load(rows_of(LoadRange("t", 7, 0, 3, None)), None)
 
 
 def _as_rows(actions: Any) -> list[dict[str, Any]]:

@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 
 from broker.errors import ConfigError
+from spark_connector.destinations import open_destination
 from spark_connector.errors import DataLoss
 from spark_connector.load import recover as recover_from_python
-from spark_connector.loads.groups import refuse_doubling_group
-from spark_connector.loads.planner import open_destination
-from spark_connector.loads.request import Target
-from spark_connector.loads.upkeep import history, prune, recover, rewind
-from spark_connector.loads.verify import verify
+from spark_connector.loads.planner import refuse_doubling_group
+from spark_connector.loads.target import Target
+from spark_connector.maintenance import history, prune, recover, rewind, verify
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of, error_of, verdict_of
 from tests.support.kafka import Kafka

@@ -10,13 +10,11 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit import MANIFEST
-from spark_connector.loads.history import HistoryEntry, LoadState
-from spark_connector.loads.log import OFFSETS_DIRECTORY, FilesLoadLog
-from spark_connector.loads.owner import Owner, intent_of, owner_of
+from spark_connector.loads.files.commit_log import FilesCommitLog
+from spark_connector.loads.history import MANIFEST, HistoryEntry, LoadState, Owner, intent_of, owner_of
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.request import Target
-from spark_connector.loads.upkeep import history, prune, rewind
+from spark_connector.loads.target import Target
+from spark_connector.maintenance import history, prune, rewind
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.offset_store.files import FilesOffsetStore
 from spark_connector.storage import open_storage
@@ -30,7 +28,7 @@ NOBODY = 2**22 + 1  # beyond the largest pid of Linux
 def world(tmp_path: Path) -> World:
     """Two loads, and new data."""
     output = open_storage(str(tmp_path / "output"))
-    world = World(output, lambda: FilesLoadLog(output, "g"), "g")
+    world = World(output, lambda: FilesCommitLog(output, "g"), "g")
     for _ in range(2):
         world.grow()
         assert world.load() is not None
@@ -145,8 +143,8 @@ def test_history_outlives_pruning_and_rewinding(world: World) -> None:
 
 
 def test_a_stream_of_the_same_group_takes_no_load_out_of_the_history(world: World) -> None:
-    target, log = Target(world.output.url, "g"), FilesLoadLog(world.output, "g")
-    stream = FilesOffsetStore(world.output.below(OFFSETS_DIRECTORY))
+    target, log = Target(world.output.url, "g"), FilesCommitLog(world.output, "g")
+    stream = FilesOffsetStore(world.output.below("_offsets"))
 
     def commit_often() -> None:
         for offset in range(150):

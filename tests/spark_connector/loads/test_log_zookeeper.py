@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit import LoadCommitter
-from spark_connector.loads.log_zookeeper import ZooKeeperLoadLog
+from spark_connector.loads.files.committer import FilesCommitter
+from spark_connector.loads.files.zookeeper_commit_log import ZooKeeperCommitLog
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, LoadTooLarge
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
@@ -51,7 +51,7 @@ def offsets_of(partitions: int, offset: int) -> dict[TopicPartition, int]:
 def test_ten_thousand_partitions_are_committed_and_gone_on_from(
     open_store: Callable[..., ZooKeeperOffsetStore], group: str
 ) -> None:
-    log = ZooKeeperLoadLog(open_store(ZooKeeperOffsetStore), group)
+    log = ZooKeeperCommitLog(open_store(ZooKeeperOffsetStore), group)
     first, second = offsets_of(10_000, 1_000), offsets_of(10_000, 2_000_000)
     log.append(record_of(group, 1, {}, first))
     assert log.offsets() == first, "committed, though no offset has a node yet"
@@ -68,7 +68,7 @@ def test_a_rival_and_a_stream_that_come_between_are_noticed(
     open_store: Callable[..., ZooKeeperOffsetStore], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store()
-    log = ZooKeeperLoadLog(store, group)
+    log = ZooKeeperCommitLog(store, group)
     ends = offsets_of(60, 5)
     tp = next(iter(ends))
     with monkeypatch.context() as patch:
@@ -95,7 +95,7 @@ def test_offsets_half_stored_are_known_and_stored_by_whoever_repairs(
     ends = offsets_of(60, 5)
     record = record_of(group, 1, {}, ends)
     store = open_store()
-    log = ZooKeeperLoadLog(store, group)
+    log = ZooKeeperCommitLog(store, group)
     log.append(record)
     with monkeypatch.context() as patch:
         pieces = store._pieces
@@ -110,7 +110,7 @@ def test_offsets_half_stored_are_known_and_stored_by_whoever_repairs(
     assert 0 < len(store.read(group)) < 60
     assert not log.newest().published
     assert log.offsets() == ends
-    ZooKeeperLoadLog(open_store(), group).mark_published(record)
+    ZooKeeperCommitLog(open_store(), group).mark_published(record)
     assert store.read(group) == ends
 
 
@@ -118,7 +118,7 @@ def test_one_that_has_slept_over_the_next_load_brings_no_offset_back(
     open_store: Callable[..., ZooKeeperOffsetStore], group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = offsets_of(60, 5), offsets_of(60, 50)
-    store, awake = open_store(), ZooKeeperLoadLog(open_store(), group)
+    store, awake = open_store(), ZooKeeperCommitLog(open_store(), group)
     record = record_of(group, 1, {}, first)
     awake.append(record)
     awake.append(record)  # as a repair may
@@ -133,7 +133,7 @@ def test_one_that_has_slept_over_the_next_load_brings_no_offset_back(
             yield piece
 
     monkeypatch.setattr(store, "_pieces", sleep)
-    ZooKeeperLoadLog(store, group).mark_published(record)
+    ZooKeeperCommitLog(store, group).mark_published(record)
     assert awake.offsets() == store.read(group) == second
 
 
@@ -142,8 +142,8 @@ def test_what_no_commit_can_hold_is_refused_before_it_is_written_and_blocks_noth
 ) -> None:
     output = open_storage(str(tmp_path))
     store = open_store(ZooKeeperOffsetStore)
-    log = ZooKeeperLoadLog(store, group)
-    committer = LoadCommitter(output, log, group, open_storage)
+    log = ZooKeeperCommitLog(store, group)
+    committer = FilesCommitter(output, log, group, open_storage)
     record = record_of(group, 1, {}, offsets_of(2_000, 5), output.url)
     monkeypatch.setattr(store, "max_request", 10**6)
     committer.stage(record)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
-from spark_connector.loads.plan import Bounds, plan_epochs, plan_ranges, plan_rerun
+from spark_connector.loads.ranges import Bounds, plan_epochs, plan_ranges, plan_rerun
 from spark_connector.loads.record import LoadRange, LoadRecord
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -72,7 +72,9 @@ def test_a_log_that_was_cut_below_what_was_loaded_and_has_grown_again_is_lost_da
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     limits = dataclasses.replace(bounds({A: 140, B: 9}), cut={A: 60}, epochs={A: 1, B: 1})
-    with pytest.raises(DataLoss, match="PARTITION_OFFSET_CHANGED.*t-0 was loaded up to offset 100.*was cut to 60"):
+    with pytest.raises(
+        DataLoss, match="PARTITION_OFFSET_CHANGED.*t-0 was loaded up to offset 100.*was truncated to 60"
+    ):
         plan_ranges({A: 100}, limits, fail_on_data_loss=True)
     anew = (LoadRange("t", 0, 60, 140, 100), LoadRange("t", 1, 0, 9, None))
     assert plan_ranges({A: 100}, limits, fail_on_data_loss=False) == anew, "it goes on where the log parts"
@@ -104,7 +106,7 @@ def test_a_topic_created_anew_is_noticed_however_long_it_is(caplog: pytest.LogCa
         plan_ranges(stored, limits, fail_on_data_loss=True)
     forgotten = (LoadRange("t", 1, 0, 0, 4), LoadRange("t", 2, 0, 0, 7))
     assert plan_ranges(stored, limits, fail_on_data_loss=False) == (LoadRange("t", 0, 1, 50, 9), *forgotten)
-    assert "created anew" in caplog.text
+    assert "created again" in caplog.text
 
 
 def test_a_topic_created_anew_that_is_empty_waits(caplog: pytest.LogCaptureFixture) -> None:

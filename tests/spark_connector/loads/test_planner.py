@@ -1,4 +1,4 @@
-"""Planning against a real broker: a topic that was deleted and created anew is another topic."""
+"""Planning against a real broker: a topic that was deleted and created again is another topic."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
+from spark_connector.destinations import open_files
 from spark_connector.errors import DataLoss
-from spark_connector.loads.planner import open_site, plan_load
+from spark_connector.loads.planner import plan_load
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
-from spark_connector.loads.request import LoadRequest, Target
-from spark_connector.loads.upkeep import rewind
-from spark_connector.loads.verify import verify
+from spark_connector.loads.request import LoadRequest
+from spark_connector.loads.target import Target
+from spark_connector.maintenance import rewind, verify
 from tests.support.kafka import Kafka
 from tests.support.plain_loads import PlainLoads
 from tests.support.topic_data import TopicData
@@ -87,7 +88,7 @@ def test_a_topic_created_anew_while_it_is_loaded_commits_nothing(admin: Admin, d
         if phase == "write":
             created_anew(admin, data, 60)
 
-    with pytest.raises(LoadInterrupted, match="created anew"):
+    with pytest.raises(LoadInterrupted, match="created again"):
         loads.load(recreate)
     assert loads.visible() == []
     assert sum(range.size for range in loads.load().ranges) == 60
@@ -116,7 +117,7 @@ def test_a_rerun_over_two_topics_of_one_name_is_refused(admin: Admin, data: Topi
         from_load=first,
         from_directory=str(tmp_path / "output"),
     )
-    with open_site(request.target) as site, pytest.raises(DataLoss, match=f"load {first} is of, has been deleted"):
+    with open_files(request.target) as site, pytest.raises(DataLoss, match=f"load {first} is of, has been deleted"):
         plan_load(request, site)
 
 
@@ -128,7 +129,7 @@ def test_a_rewind_goes_back_to_the_topic_that_was_loaded_then(admin: Admin, data
     created_anew(admin, data, 60)
     loads_of(data, tmp_path, **LENIENT).must_load()
     rewind(loads.target, first)
-    with pytest.raises(DataLoss, match="created anew"):
+    with pytest.raises(DataLoss, match="created again"):
         loads.load()
 
 
@@ -182,7 +183,7 @@ def test_a_partition_that_comes_later_has_no_record_that_is_young_enough_yet(
     ids=str,
 )
 def test_a_service_waits_for_what_heals_by_waiting_only(tmp_path: Path, error: OSError, heals: bool) -> None:
-    with pytest.raises(LoadError, match=str(tmp_path)) as raised, open_site(Target(str(tmp_path), "g")):
+    with pytest.raises(LoadError, match=str(tmp_path)) as raised, open_files(Target(str(tmp_path), "g")):
         raise error
     assert raised.value.retriable is heals
     assert str(error) in str(raised.value)
@@ -205,7 +206,7 @@ def test_a_rerun_leaves_the_group_with_the_topics_that_it_has_loaded(
             from_directory=None,
             **{"options": {}, "from_load": None, **rest},
         )
-        with open_site(request.target) as site:
+        with open_files(request.target) as site:
             record = plan_load(request, site)
             assert record is not None
             site.log.append(record)

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from spark_connector.loads.commit import LoadCommitter
-from spark_connector.loads.file_site import LoadSite
-from spark_connector.loads.log import FilesLoadLog
+from spark_connector.loads.files.commit_log import FilesCommitLog
+from spark_connector.loads.files.committer import FilesCommitter
+from spark_connector.loads.files.destination import FilesDestination
 from spark_connector.loads.record import LoadRecord
-from spark_connector.loads.upkeep import rewind
+from spark_connector.maintenance import rewind
 from spark_connector.offset_store.base import OffsetConflict
 from tests.support.crashing import Crash
 from tests.support.kafka import Kafka
@@ -58,7 +58,7 @@ def test_a_load_that_comes_while_another_plans_doubles_nothing(
 
     def begin(phase: str, _: LoadRecord | None) -> None:
         if phase == "plan":
-            once_after(patch, FilesLoadLog, look, rival.must_load)
+            once_after(patch, FilesCommitLog, look, rival.must_load)
 
     with contextlib.suppress(OffsetConflict):
         loads.load(begin)
@@ -75,7 +75,7 @@ def test_a_load_whose_rival_was_killed_before_it_showed_its_rows_loses_none(
     def kill_rival(phase: str, _: LoadRecord | None) -> None:
         if phase == "plan":
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(LoadCommitter, "_publish", killed)
+                patch.setattr(FilesCommitter, "_publish", killed)
                 with pytest.raises(Crash):
                     rival.load()
             data.produce(20)
@@ -85,7 +85,7 @@ def test_a_load_whose_rival_was_killed_before_it_showed_its_rows_loses_none(
 
 
 @pytest.mark.parametrize(
-    ("owner", "look"), [(LoadSite, "history"), (FilesLoadLog, "offsets"), (FilesLoadLog, "records")]
+    ("owner", "look"), [(FilesDestination, "history"), (FilesCommitLog, "offsets"), (FilesCommitLog, "records")]
 )
 def test_a_load_that_comes_while_a_rewind_is_planned_is_not_left_behind(
     data: TopicData, tmp_path: Path, owner: type, look: str

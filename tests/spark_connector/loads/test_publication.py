@@ -14,8 +14,8 @@ from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupOffsets
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.destinations import open_files
 from spark_connector.load import LoadResult, run_load
-from spark_connector.loads.planner import open_site
 from spark_connector.loads.publication import publish_offsets
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of
@@ -39,7 +39,7 @@ def find_nothing(loads: PlainLoads) -> LoadResult:
 
 
 def publish(loads: PlainLoads) -> None:
-    with open_site(loads.target) as site:
+    with open_files(loads.target) as site:
         publish_offsets(loads.request(), site)
 
 
@@ -76,8 +76,8 @@ def test_an_application_of_that_name_keeps_its_offsets(
         publish(loads)
         assert offsets.fetch() == {tp: 3}
     (warning,) = caplog.messages
-    assert f"consumer group '{loads.target.group}' was not told" in warning
-    assert "offsets that are no load's" in warning
+    assert f"not published to the consumer group '{loads.target.group}'" in warning
+    assert "offsets of another application" in warning
 
 
 def test_a_broker_that_cannot_be_told_is_a_warning(
@@ -95,7 +95,7 @@ def test_a_broker_that_cannot_be_told_is_a_warning(
     broker.kill()
     with caplog.at_level(logging.WARNING, "pykafka.spark"):
         publish(loads)
-    assert "The load is committed, but the consumer group 'g-t' was not told" in caplog.text
+    assert "The load is committed, but its offsets were not published to the consumer group 'g-t'" in caplog.text
 
 
 def test_a_load_that_finds_nothing_publishes_what_was_not_told_of_the_one_before(
@@ -117,7 +117,7 @@ def test_what_brokers_have_forgotten_they_are_told_again_though_not_at_every_loo
     loads = PlainLoads(data.bootstrap, data.topic, tmp_path, group=f"g-{data.topic}")
     loads.must_load()
     now = 1000.0
-    with Cluster(data.bootstrap) as cluster, open_site(loads.target) as site:
+    with Cluster(data.bootstrap) as cluster, open_files(loads.target) as site:
         offsets = GroupOffsets(cluster, loads.target.group)
 
         def look(seconds: float) -> dict[TopicPartition, int]:
@@ -144,7 +144,7 @@ def test_a_load_that_finds_nothing_does_not_fail_for_what_brokers_refuse(
     monkeypatch.setattr(GroupOffsets, "commit", refuse)
     with caplog.at_level(logging.WARNING, "pykafka.spark"):
         find_nothing(loads)
-    assert "was not told" in caplog.text
+    assert "not published" in caplog.text
     monkeypatch.undo()
     find_nothing(loads)
     with Cluster(data.bootstrap) as cluster:

@@ -8,8 +8,7 @@ import json
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.reached_epochs import ReachedEpochs
-from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
+from spark_connector.loads.record import LoadError, LoadRange, LoadRecord, ReachedEpochs
 
 TPS = [TopicPartition("t", partition) for partition in range(6)]
 OFFSETS = {tp: 10 * tp.partition for tp in TPS} | {TopicPartition("u", 0): 7}

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector.loads.planner import open_site, plan_load
-from spark_connector.loads.reading import describe_changes, reading_of
-from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.upkeep import history, rewind
-from spark_connector.loads.verify import verify
+from spark_connector.destinations import open_files
+from spark_connector.loads.planner import plan_load
+from spark_connector.loads.request import LoadRequest, describe_changes, reading_of
+from spark_connector.maintenance import history, rewind, verify
 from tests.support.kafka import Kafka, await_markers
 from tests.support.plain_loads import PlainLoads
 from tests.support.table_harness import TableWorld, delta_world, sqlite_world
@@ -136,7 +135,7 @@ def test_a_directory_keeps_its_format(data: TopicData, tmp_path: Path) -> None:
         from_load=None,
         from_directory=None,
     )
-    with open_site(request.target) as site:
+    with open_files(request.target) as site:
         record = plan_load(request, site)
         assert record is not None
         with pytest.raises(ConfigError, match="holds loads in parquet so far, not in orc"):

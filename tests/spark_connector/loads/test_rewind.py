@@ -13,9 +13,10 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit import LoadCommitter
-from spark_connector.loads.log import FilesLoadLog, LoadLog
-from spark_connector.loads.log_zookeeper import ZooKeeperLoadLog
+from spark_connector.loads.commit_log import CommitLog
+from spark_connector.loads.files.commit_log import FilesCommitLog
+from spark_connector.loads.files.committer import FilesCommitter
+from spark_connector.loads.files.zookeeper_commit_log import ZooKeeperCommitLog
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.loads.rewind import REWOUND, plan_rewind, standing
 from spark_connector.offset_store.base import OffsetConflict
@@ -29,7 +30,7 @@ _STORAGE = ("create", "rename", "remove")
 _LOG = ("append", "mark_published")
 
 
-class KeptOpen(ZooKeeperLoadLog):
+class KeptOpen(ZooKeeperCommitLog):
     """All worlds share one session."""
 
     def close(self) -> None:
@@ -58,8 +59,8 @@ class Worlds:
         number = next(_counter)
         output, group = open_storage(str(self._root / f"output-{number}")), f"group-{number}"
 
-        def open_log() -> LoadLog:
-            return FilesLoadLog(output, group) if self._kind == "files" else KeptOpen(self._store, group)
+        def open_log() -> CommitLog:
+            return FilesCommitLog(output, group) if self._kind == "files" else KeptOpen(self._store, group)
 
         world = World(output, open_log, group)
         for partitions in (2, 2, 3):
@@ -72,7 +73,7 @@ def rewind(world: World, number: int, crash: CrashPoint | None = None, *, delete
     """Back to the load with this number, as upkeep.rewind does it."""
     crash = crash or CrashPoint()
     log = crash.guard(world.open_log(), _LOG)
-    committer = LoadCommitter(crash.guard(world.output, _STORAGE), log, world.group, open_storage)
+    committer = FilesCommitter(crash.guard(world.output, _STORAGE), log, world.group, open_storage)
     committer.repair()
     loads = standing(record for record in map(log.record, log.sequences()) if record)
     (to_load,) = (load.load_id for load in loads if load.id.sequence == number)
@@ -82,7 +83,7 @@ def rewind(world: World, number: int, crash: CrashPoint | None = None, *, delete
 
 
 def repair(world: World) -> list[str]:
-    return LoadCommitter(world.output, world.open_log(), world.group, open_storage).repair()
+    return FilesCommitter(world.output, world.open_log(), world.group, open_storage).repair()
 
 
 def visible_numbers(world: World) -> list[int]:
@@ -230,7 +231,7 @@ def test_a_directory_that_is_gone_is_passed_over_and_one_in_the_way_is_told(worl
     (third,) = (name for name in world.output.names("") if "-000003-" in name)
     load_id = world.open_log().newest().load_id
     world.output.create(f"{REWOUND}/{load_id}/{third}/in the way", b"")
-    with pytest.raises(LoadError, match="are both there: remove the one"):
+    with pytest.raises(LoadError, match="both exist: remove the wrong one"):
         repair(world)
 
 

@@ -17,10 +17,10 @@ from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.log_rows import LogRows
-from spark_connector.loads.planner import open_site
-from spark_connector.loads.upkeep import history, prune, rewind
-from spark_connector.loads.verify import LoadCheck, Verification, verify
+from spark_connector.destinations import open_files
+from spark_connector.loads.audit.kafka_log import KafkaLog
+from spark_connector.loads.audit.verify import LoadCheck, Verification
+from spark_connector.maintenance import history, prune, rewind, verify
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
 from spark_connector.storage import open_storage
 from tests.support.kafka import Kafka, await_topics
@@ -155,7 +155,7 @@ def test_a_directory_that_is_gone_or_of_nobody_is_named(loads: PlainLoads) -> No
 
 
 def test_loads_that_overlap_and_offsets_that_went_back_are_named(loads: PlainLoads) -> None:
-    with open_site(loads.target) as site:
+    with open_files(loads.target) as site:
         store = FilesOffsetStore(site.output.below("_offsets"))
     tp = TopicPartition(loads.topic, 0)
     store.commit(loads.target.group, {tp: 240})
@@ -284,6 +284,6 @@ def test_malformed_records_that_a_load_has_dropped_are_not_missing(broker: Kafka
 
 def test_a_filter_of_offsets_is_heeded(loads: PlainLoads) -> None:
     tp, load = TopicPartition(loads.topic, 0), history(loads.target).entries[0].record
-    with LogRows(loads.bootstrap, {"filterOffsets": "10-19,30-"}) as log:
+    with KafkaLog(loads.bootstrap, {"filterOffsets": "10-19,30-"}) as log:
         found = [offset for part in log.offsets(tp, 5, 40, load) for offset in part.tolist()]
     assert found == [*range(10, 20), *range(30, 40)]

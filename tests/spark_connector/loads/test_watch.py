@@ -10,8 +10,8 @@ import pytest
 
 from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed, PykafkaError
 from spark_connector.errors import data_loss
+from spark_connector.loads.load_loop import LoadLoop, Outage, Phase, parse_interval
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
-from spark_connector.loads.watch import Outage, Phase, Watch, parse_interval
 from spark_connector.offset_store.base import OffsetConflict, OffsetStoreUnavailable
 
 
@@ -77,7 +77,7 @@ def stop() -> FakeStop:
 def test_loads_follow_at_the_interval_from_start_to_start(stop: FakeStop) -> None:
     script = Script(stop, [loaded("a"), NOTHING, loaded("b")])
     script.took = 4.0
-    watch = Watch(script, interval=10.0, max_loads=2, stop=stop, clock=lambda: stop.now)
+    watch = LoadLoop(script, interval=10.0, max_loads=2, stop=stop, clock=lambda: stop.now)
     assert [result.load_id for result in watch] == ["a", "b"]
     assert stop.waits == [6.0, 6.0]
 
@@ -85,13 +85,13 @@ def test_loads_follow_at_the_interval_from_start_to_start(stop: FakeStop) -> Non
 def test_a_load_longer_than_the_interval_is_followed_at_once(stop: FakeStop) -> None:
     script = Script(stop, [loaded("a"), loaded("b")])
     script.took = 40.0
-    assert len(list(Watch(script, interval=10.0, max_loads=2, stop=stop, clock=lambda: stop.now))) == 2
+    assert len(list(LoadLoop(script, interval=10.0, max_loads=2, stop=stop, clock=lambda: stop.now))) == 2
     assert stop.waits == [0.0]
 
 
 def test_a_load_that_took_its_limit_is_followed_at_once(stop: FakeStop) -> None:
     script = Script(stop, [loaded("a", 100), loaded("b", 100), loaded("c", 99), loaded("d")])
-    watch = Watch(script, interval=10.0, max_records=100, max_loads=4, stop=stop, clock=lambda: stop.now)
+    watch = LoadLoop(script, interval=10.0, max_records=100, max_loads=4, stop=stop, clock=lambda: stop.now)
     assert len(list(watch)) == 4
     assert stop.waits == [10.0]
 
@@ -104,7 +104,7 @@ def test_a_load_that_took_its_limit_is_followed_at_once(stop: FakeStop) -> None:
 def test_an_outage_is_waited_out_longer_each_time_and_told(stop: FakeStop, error: PykafkaError) -> None:
     outages: list[Outage] = []
     script = Script(stop, [*[error] * 7, loaded("a"), error, loaded("b")])
-    watch = Watch(script, max_loads=2, stop=stop, on_outage=outages.append, clock=lambda: stop.now)
+    watch = LoadLoop(script, max_loads=2, stop=stop, on_outage=outages.append, clock=lambda: stop.now)
     assert [result.load_id for result in watch] == ["a", "b"]
     assert [outage.delay for outage in outages] == [1, 2, 4, 8, 16, 30, 30, None, 1, None]
     assert [outage.failures for outage in outages] == [1, 2, 3, 4, 5, 6, 7, 7, 1, 1]
@@ -125,14 +125,14 @@ def test_an_outage_is_waited_out_longer_each_time_and_told(stop: FakeStop, error
 def test_what_cannot_heal_ends_the_service(stop: FakeStop, error: PykafkaError) -> None:
     script = Script(stop, [loaded("a"), error])
     with pytest.raises(type(error)):
-        list(Watch(script, stop=stop, clock=lambda: stop.now))
+        list(LoadLoop(script, stop=stop, clock=lambda: stop.now))
     assert script.runs == 2
 
 
 def test_an_outage_for_ever_ends_when_told_to_stop() -> None:
     stop = FakeStop(limit=2000)
     script = Script(stop, [ConnectionFailed("gone")] * 3000)
-    assert list(Watch(script, stop=stop, clock=lambda: stop.now)) == []
+    assert list(LoadLoop(script, stop=stop, clock=lambda: stop.now)) == []
     assert script.runs == 2000
 
 
@@ -146,7 +146,7 @@ def test_a_load_that_has_not_begun_to_write_is_not_begun(stop: FakeStop) -> None
         written.append("data")
         return loaded("a")
 
-    assert list(Watch(run, stop=stop)) == []
+    assert list(LoadLoop(run, stop=stop)) == []
     assert written == []
 
 
@@ -157,7 +157,7 @@ def test_a_load_that_commits_is_finished_and_one_that_is_broken_off_is_no_error(
         stop.set()
         return loaded("a")
 
-    assert [result.load_id for result in Watch(commit, stop=stop)] == ["a"]
+    assert [result.load_id for result in LoadLoop(commit, stop=stop)] == ["a"]
 
     def break_off(on_phase: Phase) -> Result:
         on_phase("write", None)
@@ -165,13 +165,13 @@ def test_a_load_that_commits_is_finished_and_one_that_is_broken_off_is_no_error(
         raise LoadError("cancelled")
 
     broken = FakeStop()
-    assert list(Watch(break_off, stop=broken)) == []
+    assert list(LoadLoop(break_off, stop=broken)) == []
 
 
 def test_a_load_that_was_cut_short_is_told_when_it_is_finished_and_not_counted(stop: FakeStop) -> None:
     outage = OffsetStoreUnavailable("the answer to the commit was lost")
     script = Script(stop, [outage, Result(None, recovered=("a",)), loaded("b")])
-    results = list(Watch(script, max_loads=1, stop=stop, clock=lambda: stop.now))
+    results = list(LoadLoop(script, max_loads=1, stop=stop, clock=lambda: stop.now))
     assert [(result.load_id, result.recovered) for result in results] == [(None, ("a",)), ("b", ())]
 
 
@@ -181,7 +181,7 @@ def test_phases_are_passed_on(stop: FakeStop) -> None:
     def note(phase: str, record: LoadRecord | None) -> None:
         phases.append(phase)
 
-    list(Watch(Script(stop, [NOTHING, loaded("a")]), max_loads=1, stop=stop, on_phase=note))
+    list(LoadLoop(Script(stop, [NOTHING, loaded("a")]), max_loads=1, stop=stop, on_phase=note))
     assert phases == ["wait", "write"]
 
 
@@ -200,6 +200,6 @@ def test_what_is_no_interval_is_refused(text: str) -> None:
 
 def test_wrong_numbers_are_refused(stop: FakeStop) -> None:
     with pytest.raises(ConfigError, match="interval must be more than 0"):
-        Watch(Script(stop, []), interval=0, stop=stop)
+        LoadLoop(Script(stop, []), interval=0, stop=stop)
     with pytest.raises(ConfigError, match="max_loads must be at least 1"):
-        Watch(Script(stop, []), max_loads=0, stop=stop)
+        LoadLoop(Script(stop, []), max_loads=0, stop=stop)

@@ -1,0 +1,120 @@
+"""Opens the destination of a target: a directory, a Delta table or a database.
+
+The only module that knows all kinds of destinations. Libraries of an extra are imported only for those who use them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import socket
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from broker.errors import ConfigError, PykafkaError
+from spark_connector.loads.commit_log import CommitLog
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.files.commit_log import FilesCommitLog
+from spark_connector.loads.files.destination import FilesDestination
+from spark_connector.loads.record import LoadError, LoadInterrupted
+from spark_connector.loads.target import Target
+from spark_connector.storage import Storage, heals_by_waiting, open_storage
+
+__all__ = ["open_destination", "open_files"]
+
+_CONNECT_TIMEOUT = 10.0  # seconds
+
+
+@contextlib.contextmanager
+def open_destination(target: Target) -> Iterator[Destination]:
+    """The destination for as long as the block runs. Raises ConfigError and OffsetStoreError.
+
+    OSErrors, and errors of the library behind the destination, are raised as LoadError or LoadInterrupted.
+    """
+    with _plain_os_errors(target):
+        destination = _open(target)
+        try:
+            yield destination
+        except Exception as error:
+            plain = destination.plain_error(error)
+            if plain is None:
+                raise
+            raise plain from error
+        finally:
+            destination.log.close()
+
+
+def _open(target: Target) -> Destination:
+    if target.format not in ("delta", "sql"):
+        return _open_files(target)
+    try:
+        if target.format == "sql":
+            from spark_connector.loads.database.destination import open_database
+
+            return open_database(target.address, target.group)
+        from spark_connector.loads.delta.destination import open_delta
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"format={target.format} needs {error.name}: pip install 'pykafka-spark[{target.format}]'"
+        ) from error
+    return open_delta(_open_output(target, "a Delta table must lie in a local directory or on hdfs://"), target.group)
+
+
+@contextlib.contextmanager
+def open_files(target: Target) -> Iterator[FilesDestination]:
+    """`open_destination` for a target that is known to be files. Raises ConfigError for a table."""
+    if target.is_table:
+        raise ConfigError(f"this is for loads into files; format={target.format} keeps its rows in a table")
+    with open_destination(target) as destination:
+        assert isinstance(destination, FilesDestination)
+        yield destination
+
+
+def _open_files(target: Target) -> FilesDestination:
+    output = _open_output(target, "a load needs a file system with atomic rename: a local directory or hdfs://")
+    log = _open_log(target, output)
+    if output.names("_delta_log"):
+        log.close()
+        raise ConfigError(f"{output.url} is a Delta table: use format=delta, or another directory")
+    return FilesDestination(output, log, target.group, functools.partial(open_storage, options=target.storage_options))
+
+
+def _open_output(target: Target, needed: str) -> Storage:
+    output = open_storage(target.to, target.storage_options)
+    if not output.renames_directories:
+        raise ConfigError(f"'{target.to}': {needed}")
+    _check_reachable(output.url)
+    return output
+
+
+def _open_log(target: Target, output: Storage) -> CommitLog:
+    if target.zookeeper_connect is None:
+        return FilesCommitLog(output, target.group)
+    # kazoo only for those who keep offsets in ZooKeeper
+    from spark_connector.loads.files.zookeeper_commit_log import ZooKeeperCommitLog
+    from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
+
+    return ZooKeeperCommitLog(ZooKeeperOffsetStore(target.zookeeper_connect), target.group)
+
+
+def _check_reachable(url: str) -> None:
+    """Fail within seconds when no NameNode answers: hdfs-native retries for three minutes without a word."""
+    parts = urlsplit(url)
+    if parts.hostname is None or parts.port is None:
+        return  # a local path, or a name service of HADOOP_CONF_DIR
+    try:
+        socket.create_connection((parts.hostname, parts.port), timeout=_CONNECT_TIMEOUT).close()
+    except OSError as error:
+        raise LoadInterrupted(f"nothing answers at {parts.netloc}, the NameNode of '{url}': {error}") from error
+
+
+@contextlib.contextmanager
+def _plain_os_errors(target: Target) -> Iterator[None]:
+    try:
+        yield
+    except PykafkaError:
+        raise  # some of them are OSErrors too
+    except OSError as error:
+        kind = LoadInterrupted if heals_by_waiting(error) else LoadError
+        where = target.address.shown if target.format == "sql" else target.to
+        raise kind(f"{where}: {type(error).__name__}: {error}") from error

@@ -1,0 +1,155 @@
+"""The offsets of the records in Kafka's log, read as a load reads them, and how much of the log is left.
+
+Reads only the column `offset` (read/fetch.py). As in a load, transaction markers, aborted and compacted records are no
+rows. A topic that no longer exists is an empty log. Raises ConfigError and the client's PykafkaErrors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
+
+from broker.client.admin import Admin, ResourceType
+from broker.client.cluster import Cluster
+from broker.client.cluster_metadata import UnknownTopic
+from broker.client.partition_offsets import EARLIEST, LATEST, Position, Truncation, find_truncations, list_offsets
+from broker.errors import BrokerError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.formats.record_decoder import loaded
+from spark_connector.loads.destination import Offsets
+from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.request import DEFAULTS
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options
+from spark_connector.read.fetch import read_range
+from spark_connector.read.planning import OffsetRange, keep_offsets
+from spark_connector.worker_clients import worker_clients
+
+__all__ = ["Extent", "KafkaLog"]
+
+_POLICY = "cleanup.policy"
+_FORMATS = ("keyformat", "valueformat", "keyschema", "valueschema", "mode", "sep", "schema.registry.")
+_FILTERS = ("filteroffsets", "filtertimestamp", "filterkeyprefix", "filterheader")
+_RELEVANT = ("kafka.", *_FILTERS, "fetchoffset.", "kafkaconsumer.", "failondataloss")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The offsets that a partition still has: from `earliest` up to `latest`."""
+
+    earliest: int
+    latest: int
+
+    def overlap(self, start: int, end: int) -> tuple[int, int]:
+        """The part of a range that is still in the log; empty (start = end) when nothing is left."""
+        low, high = max(start, self.earliest), min(end, self.latest)
+        return (low, high) if low < high else (end, end)
+
+
+class KafkaLog:
+    """The log of one cluster. A context manager; not thread-safe."""
+
+    def __init__(self, bootstrap_servers: str, options: Mapping[str, str]) -> None:
+        """`options` are the reader's and win over those in a load's record: `kafka.*`, `filter…`, and the formats of a
+        read that drops malformed records. Other options do not decide which offsets have a row, and are ignored."""
+        self._given = {name.lower(): value for name, value in options.items()}
+        self._bootstrap = bootstrap_servers
+        self._options: dict[tuple[str, frozenset[tuple[str, str]]], SourceOptions] = {}
+        self._cluster = Cluster(self._parse({}).client, create_topics=False)
+        self._extents: dict[TopicPartition, Extent] = {}
+        self._compacted: dict[str, bool] = {}
+        self._ids: dict[str, str | None] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._cluster.close()
+        worker_clients().close()
+
+    @property
+    def cluster_id(self) -> str | None:
+        return self._cluster.cluster_id()
+
+    def extent(self, tp: TopicPartition, load: LoadRecord) -> Extent:
+        """The extent of the partition that was loaded, asked once. Empty when the load is from another cluster, or when
+        the topic was deleted and created again since."""
+        topic_id = load.topic_ids.get(tp.topic)
+        if load.origin is not None and load.origin.differs_from(self.cluster_id):
+            return Extent(0, 0)
+        if topic_id is not None and self._id(tp.topic) not in (None, topic_id):
+            return Extent(0, 0)
+        if tp not in self._extents:
+            self._extents[tp] = self._ask_extent(tp)
+        return self._extents[tp]
+
+    def offsets(self, tp: TopicPartition, start: int, end: int, load: LoadRecord) -> Iterator[Offsets]:
+        """The offsets of the rows that the load should have in a range within the extent: ascending arrays."""
+        if start < end:
+            options = self._options_for(tp.topic, load.reading or {})
+            for part in keep_offsets([OffsetRange(tp, start, end)], options.filters):
+                for batch in read_range(options, part):
+                    if batch.num_rows:
+                        yield batch.column(0).to_numpy()
+
+    def truncations(self, load: LoadRecord) -> Collection[Truncation]:
+        """The truncations of the log below the ends of the load's ranges, as far as its record has leader epochs."""
+        epochs = load.epochs.by_partition() if load.epochs else {}
+        reached = {
+            range.tp: Position(range.end, epochs[range.tp])
+            for range in load.ranges
+            if range.size and range.tp in epochs and self.extent(range.tp, load).latest
+        }
+        return find_truncations(self._cluster, reached).values() if reached else ()
+
+    def is_compacted(self, topic: str) -> bool:
+        """Whether records may disappear from the middle of the log. True when the broker does not tell."""
+        if topic not in self._compacted:
+            try:
+                entry = Admin(self._cluster).describe_configs(ResourceType.TOPIC, topic, [_POLICY]).get(_POLICY)
+                self._compacted[topic] = entry is None or "compact" in (entry.value or "")
+            except BrokerError:
+                self._compacted[topic] = True
+        return self._compacted[topic]
+
+    def _parse(self, reading: Mapping[str, str]) -> SourceOptions:
+        kept = {name.lower(): value for name, value in {**DEFAULTS, **reading}.items()}
+        return parse_options(_relevant({**kept, **self._given}, self._bootstrap), Mode.BATCH)
+
+    def _options_for(self, topic: str, reading: Mapping[str, str]) -> SourceOptions:
+        """With the schemas loaded, because values are decoded to find the records that are dropped."""
+        key = topic, frozenset(reading.items())
+        if key not in self._options:
+            options = self._parse(reading)
+            self._options[key] = replace(options, formats=loaded(options.formats, (topic,)))
+        return self._options[key]
+
+    def _id(self, topic: str) -> str | None:
+        if topic not in self._ids:
+            try:
+                id_ = self._cluster.topic(topic).topic_id
+            except UnknownTopic:
+                id_ = None
+            self._ids[topic] = None if id_ is None else str(id_)
+        return self._ids[topic]
+
+    def _ask_extent(self, tp: TopicPartition) -> Extent:
+        try:
+            earliest, latest = (list_offsets(self._cluster, {tp: place})[tp].offset for place in (EARLIEST, LATEST))
+        except UnknownTopic:
+            return Extent(0, 0)
+        return Extent(earliest, latest)
+
+
+def _relevant(options: Mapping[str, str], bootstrap_servers: str) -> dict[str, str]:
+    """Those of `options` (names in lower case) that decide which offsets have a row."""
+    given = options
+    drops = given.get("mode", "").strip().upper() == "DROPMALFORMED"
+    names = _RELEVANT + _FORMATS if drops else _RELEVANT
+    decoded = [name for name in ("key", "value") if drops and f"{name}format" in given]
+    ours = {
+        "kafka.bootstrap.servers": bootstrap_servers,
+        "subscribe": "any",
+        "columns": ",".join(["offset", *decoded]),
+    }
+    return {**{name: value for name, value in given.items() if name.startswith(names)}, **ours}

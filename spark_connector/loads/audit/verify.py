@@ -1,0 +1,184 @@
+"""Recount every committed load: the commit log, the rows in the destination, and Kafka's log must agree.
+
+Reads only offsets, of rows and of Kafka's log, and changes nothing. Memory: 8 bytes for every row of one load, or of
+the loads of a table that one query reads (row_offsets.py).
+
+Problems are: missing rows, rows that are there twice or not in the log; loads that overlap or leave out records; rows
+in a table of a load that does not stand; files that are missing, damaged, of another size or not of the load; a
+manifest that disagrees with the commit log; visible directories that no load has made; loads from another cluster.
+Records that the log no longer has prove nothing: a load whose records are all gone, or a table without the columns that
+identify a row, is unverifiable. Raises ConfigError, LoadError and the client's errors when the audit is not possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.audit.kafka_log import KafkaLog
+from spark_connector.loads.audit.recount import PartitionCount, recount
+from spark_connector.loads.destination import Destination, Held, NewSession
+from spark_connector.loads.history import HistoryEntry
+
+__all__ = ["LoadCheck", "Verification", "verify_loads"]
+
+_NOT_KEPT = (
+    "its record does not say with which options it was read, so all committed records are counted: give its options "
+    "(kafka.isolation.level=read_uncommitted, filter…, mode=DROPMALFORMED with its format) by --option"
+)
+
+
+@dataclass(frozen=True)
+class LoadCheck:
+    """The result for one load. `problems` do not add up, `notes` could not be checked or are good to know."""
+
+    load_id: str
+    partitions: tuple[PartitionCount, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def verdict(self) -> str:
+        """`ok`, `mismatch`, or `unverifiable`: none of its records is left to compare with."""
+        if self.problems:
+            return "mismatch"
+        counted = [count for count in self.partitions if count.end > count.start]
+        if any(count.log_rows is not None for count in counted) or not (counted or self.notes):
+            return "ok"
+        return "unverifiable"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"verdict": self.verdict, **asdict(self)}
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The result for all loads, in order of number. `problems` and `notes` belong to no single load."""
+
+    loads: tuple[LoadCheck, ...]
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems and all(load.verdict != "mismatch" for load in self.loads)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "ok": self.ok,
+            "problems": list(self.problems),
+            "notes": list(self.notes),
+            "loads": [load.to_json() for load in self.loads],
+        }
+
+
+def verify_loads(
+    site: Destination,
+    bootstrap_servers: str,
+    *,
+    only: Collection[str],
+    options: Mapping[str, str],
+    session: NewSession,
+) -> Verification:
+    """Recount the loads that stand, or those of the ids `only`. maintenance.py's `verify` describes the arguments."""
+    with KafkaLog(bootstrap_servers, options) as log:
+        history = site.history()
+        loads = history.committed
+        unknown = set(only) - {entry.record.load_id for entry in loads}
+        if unknown:
+            raise ConfigError(f"there is no committed load '{min(unknown)}'")
+        holdings = site.holdings(history, session)
+        chosen = [entry for entry in loads if not only or entry.record.load_id in only]
+        elsewhere = _of_other_clusters(chosen, bootstrap_servers, log)
+        checks = tuple(_check_load(entry, held, holdings.place, log) for entry, held in holdings.of(chosen))
+        if only:
+            return Verification(checks, elsewhere)
+        problems = (*holdings.strangers(), *_joints(loads, log), *_standing_offsets(loads, site), *elsewhere)
+        forgotten = history.describe_forgotten()
+        return Verification(checks, problems, (forgotten,) if forgotten else ())
+
+
+def _of_other_clusters(loads: Sequence[HistoryEntry], bootstrap_servers: str, log: KafkaLog) -> tuple[str, ...]:
+    """A problem when some loads are from other clusters and cannot be counted. Raises ConfigError when all are."""
+    origins = [entry.record.origin for entry in loads]
+    elsewhere = [origin for origin in origins if origin is not None and origin.differs_from(log.cluster_id)]
+    if not elsewhere:
+        return ()
+    named = ", ".join(dict.fromkeys(map(str, elsewhere)))
+    asked = f"{bootstrap_servers} is cluster {log.cluster_id}, which has nothing to count them by"
+    if len(elsewhere) == len(origins):
+        raise ConfigError(
+            f"these loads are from {named}, and {asked}: give the servers of the first (--bootstrap-server)"
+        )
+    problem = f"{len(elsewhere):,} of {len(origins):,} loads were not checked: they are from {named}, and {asked}."
+    return (f"{problem} Check each load against its own cluster: only (--load), the servers (--bootstrap-server)",)
+
+
+def _check_load(entry: HistoryEntry, held: Held, place: str, log: KafkaLog) -> LoadCheck:
+    record = entry.record
+    if held.offsets is None:
+        return LoadCheck(record.load_id, (), held.problems, held.notes)
+    surplus = sorted(held.offsets.keys() - {range.tp for range in record.ranges})
+    problems, notes = list(held.problems), list(held.notes)
+    problems += [f"{tp}: {len(held.offsets[tp]):,} rows, but the load has no range of this partition" for tp in surplus]
+    counts = []
+    for range in record.ranges:
+        rows = held.offsets.get(range.tp, np.empty(0, np.int64))
+        count = recount(range, rows, log, record)
+        counts.append(count)
+        problems += count.problems(place)
+        notes += count.notes()
+    if record.reading is None and any(count.missing or count.extra for count in counts):
+        notes.append(_NOT_KEPT)
+    for lost in log.truncations(record):
+        up_to = lost.position.offset - 1
+        notes.append(
+            f"{lost.tp}: the log was truncated to {lost.end} since; its records up to {up_to} are not the loaded ones"
+        )
+    if record.origin is not None and record.origin.differs_from(log.cluster_id):
+        notes.append(f"it was loaded from {record.origin}, which is not this cluster")
+    return LoadCheck(record.load_id, tuple(counts), tuple(problems), tuple(notes))
+
+
+def _joints(loads: Sequence[HistoryEntry], log: KafkaLog) -> list[str]:
+    """Problems between loads: an overlap means rows that are there twice, a gap means records never loaded."""
+    problems = []
+    ends: dict[tuple[TopicPartition, str | None], tuple[int, str]] = {}
+    for entry in loads:
+        for range in entry.record.ranges:
+            topic_id = entry.record.topic_ids.get(range.topic)
+            of_topic = range.tp, topic_id
+            if entry.record.rerun_of is not None and range.stored is not None:
+                continue  # a re-run for another directory
+            end, before = ends.get(of_topic) or ends.get((range.tp, None)) or (range.start, "")
+            if range.start < end:
+                both = f"{before} and {entry.record.load_id}"
+                problems.append(f"{range.tp}: offsets {range.start} to {end - 1} are in {both}")
+            stretch = log.extent(range.tp, entry.record).overlap(end, range.start)
+            skipped = sum(len(part) for part in log.offsets(range.tp, *stretch, entry.record))
+            if skipped and range.start > end:
+                problems.append(
+                    f"{range.tp}: {skipped:,} records of offsets {end} to {range.start - 1}, between {before} and "
+                    f"{entry.record.load_id}, were never loaded"
+                )
+            ends[of_topic] = max(end, range.end), entry.record.load_id
+    return problems
+
+
+def _standing_offsets(loads: Sequence[HistoryEntry], site: Destination) -> list[str]:
+    """Problems of offsets that are below the end of the last load: the next load would load records again."""
+    ends: dict[TopicPartition, int] = {}
+    for entry in loads:
+        if entry.record.rerun_of is None:
+            ends.update({range.tp: range.end for range in entry.record.ranges})
+    stored = site.log.offsets(ends)
+    return [
+        f"{tp}: loaded up to offset {end}, but the group stands at {stored.get(tp, 'none')}: the next load doubles rows"
+        for tp, end in sorted(ends.items())
+        if stored.get(tp, -1) < end
+    ]

@@ -1,0 +1,214 @@
+"""The commit log of loads into a database: two tables beside the rows, written in the transaction that inserts them.
+
+    pykafka_loads     (group_id, sequence)         one row per load: its record as JSON
+    pykafka_offsets   (group_id, topic, partition) the next offset
+
+A transaction first inserts the row of the load. Its key lets one of two rivals in; the other waits until the first ends
+and is then refused. An offset is set only if it still is what the plan has found.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection
+
+import sqlalchemy
+from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, String, Table, Text
+from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.commit_log import Newest
+from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
+from spark_connector.offset_store.base import OffsetConflict
+
+__all__ = ["DatabaseCommitLog", "failure", "first_line", "make_table"]
+
+_METADATA = MetaData()
+_LOADS = Table(
+    "pykafka_loads",
+    _METADATA,
+    Column("group_id", String(200), primary_key=True),
+    Column("sequence", BigInteger, primary_key=True, autoincrement=False),
+    Column("load_id", String(255), nullable=False),
+    Column("record", Text, nullable=False),
+)
+_OFFSETS = Table(
+    "pykafka_offsets",
+    _METADATA,
+    Column("group_id", String(200), primary_key=True),
+    Column("topic", String(249), primary_key=True),
+    Column("partition", Integer, primary_key=True, autoincrement=False),
+    Column("next_offset", BigInteger, nullable=False),
+)
+
+
+class DatabaseCommitLog:
+    """Loads of one group in one database."""
+
+    kind = "table"
+
+    def __init__(self, engine: Engine, group: str, shown: str) -> None:
+        self._engine = engine
+        self._group = group
+        self._shown = shown
+        self._exists = False
+
+    def newest(self) -> Newest:
+        numbers = self.sequences()
+        record = self.record(numbers[-1]) if numbers else None
+        return Newest(record.id.sequence, record.load_id) if record else Newest()
+
+    def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
+        if not self._is_there():
+            return {}
+        query = sqlalchemy.select(_OFFSETS.c.topic, _OFFSETS.c.partition, _OFFSETS.c.next_offset)
+        with self._engine.connect() as connection:
+            rows = connection.execute(query.where(_OFFSETS.c.group_id == self._group)).all()
+        return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
+
+    def record(self, sequence: int) -> LoadRecord | None:
+        if not self._is_there():
+            return None
+        query = sqlalchemy.select(_LOADS.c.record).where(*self._at(sequence))
+        with self._engine.connect() as connection:
+            found = connection.execute(query).scalar_one_or_none()
+        where = f"load {sequence} of group '{self._group}' in {self._shown}"
+        return None if found is None else LoadRecord.from_bytes(found.encode(), where)
+
+    def sequences(self) -> list[int]:
+        if not self._is_there():
+            return []
+        query = sqlalchemy.select(_LOADS.c.sequence).where(_LOADS.c.group_id == self._group)
+        with self._engine.connect() as connection:
+            return list(connection.execute(query.order_by(_LOADS.c.sequence)).scalars())
+
+    def records(self) -> list[LoadRecord]:
+        return [record for record in self.records_of_all() if record.id.group == self._group]
+
+    def records_of_all(self) -> list[LoadRecord]:
+        """The records of all groups of the database, each group's in order of number."""
+        if not self._is_there():
+            return []
+        query = sqlalchemy.select(_LOADS.c.load_id, _LOADS.c.record).order_by(_LOADS.c.group_id, _LOADS.c.sequence)
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+        return [LoadRecord.from_bytes(found.encode(), f"load {name} in {self._shown}") for name, found in rows]
+
+    def check(self, record: LoadRecord) -> None:
+        """A text column has no size limit, or the database refuses the record before the rows are inserted."""
+
+    def append(self, record: LoadRecord, insert: Callable[[Connection], None] = lambda connection: None) -> None:
+        """Commit the record, its offsets and the statements of `insert` in one transaction.
+
+        Also raises LoadInterrupted when the connection breaks and the log does not have the load.
+        """
+        self._make_tables()
+        try:
+            with self._engine.begin() as connection:
+                self._take_number(connection, record)
+                self._move_offsets(connection, record)
+                insert(connection)
+        except (OffsetConflict, SQLAlchemyError) as error:
+            if self._is_ours(record):
+                return
+            if isinstance(error, OffsetConflict):
+                raise
+            if isinstance(error, IntegrityError) and self.newest().sequence >= record.id.sequence:
+                raise self._conflict(record) from error
+            raise failure(error, f"load {record.load_id}: {self._shown}") from error
+
+    def mark_published(self, record: LoadRecord) -> None:
+        """Nothing to do: what is committed is visible."""
+
+    def prune(self, keep: int) -> list[int]:
+        pruned = self.sequences()[: -max(keep, 1)]
+        if pruned:
+            old = (_LOADS.c.group_id == self._group, _LOADS.c.sequence <= pruned[-1])
+            with self._engine.begin() as connection:
+                connection.execute(_LOADS.delete().where(*old))
+        return pruned
+
+    def close(self) -> None:
+        self._engine.dispose()
+
+    def _take_number(self, connection: Connection, record: LoadRecord) -> None:
+        number = record.id.sequence
+        document = json.dumps(record.without_files().to_json())
+        row = {"group_id": self._group, "sequence": number, "load_id": record.load_id, "record": document}
+        connection.execute(_LOADS.insert(), row)
+        # A process that has slept must not take a number that was pruned since: the one before it must be the newest.
+        newest = sqlalchemy.select(sqlalchemy.func.max(_LOADS.c.sequence)).where(_LOADS.c.group_id == self._group)
+        before = connection.execute(newest.where(_LOADS.c.sequence != number)).scalar_one()
+        if (before or 0) != number - 1:
+            raise self._conflict(record)
+
+    def _move_offsets(self, connection: Connection, record: LoadRecord) -> None:
+        expected = record.expected
+        for tp, offset in sorted(record.committed.items()):
+            if tp in expected:
+                found = (*self._of(tp), _OFFSETS.c.next_offset == expected[tp])
+                moved = connection.execute(_OFFSETS.update().where(*found).values(next_offset=offset)).rowcount
+            else:
+                row = {"group_id": self._group, "topic": tp.topic, "partition": tp.partition, "next_offset": offset}
+                there = connection.execute(sqlalchemy.select(_OFFSETS.c.topic).where(*self._of(tp))).first()
+                moved = 0 if there else 1
+                if moved:
+                    connection.execute(_OFFSETS.insert(), row)
+            if moved != 1:
+                raise OffsetConflict(
+                    f"group '{self._group}', {tp.topic}-{tp.partition}: the offset in {self._shown} is no longer "
+                    f"{expected.get(tp, 'none')}; another load or program has set it"
+                )
+
+    def _conflict(self, record: LoadRecord) -> OffsetConflict:
+        return OffsetConflict(
+            f"group '{self._group}': another load has committed number {record.id.sequence} to {self._shown}; "
+            f"{record.load_id} is not committed"
+        )
+
+    def _is_ours(self, record: LoadRecord) -> bool:
+        """Whether the load is committed: by an earlier try, or by this one, whose answer was lost."""
+        try:
+            winner = self.record(record.id.sequence)
+        except DBAPIError as error:
+            raise LoadInterrupted(
+                f"load {record.load_id}: the connection to {self._shown} broke; the next load finds out whether it is "
+                f"committed: {first_line(error)}"
+            ) from error
+        return winner is not None and winner.load_id == record.load_id
+
+    def _at(self, sequence: int) -> tuple[sqlalchemy.ColumnElement[bool], ...]:
+        return _LOADS.c.group_id == self._group, _LOADS.c.sequence == sequence
+
+    def _of(self, tp: TopicPartition) -> tuple[sqlalchemy.ColumnElement[bool], ...]:
+        return _OFFSETS.c.group_id == self._group, _OFFSETS.c.topic == tp.topic, _OFFSETS.c.partition == tp.partition
+
+    def _is_there(self) -> bool:
+        if not self._exists:
+            self._exists = sqlalchemy.inspect(self._engine).has_table(_OFFSETS.name)
+        return self._exists
+
+    def _make_tables(self) -> None:
+        for table in (_LOADS, _OFFSETS):
+            make_table(self._engine, table)
+        self._exists = True
+
+
+def make_table(engine: Engine, table: Table) -> None:
+    """Create the table if it does not exist. Another process may create it at the same time."""
+    try:
+        table.create(engine, checkfirst=True)
+    except DBAPIError as error:
+        if not sqlalchemy.inspect(engine).has_table(table.name, schema=table.schema):
+            raise failure(error, f"the table {table.name} cannot be created") from error
+
+
+def failure(error: SQLAlchemyError, what: str) -> LoadError:
+    """The LoadError for a database's error. A broken connection or a lock that was not granted may work later."""
+    heals = isinstance(error, OperationalError | InterfaceError)
+    return (LoadInterrupted if heals else LoadError)(f"{what}: {first_line(error)}")
+
+
+def first_line(error: Exception) -> str:
+    """The database's message, without the statement."""
+    return str(getattr(error, "orig", None) or error).strip().partition("\n")[0]

@@ -1,0 +1,152 @@
+"""The Spark side of a load into a database: tasks write Arrow batches into the staging table, many at once.
+
+destination.py has the tables, and the transaction that makes the rows visible. PostgreSQL with psycopg gets the rows by
+COPY, other databases by SQLAlchemy's executemany.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import weakref
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+import sqlalchemy
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+from sqlalchemy import Column, Connection, MetaData, Table
+
+from spark_connector.loads.database.commit_log import first_line
+from spark_connector.loads.database.destination import ATTEMPT, DatabaseDestination, column_types, open_engine, won_of
+from spark_connector.loads.database.sql_rows import as_copy, as_rows, parse_text_columns
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.output import sum_counts, write_counted
+from spark_connector.loads.record import LoadError, LoadRecord
+
+__all__ = ["DatabaseDataSource", "write_rows"]
+
+_UNFIT = frozenset({"DataError", "ValueError", "OverflowError", "TypeError", "NotImplementedError"})
+"""Errors about a value (a NUL in a text, a year beyond 9999), which would fail the next try, too."""
+
+_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()  # Spark warns when it is registered twice
+
+
+def write_rows(
+    frame: DataFrame, record: LoadRecord, site: Destination, staging: str, write_options: Mapping[str, str]
+) -> LoadRecord:
+    """Fill the staging table with the frame's rows; gives the record with the rows that are there.
+
+    The columns of write option `text` become strings; bytes that are not UTF-8 fail the load. Raises ConfigError, and
+    LoadError when the staged rows do not add up.
+    """
+    assert isinstance(site, DatabaseDestination)
+    frame = _with_text(frame, write_options)
+    site.prepare(record, frame.schema.json())
+    session = frame.sparkSession
+    if session not in _registered:
+        session.dataSource.register(DatabaseDataSource)
+        _registered.add(session)
+    # Spark never shows the value of an option named url (spark.sql.redaction.options.regex).
+    options = {"url": site.address.url, "table": staging, "schema": site.address.schema or ""}
+
+    def write(observed: DataFrame) -> None:
+        observed.write.format(DatabaseDataSource.name()).mode("append").options(**options).save()
+
+    written = write_counted(frame, record, write, lambda: sum_counts(site.committer.count(record.load_id)))
+    return record.completed(written, {})
+
+
+def _with_text(frame: DataFrame, write_options: Mapping[str, str]) -> DataFrame:
+    types = {field["name"]: field["type"] for field in json.loads(frame.schema.json())["fields"]}
+    columns = parse_text_columns(write_options, types)
+    text = {name: F.validate_utf8(F.col(name).cast("string")) for name in columns}
+    return frame.withColumns(text) if text else frame  # Spark Connect refuses an empty mapping
+
+
+class DatabaseDataSource(DataSource):
+    """Write-only, and only for `load`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pykafka_load_sql"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        options = self.options
+        return _DatabaseWriter(options["url"], options["table"], options["schema"] or None)
+
+
+@dataclass
+class _Attempt(WriterCommitMessage):
+    """The name of one attempt of a task; None when it had no rows."""
+
+    name: str | None
+
+
+class _DatabaseWriter(DataSourceArrowWriter):
+    """Pickled to the executors; `commit` runs in another process of the driver."""
+
+    def __init__(self, url: str, table: str, schema: str | None) -> None:
+        self._url = url
+        self._table = table
+        self._schema = schema
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        batches = (batch for batch in iterator if batch.num_rows)
+        first = next(batches, None)
+        if first is None:
+            return _Attempt(None)
+        attempt = secrets.token_hex(16)
+        engine = open_engine(self._url)
+        try:
+            with engine.begin() as connection:
+                marked = _marked(first, batches, attempt)
+                if engine.dialect.driver == "psycopg":
+                    _copy(connection, Table(self._table, MetaData(), schema=self._schema), marked)
+                else:
+                    _insert(connection, self._staging(connection), marked)
+        except Exception as error:
+            # In COPY, psycopg's own errors come through. The names are those of every driver (PEP 249).
+            if any(kind.__name__ in _UNFIT for kind in type(error).__mro__):
+                raise LoadError(f"a value does not fit into the table: {first_line(error)}") from error
+            raise
+        return _Attempt(attempt)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        names = [message.name for message in messages if isinstance(message, _Attempt) and message.name]
+        with open_engine(self._url).begin() as connection:
+            won = Table(won_of(self._table), MetaData(), Column(ATTEMPT), schema=self._schema)
+            if names:
+                connection.execute(won.insert(), [{ATTEMPT: name} for name in names])
+
+    def _staging(self, connection: Connection) -> Table:
+        types = column_types(connection, self._table, self._schema)
+        for type in types.values():
+            if isinstance(type, sqlalchemy.JSON):
+                type.none_as_null = True  # None becomes NULL, not JSON's null
+        columns = [Column(name, type) for name, type in types.items()]
+        return Table(self._table, MetaData(), *columns, schema=self._schema)
+
+
+def _marked(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], attempt: str) -> Iterator[pa.RecordBatch]:
+    batch: pa.RecordBatch | None = first
+    while batch is not None:
+        yield batch.append_column(ATTEMPT, pa.repeat(attempt, batch.num_rows))
+        batch = next(rest, None)
+
+
+def _copy(connection: Connection, staging: Table, batches: Iterator[pa.RecordBatch]) -> None:
+    quote = connection.dialect.identifier_preparer
+    cursor = connection.connection.cursor()
+    for batch in batches:
+        names = ", ".join(quote.quote(name) for name in batch.schema.names)
+        with cursor.copy(f"COPY {quote.format_table(staging)} ({names}) FROM STDIN (FORMAT csv)") as copy:
+            copy.write(as_copy(batch))
+
+
+def _insert(connection: Connection, staging: Table, batches: Iterator[pa.RecordBatch]) -> None:
+    for batch in batches:
+        connection.execute(sqlalchemy.insert(staging), as_rows(batch))

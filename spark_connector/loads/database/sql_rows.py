@@ -1,0 +1,123 @@
+"""Converts a load's rows for a database: the type of each column, and record batches as rows or for PostgreSQL's COPY.
+
+Spark types have their names of a schema's JSON (`long`, `binary`). Nested values (headers, structs, arrays) become
+JSON, with bytes as base64. Raises ConfigError. Nothing here opens a connection.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import sqlalchemy
+from sqlalchemy.dialects import postgresql
+
+from broker.errors import ConfigError
+
+__all__ = ["as_copy", "as_rows", "column_type", "parse_text_columns"]
+
+_TYPES: dict[str, Any] = {
+    "binary": sqlalchemy.LargeBinary(),
+    "string": sqlalchemy.Text(),
+    "boolean": sqlalchemy.Boolean(),
+    "byte": sqlalchemy.SmallInteger(),
+    "short": sqlalchemy.SmallInteger(),
+    "integer": sqlalchemy.Integer(),
+    "long": sqlalchemy.BigInteger(),
+    "float": sqlalchemy.Float(),
+    "double": sqlalchemy.Double(),
+    "date": sqlalchemy.Date(),
+    "timestamp": sqlalchemy.DateTime(timezone=True),
+    "timestamp_ntz": sqlalchemy.DateTime(),
+}
+_JSON = sqlalchemy.JSON(none_as_null=True).with_variant(postgresql.JSONB(none_as_null=True), "postgresql")
+_DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
+
+
+def column_type(spark_type: Any) -> Any:
+    """SQLAlchemy's type for a Spark type of a schema's JSON: a name, or a mapping for a nested type."""
+    if not isinstance(spark_type, str):
+        return _JSON
+    decimal = _DECIMAL.fullmatch(spark_type)
+    if decimal:
+        return sqlalchemy.Numeric(int(decimal[1]), int(decimal[2]))
+    return _TYPES.get(spark_type, _JSON)
+
+
+def parse_text_columns(write_options: Mapping[str, str], types: Mapping[str, Any]) -> tuple[str, ...]:
+    """The write option `text`: binary columns with UTF-8 that become text columns. There is no other option.
+
+    `types`: column → type in the schema's JSON. Raises ConfigError.
+    """
+    options = {name.lower(): value for name, value in write_options.items()}
+    columns = tuple(name.strip() for name in options.pop("text", "").split(",") if name.strip())
+    if options:
+        raise ConfigError(f"a load into a database takes the write option 'text' only, not {', '.join(options)}")
+    for name in columns:
+        if types.get(name) not in ("binary", "string"):
+            raise ConfigError(f"write option text={name}: there is no column of bytes with this name")
+    return columns
+
+
+def as_rows(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows for SQLAlchemy's `execute(insert, …)`."""
+    rows: list[dict[str, Any]] = batch.to_pylist()
+    nested = [field.name for field in batch.schema if pa.types.is_nested(field.type)]
+    for row in rows if nested else ():
+        for name in nested:
+            row[name] = _plain(row[name])
+    return rows
+
+
+def as_copy(batch: pa.RecordBatch) -> bytes:
+    """Rows for PostgreSQL's `COPY … FROM STDIN (FORMAT csv)`, converted column by column."""
+    columns = [_as_csv(batch.column(index)) for index in range(batch.num_columns)]
+    text = io.BytesIO()
+    # NULL is not quoted, an empty string is.
+    options = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
+    pyarrow.csv.write_csv(pa.table(columns, names=batch.schema.names), text, options)
+    return text.getvalue()
+
+
+def _as_csv(column: pa.Array) -> pa.Array:
+    if pa.types.is_large_binary(column.type):  # of a session with spark.sql.execution.arrow.useLargeVarTypes
+        column = column.cast(pa.binary())
+    if pa.types.is_binary(column.type):
+        return _as_hex(column)
+    if pa.types.is_nested(column.type):
+        values = column.to_pylist()
+        return pa.array([None if value is None else json.dumps(_plain(value)) for value in values], pa.string())
+    return column
+
+
+def _as_hex(column: pa.Array) -> pa.Array:
+    """Bytes in PostgreSQL's hex format: `\\x` and two digits for each byte. All values are converted at once."""
+    _, offsets, data = column.buffers()
+    if offsets is None or len(column) == 0:
+        return pa.nulls(len(column), pa.string())
+    ends = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+    digits = b"" if data is None else memoryview(data)[ends[0] : ends[-1]].hex().encode()
+    text = pa.LargeStringArray.from_buffers(len(column), pa.py_buffer((ends - ends[0]) * 2), pa.py_buffer(digits))
+    prefixed = pc.binary_join_element_wise(pa.scalar("\\x", pa.large_string()), text, pa.scalar("", pa.large_string()))
+    return pc.if_else(column.is_null(), pa.scalar(None, pa.large_string()), prefixed) if column.null_count else prefixed
+
+
+def _plain(value: Any) -> Any:
+    """A nested value in the types of JSON."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dict):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)

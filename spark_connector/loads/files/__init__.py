@@ -1,0 +1,1 @@
+"""Loads into files: directories that appear by one rename, their commit log in files or in ZooKeeper."""

@@ -1,0 +1,252 @@
+"""Avro output of a load, without Spark's external Avro jar: a small data source whose tasks write with fastavro.
+
+Each attempt of a task writes into `attempts/` beside the data directory, under unique names. Spark gives `commit` the
+messages of the winning attempts, one per task; it moves only their files into the data directory, and writes the counts
+of their rows to `counts.json`. The files of other attempts are removed with the staging area.
+
+The Avro schema is made from the rows' Arrow schema. Every column is nullable, as in Spark's own writer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import posixpath
+import secrets
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from broker.errors import ConfigError
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.destination import Destination
+from spark_connector.loads.footers import Count
+from spark_connector.loads.output import Written, data_files, sum_counts, write_counted
+from spark_connector.loads.record import LoadRecord
+from spark_connector.storage import Storage, open_storage
+
+__all__ = ["AvroDataSource", "avro_schema", "write_rows"]
+
+_CODECS = ("snappy", "deflate", "null")
+_COUNTS = "counts.json"
+
+_NULL = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a value
+
+_RECORD = "KafkaRecord"
+_HEADERS = "headers"
+
+_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()  # Spark warns when it is registered twice
+
+
+def write_rows(
+    frame: DataFrame, record: LoadRecord, site: Destination, directory: str, write_options: Mapping[str, str]
+) -> LoadRecord:
+    """Write the frame's rows to `directory`; gives the record with files and rows.
+
+    The only write option is `compression`: snappy (default), deflate or null. Raises ConfigError for others.
+    """
+    output, session = site.output, frame.sparkSession
+    assert output is not None
+    site.prepare(record, frame.schema.json())
+    if session not in _registered:
+        session.dataSource.register(AvroDataSource)
+        _registered.add(session)
+    if record.partition_by:  # so that a task has one file open at a time
+        frame = frame.sortWithinPartitions(*record.partition_by)
+    options = {
+        "codec": _codec(write_options),
+        "url": output.url,
+        "directory": directory,
+        "storage": json.dumps(output.options),
+        "layout": ",".join(record.partition_by),
+    }
+
+    def write(observed: DataFrame) -> None:
+        observed.write.format(AvroDataSource.name()).mode("append").options(**options).save()
+
+    def count() -> dict[TopicPartition, Written]:
+        counts = json.loads(output.read(_beside(directory, _COUNTS)))
+        return sum_counts(tuple(count) for count in counts)
+
+    written = write_counted(frame, record, write, count)
+    return record.completed(written, data_files(output, directory))
+
+
+def _beside(directory: str, name: str) -> str:
+    return posixpath.join(posixpath.dirname(directory), name)
+
+
+def _codec(write_options: Mapping[str, str]) -> str:
+    options = {name.lower(): value for name, value in write_options.items()}
+    codec = options.pop("compression", "snappy").lower()
+    if options or codec not in _CODECS:
+        raise ConfigError(f"avro output takes the write option 'compression' only: one of {', '.join(_CODECS)}")
+    return codec
+
+
+class AvroDataSource(DataSource):
+    """Write-only, and only for `load`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pykafka_load_avro"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
+        return _AvroWriter(dict(self.options))
+
+
+@dataclass
+class _TaskFiles(WriterCommitMessage):
+    """The files of one task (none when it had no rows) and the counts of their rows."""
+
+    files: list[str]
+    counts: list[Count]
+
+
+class _AvroWriter(DataSourceArrowWriter):
+    """Pickled to the executors; `commit` runs in another process of the driver."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._url = options["url"]
+        self._storage_options = json.loads(options["storage"])
+        self._directory = options["directory"]
+        self._codec = options["codec"]
+        self._by = [name for name in options["layout"].split(",") if name]
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        storage = self._open()
+        files: list[str] = []
+        counts: dict[TopicPartition, Count] = {}
+        for place, pieces in itertools.groupby(_pieces(iterator, self._by, counts), key=lambda piece: piece[0]):
+            name = posixpath.join(place, f"part-{secrets.token_hex(12)}.avro")
+            batches = (batch for _, batch in pieces)
+            first = next(batches)
+            with storage.open_output(self._attempt(name)) as file:
+                records = _records(itertools.chain([first], batches))
+                fastavro.writer(file, avro_schema(first.schema), records, codec=self._codec)
+            files.append(name)
+        return _TaskFiles(files, list(counts.values()))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        storage = self._open()
+        storage.make_directory(self._directory)
+        written = [message for message in messages if isinstance(message, _TaskFiles)]
+        for message in written:
+            for file in message.files:
+                storage.rename(self._attempt(file), f"{self._directory}/{file}")
+        counts = [count for message in written for count in message.counts]
+        storage.create(_beside(self._directory, _COUNTS), json.dumps(counts).encode())
+
+    def _open(self) -> Storage:
+        return open_storage(self._url, self._storage_options)
+
+    def _attempt(self, name: str) -> str:
+        return _beside(self._directory, f"attempts/{name}")
+
+
+def _pieces(
+    batches: Iterable[pa.RecordBatch], by: list[str], counts: dict[TopicPartition, Count]
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    """(directory, its rows) of batches that are sorted by the columns `by`; adds the rows to `counts`.
+
+    The columns `by` are left out of the rows: they are the name of the directory.
+    """
+    for batch in batches:
+        if batch.num_rows == 0:
+            continue
+        _count(batch, counts)
+        if not by:
+            yield "", batch
+            continue
+        grouped = pa.Table.from_batches([batch]).group_by(by, use_threads=False).aggregate([([], "count_all")])
+        rest, start = batch.drop_columns(by), 0
+        for row in grouped.to_pylist():
+            yield "/".join(f"{name}={_shown(row[name])}" for name in by), rest.slice(start, row["count_all"])
+            start += row["count_all"]
+
+
+def _shown(value: Any) -> str:
+    return _NULL if value is None else str(value)
+
+
+def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
+    for batch in batches:
+        index = batch.schema.get_field_index("timestamp")
+        if index >= 0:
+            # As microseconds: fastavro would convert datetime objects one by one.
+            micros = batch.column(index).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
+            batch = batch.set_column(index, "timestamp", micros)
+        yield from batch.to_pylist()
+
+
+def _count(batch: pa.RecordBatch, counts: dict[TopicPartition, Count]) -> None:
+    """Add the rows of a batch, with their lowest and highest offset, to the counts per partition."""
+    grouped = pa.Table.from_batches([batch]).group_by(["topic", "partition"])
+    summed = grouped.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")])
+    for row in summed.to_pylist():
+        tp = TopicPartition(row["topic"], row["partition"])
+        rows, low, high = row["offset_count"], row["offset_min"], row["offset_max"]
+        if tp in counts:
+            _, _, before, lowest, highest = counts[tp]
+            rows, low, high = rows + before, min(low, lowest), max(high, highest)
+        counts[tp] = (*tp, rows, low, high)
+
+
+def avro_schema(schema: pa.Schema) -> dict[str, Any]:
+    """The record `KafkaRecord` with a field per column. Raises ConfigError for a type that Avro does not have."""
+    return {"type": "record", "name": _RECORD, "fields": [_field(field, field.name) for field in schema]}
+
+
+def _field(field: pa.Field, path: str) -> dict[str, Any]:
+    return {"name": field.name, "type": ["null", _type(field.type, path)], "default": None}
+
+
+def _type(type: pa.DataType, path: str) -> Any:
+    """`path` names the column; a struct becomes a record of this name, which must be unique in an Avro schema."""
+    if pa.types.is_list(type) or pa.types.is_large_list(type):
+        item = "Header" if path == _HEADERS else f"{path}_item"
+        return {"type": "array", "items": ["null", _type(type.value_type, item)]}
+    if pa.types.is_map(type):
+        if not pa.types.is_string(type.key_type):
+            raise ConfigError(f"avro output: the keys of map '{path}' must be strings, not {type.key_type}")
+        return {"type": "map", "values": ["null", _type(type.item_type, f"{path}_value")]}
+    if pa.types.is_struct(type):
+        name = path.replace(".", "_")
+        fields = [_field(type.field(index), f"{name}_{type.field(index).name}") for index in range(type.num_fields)]
+        return {"type": "record", "name": name, "fields": fields}
+    if pa.types.is_decimal(type):
+        return {"type": "bytes", "logicalType": "decimal", "precision": type.precision, "scale": type.scale}
+    for matches, avro in _SIMPLE:
+        if matches(type):
+            return avro
+    raise ConfigError(f"avro output has no type for column '{path}' ({type}); use format=parquet")
+
+
+def _is_small(type: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(type)) and type.bit_width <= 32
+
+
+_SIMPLE: list[tuple[Any, Any]] = [
+    (pa.types.is_boolean, "boolean"),
+    (_is_small, "int"),
+    (pa.types.is_int64, "long"),
+    (pa.types.is_float32, "float"),
+    (pa.types.is_float64, "double"),
+    (pa.types.is_string, "string"),
+    (pa.types.is_large_string, "string"),
+    (pa.types.is_binary, "bytes"),
+    (pa.types.is_large_binary, "bytes"),
+    (pa.types.is_date32, {"type": "int", "logicalType": "date"}),
+    (
+        lambda type: pa.types.is_timestamp(type) and type.tz is not None,
+        {"type": "long", "logicalType": "timestamp-micros"},
+    ),
+    (pa.types.is_timestamp, {"type": "long", "logicalType": "local-timestamp-micros"}),
+]

@@ -1,0 +1,110 @@
+"""Reads the topic, partition and offset of every row in a load's files, and nothing else.
+
+parquet and avro are read here, part by part, without Spark; Spark reads orc and json. Columns that a partitioned layout
+keeps in directory names (`topic=flights/partition=3/part-…`) are taken from there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.destination import NewSession, Offsets
+from spark_connector.loads.layout import values_in_path
+from spark_connector.loads.row_offsets import RowOffsets
+from spark_connector.loads.spark_failure import summary
+from spark_connector.storage import Storage
+
+__all__ = ["read_offsets"]
+
+_FILES_AT_ONCE = 4
+_POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+_AVRO_TYPES = {"topic": "string", "partition": "int", "offset": "long"}
+_AVRO_ROWS = 10_000  # of one part
+
+
+def read_offsets(
+    storage: Storage, directory: str, names: Sequence[str], format: str, session: NewSession
+) -> tuple[dict[TopicPartition, Offsets], list[str]]:
+    """The sorted offsets of every partition in the files `names` below `directory`, and what could not be read.
+
+    `session` gives the Spark session for orc and json; it is not called for other formats.
+    """
+    found, problems = RowOffsets(), []
+    if format in _READERS:
+        with ThreadPoolExecutor(_FILES_AT_ONCE) as pool:
+            for part in pool.map(lambda name: _read_file(storage, directory, name, format), names):
+                if isinstance(part, RowOffsets):
+                    found.extend(part)
+                else:
+                    problems.append(part)
+    elif names:
+        try:
+            frame = session().read.format(format).schema("topic string, partition int, offset long")
+            found.add(frame.load(storage.url_of(directory)).toArrow())
+        except Exception as error:  # Spark's errors have many classes
+            problems.append(f"{storage.url_of(directory)} cannot be read as {format}: {summary(str(error))}")
+    return found.sorted(), problems
+
+
+def _read_file(storage: Storage, directory: str, name: str, format: str) -> RowOffsets | str:
+    """The rows of one file, or what is wrong with it."""
+    path, found = f"{directory}/{name}", RowOffsets()
+    try:
+        if not storage.agrees_with_checksums(path):
+            sums = f".{name.rpartition('/')[2]}.crc"
+            return f"{name} is damaged: its bytes do not agree with the checksums beside it ({sums})"
+        with storage.open_input(path) as file:
+            for part in _READERS[format](file):
+                found.add(_with_path_columns(part, values_in_path(name)))
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except Exception as error:  # whatever a decoder raises for damaged bytes
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
+        return f"{name} cannot be read as {format}: {reason}"
+    return found
+
+
+def _parquet(file: Any) -> Iterator[pa.Table]:
+    reader = pyarrow.parquet.ParquetFile(file)
+    for batch in reader.iter_batches(columns=_present(reader.schema_arrow.names)):
+        yield pa.Table.from_batches([batch])
+
+
+def _avro(file: Any) -> Iterator[pa.Table]:
+    schema: Any = fastavro.reader(file).writer_schema
+    columns = _present([field["name"] for field in schema["fields"]])
+    fields = [{"name": column, "type": ["null", _AVRO_TYPES[column]]} for column in columns]
+    file.seek(0)
+    rows = iter(fastavro.reader(file, {"type": "record", "name": schema["name"], "fields": fields}))
+    wanted = pa.schema([_POSITION.field(column) for column in columns])
+    while part := list(itertools.islice(rows, _AVRO_ROWS)):
+        yield pa.Table.from_pylist(part, schema=wanted)
+
+
+_READERS = {"parquet": _parquet, "avro": _avro}
+
+
+def _present(names: list[str]) -> list[str]:
+    return [name for name in _POSITION.names if name in names]
+
+
+def _with_path_columns(part: pa.Table, given: Mapping[str, str | None]) -> pa.Table:
+    """The three columns in their types."""
+    columns = []
+    for field in _POSITION:
+        if field.name in part.column_names:
+            columns.append(part.column(field.name).cast(field.type))
+        elif field.name in given:
+            value = pa.scalar(given[field.name], pa.string()).cast(field.type)
+            columns.append(pa.chunked_array([pa.repeat(value, part.num_rows)]))
+        else:
+            raise ValueError(f"there is no column '{field.name}'")
+    return pa.Table.from_arrays(columns, schema=_POSITION)

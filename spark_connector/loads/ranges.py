@@ -1,0 +1,146 @@
+"""Which offsets a load covers: pure functions from the stored offsets and the brokers' logs to ranges.
+
+Called by planner.py. A partition continues where the group's last load ended. A partition that the group has never
+loaded begins at `starts`. Records that were deleted before they were loaded are data loss: an error with Spark's
+condition name or, with failOnDataLoss=false, a warning and a range that begins at the first record that is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from broker.protocol.topic_partition import TopicPartition
+from spark_connector.errors import data_loss, report_data_loss
+from spark_connector.loads.record import LoadRange, LoadRecord, Offsets, ReachedEpochs
+from spark_connector.loads.rewind import standing
+from spark_connector.read.planning import limit_offsets
+
+__all__ = ["Bounds", "plan_epochs", "plan_ranges", "plan_rerun", "refuse_other_topics"]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What the brokers have of the partitions.
+
+    `earliest`: the first offset that is left. `latest`: the end of the log. `starts`: where new partitions begin (may
+    name more partitions). `ends`: where to stop; `latest` unless the user set an end. `recreated`: topics whose id is
+    not the one that the group loaded last. `epochs`: the leader epochs at `latest`. `cut`: partitions whose log was
+    truncated below the stored offset → where it now differs from what was loaded (-1: not known).
+    """
+
+    earliest: Offsets
+    latest: Offsets
+    starts: Offsets
+    ends: Offsets
+    recreated: Collection[str] = ()
+    epochs: Mapping[TopicPartition, int] = field(default_factory=dict)
+    cut: Offsets = field(default_factory=dict)
+
+
+def plan_ranges(
+    stored: Offsets, bounds: Bounds, *, fail_on_data_loss: bool, max_records: int | None = None
+) -> tuple[LoadRange, ...]:
+    """The ranges with something to load, in order of partition; together at most `max_records` offsets.
+
+    `stored` may have partitions that are not part of the load. Of a topic that was deleted and created again, every
+    stored partition gets a range, even an empty one, so that the commit replaces the offsets of the old topic. Raises
+    DataLoss.
+    """
+    starts = {tp: _start(tp, stored, bounds, fail=fail_on_data_loss) for tp in bounds.latest}
+    ends = {tp: max(min(bounds.ends[tp], bounds.latest[tp]), starts[tp]) for tp in starts}
+    if max_records is not None:
+        ends = limit_offsets(max_records, starts, ends)
+    if all(ends[tp] == starts[tp] for tp in starts):
+        return ()
+    outdated = {tp: starts.get(tp, 0) for tp in stored if tp.topic in bounds.recreated}
+    return tuple(
+        LoadRange(tp.topic, tp.partition, start, ends.get(tp, start), stored.get(tp))
+        for tp, start in sorted({**starts, **outdated}.items())
+        if tp in outdated or ends[tp] > start
+    )
+
+
+def plan_epochs(
+    known: Mapping[TopicPartition, int], stored: Offsets, ranges: Iterable[LoadRange], bounds: Bounds
+) -> ReachedEpochs | None:
+    """The leader epochs at the group's offsets after the load of `ranges`; `known` are those at `stored`.
+
+    A partition that is loaded gets the epoch of its current leader. Any other partition keeps the known epoch, not the
+    leader's: after a restart that lost records, Kafka may continue with a later epoch.
+    """
+    moved = {range.tp: range.end for range in ranges}
+    stands = {**stored, **moved}
+    kept = {tp: epoch for tp, epoch in known.items() if tp not in moved}
+    asked = {
+        tp: epoch
+        for tp, epoch in bounds.epochs.items()
+        if tp not in kept and tp in stands and stands[tp] <= bounds.latest[tp]
+    }
+    return ReachedEpochs.of({**kept, **asked}, stands)
+
+
+def plan_rerun(loads: Iterable[LoadRecord], stored: Offsets) -> tuple[LoadRange, ...]:
+    """One range per partition over everything that these consecutive loads have loaded, for a second output.
+
+    `stored` are the offsets that the commit of the re-run must find in its own log (none in a new log).
+    """
+    starts: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    for load in standing(loads):
+        if load.rerun_of is not None:
+            continue  # it covers what earlier loads have loaded
+        for range in load.ranges:
+            starts.setdefault(range.tp, range.start)
+            ends[range.tp] = range.end
+    return tuple(LoadRange(tp.topic, tp.partition, starts[tp], ends[tp], stored.get(tp)) for tp in sorted(starts))
+
+
+def refuse_other_topics(loads: Iterable[LoadRecord], current: Mapping[str, str]) -> None:
+    """Raise DataLoss when a topic of these loads has another id now: its records no longer exist."""
+    for load in loads:
+        for topic in sorted({range.topic for range in load.ranges}):
+            if topic in current and load.topic_ids.get(topic, current[topic]) != current[topic]:
+                raise data_loss(
+                    "PARTITION_OFFSET_CHANGED",
+                    f"Topic '{topic}', which load {load.load_id} has loaded, has been deleted and created again since.",
+                )
+
+
+def _start(tp: TopicPartition, stored: Offsets, bounds: Bounds, *, fail: bool) -> int:
+    earliest, latest = bounds.earliest[tp], bounds.latest[tp]
+    if tp not in stored:
+        return min(max(bounds.starts.get(tp, earliest), earliest), latest)
+    if tp.topic in bounds.recreated:
+        report_data_loss(
+            "PARTITION_OFFSET_CHANGED",
+            f"Partition {tp} was loaded up to offset {stored[tp]} of a topic that has been deleted and created again; "
+            "the new topic has not been loaded.",
+            fail=fail,
+        )
+        return earliest
+    if tp in bounds.cut:
+        what = f"was truncated to {bounds.cut[tp]}" if bounds.cut[tp] >= 0 else "is another one"
+        report_data_loss(
+            "PARTITION_OFFSET_CHANGED",
+            f"Partition {tp} was loaded up to offset {stored[tp]}, but its log {what} since, by a leader that did not "
+            f"have all records, and ends at {latest} now: the new records below {stored[tp]} have not been loaded.",
+            fail=fail,
+        )
+        return min(max(bounds.cut[tp], earliest), latest)
+    if stored[tp] > latest:
+        report_data_loss(
+            "PARTITION_OFFSET_CHANGED",
+            f"Partition {tp} was loaded up to offset {stored[tp]}, but ends at {latest}: the topic was created again.",
+            fail=fail,
+        )
+        return earliest
+    if stored[tp] < earliest:
+        report_data_loss(
+            "COULD_NOT_READ_OFFSET_RANGE",
+            f"Partition {tp} was loaded up to offset {stored[tp]}, but begins at {earliest} now: "
+            f"{earliest - stored[tp]} offsets were deleted before they were loaded.",
+            fail=fail,
+        )
+        return earliest
+    return stored[tp]

@@ -1,0 +1,159 @@
+"""Where a group's loads go and where its offsets are kept, checked before anything is opened.
+
+Pure: SQLAlchemy is not imported, because those who load into files need not have it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
+
+from broker.errors import ConfigError
+from spark_connector.offset_store.base import check_group
+
+__all__ = ["FILE_FORMATS", "FORMATS", "OFFSET_KINDS", "DatabaseAddress", "Target", "is_database_url"]
+
+FILE_FORMATS = ("parquet", "json", "orc", "avro")
+FORMATS = (*FILE_FORMATS, "delta", "sql")
+OFFSET_KINDS = ("files", "zookeeper", "table")
+"""`table`: in the Delta table's log or in the database. These two have no other kind; files never have this one."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a group's loads go and where its offsets are kept. A repair needs no more.
+
+    `to` is a directory or a database URL; it is not printed, because a URL may hold a password. `check` fills in
+    `format` and `offsets` when they are None.
+    """
+
+    to: str = field(repr=False)
+    group: str
+    offsets: str | None = None
+    zookeeper_connect: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    format: str | None = None
+    table: str | None = None
+
+    @property
+    def is_table(self) -> bool:
+        """Whether data and offsets are one thing: a Delta table or a database."""
+        return self.format in ("delta", "sql")
+
+    @property
+    def address(self) -> DatabaseAddress:
+        """The table in the database. Raises ConfigError when `to` is no database URL."""
+        return DatabaseAddress.parse(self.to, self.table)
+
+    def check(self) -> Target:
+        """This target with format and offsets filled in. Raises ConfigError when it cannot be used."""
+        if not self.to.strip():
+            raise ConfigError("load needs 'to': a directory, local or hdfs://, or a database URL, that the loads go to")
+        check_group(self.group)
+        format = self.format or _natural_format(self)
+        if format not in FORMATS:
+            raise ConfigError(f"format must be one of {', '.join(FORMATS)}, not '{format}'")
+        if format != "sql" and is_database_url(self.to):
+            raise ConfigError(f"'to' is a database: format must be sql, not {format}")
+        is_table = format in ("delta", "sql")
+        offsets = self.offsets or ("table" if is_table else "files")
+        checked = replace(self, format=format, offsets=offsets)
+        if format == "sql":
+            _ = checked.address
+        elif self.table is not None:
+            raise ConfigError(f"table (--table) names a table of a database; it has no effect with format={format}")
+        checked._check_offsets(offsets, is_table)
+        return checked
+
+    def _check_offsets(self, offsets: str, is_table: bool) -> None:
+        if offsets not in OFFSET_KINDS:
+            raise ConfigError(
+                f"offsets must be files or zookeeper, or table for format=delta and sql, not '{offsets}': a load "
+                "commits its offsets and its data in one step, which a consumer group cannot"
+            )
+        if is_table and offsets != "table":
+            raise ConfigError(
+                f"format={self.format} keeps its offsets in the table itself, where they commit with the data: leave "
+                f"out offsets={offsets}"
+            )
+        if not is_table and offsets == "table":
+            raise ConfigError(f"offsets=table goes with format=delta or sql; {self.format} takes files or zookeeper")
+        if offsets == "zookeeper" and not self.zookeeper_connect:
+            raise ConfigError("offsets=zookeeper needs 'zookeeper_connect' (--zookeeper): host:port[/chroot]")
+        if offsets != "zookeeper" and self.zookeeper_connect:
+            raise ConfigError(
+                f"zookeeper_connect (--zookeeper) has no effect with offsets={offsets}; leave one of them out"
+            )
+
+
+def _natural_format(target: Target) -> str:
+    return "sql" if target.table is not None or is_database_url(target.to) else "parquet"
+
+
+_DIALECTS = frozenset({"sqlite", "postgresql", "mysql", "mariadb", "mssql", "oracle"})
+_SCHEME = re.compile(r"(?P<dialect>[a-z][a-z0-9]*)(\+[a-z0-9_]+)?://")
+_NAME = re.compile(r"[^\x00-\x1f\"`\[\];#]{1,128}")  # no #: it separates URL and table in a load's `output`
+# As SQLAlchemy parses it: a user name may hold an @, a password may hold anything else.
+_PASSWORD = re.compile(r"(?<=://)(?P<user>[^:/]*):(?:[^?]*|[^@]*)@")
+_SECRET = re.compile(
+    r"(?P<name>[?&][^=&#]*(?:password|passwd|pwd|token|secret|sslkey|odbc_connect)[^=&#]*=)[^&#]*", re.IGNORECASE
+)
+
+
+def is_database_url(to: str) -> bool:
+    """Whether `to` is a database with a dialect of SQLAlchemy's own. Other databases need format=sql."""
+    scheme = _SCHEME.match(to)
+    return scheme is not None and scheme["dialect"] in _DIALECTS
+
+
+@dataclass(frozen=True)
+class DatabaseAddress:
+    """A table in a database. `url` is SQLAlchemy's and may hold a password; messages use `shown`."""
+
+    url: str = field(repr=False)
+    table: str
+    schema: str | None = None
+
+    @classmethod
+    def parse(cls, to: str, table: str | None) -> DatabaseAddress:
+        """Parse `url#table`, or `url` and `table`; the table may be `schema.table`. Raises ConfigError."""
+        url, _, fragment = to.strip().rpartition("#")
+        if not url or "@" in fragment:  # no #table, or the # belongs to a password
+            url, fragment = to.strip(), ""
+        if not _SCHEME.match(url):
+            raise ConfigError("format=sql needs 'to' to be a database URL of SQLAlchemy, such as sqlite:///x.db#table")
+        if fragment and table and fragment != table:
+            raise ConfigError(f"'to' names the table '{fragment}', 'table' (--table) '{table}': leave one of them out")
+        name = fragment or table
+        if not name:
+            raise ConfigError("a load into a database needs a table: table (--table), or #table behind the URL")
+        schema, _, plain = name.rpartition(".")
+        for part in (schema, plain) if schema else (plain,):
+            if not _NAME.fullmatch(part):
+                raise ConfigError(f"'{name}' cannot be the name of a table")
+        if plain.startswith("pykafka_"):
+            raise ConfigError(
+                f"'{name}': names that begin with pykafka_ are reserved for the tables of the loads themselves"
+            )
+        return cls(_absolute(url), plain, schema or None)
+
+    @property
+    def shown(self) -> str:
+        """URL and table without the password: the `output` in the records of loads."""
+        url = _SECRET.sub(r"\g<name>***", _PASSWORD.sub(r"\g<user>:***@", self.url))
+        return f"{url}#{self.schema}.{self.table}" if self.schema else f"{url}#{self.table}"
+
+
+def _absolute(url: str) -> str:
+    """The URL with the full path of a SQLite file: Spark's tasks run in other directories."""
+    if not url.startswith("sqlite"):
+        return url
+    scheme, _, rest = url.partition("://")
+    path, mark, query = rest.partition("?")
+    path = path.removeprefix("/")
+    if path in {"", ":memory:"} or path.startswith("file:") or urlsplit(url).netloc:
+        raise ConfigError("a load into SQLite needs a file: sqlite:///path/to/file.db#table")
+    return f"{scheme}:///{os.path.abspath(path)}{mark}{query}"

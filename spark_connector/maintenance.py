@@ -1,0 +1,147 @@
+"""Maintenance of a group's loads: list, verify, rewind, prune and recover them.
+
+    from spark_connector.loads.target import Target
+    from spark_connector.maintenance import history, rewind, verify
+    target = Target("/data/flights", "nightly")
+
+Only `verify` needs a broker, and Spark for orc and json. Every function opens the destination itself. A group without
+loads there is a ConfigError that names the groups that have some. Raises ConfigError, LoadError, OffsetConflict and
+OffsetStoreError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from broker.errors import ConfigError
+from spark_connector.destinations import open_destination
+from spark_connector.loads.audit.verify import Verification, verify_loads
+from spark_connector.loads.destination import Destination, NewSession
+from spark_connector.loads.history import History, HistoryEntry, LoadState
+from spark_connector.loads.planner import next_number, refuse_unknown_group
+from spark_connector.loads.record import LoadRecord
+from spark_connector.loads.rewind import plan_rewind, standing
+from spark_connector.loads.target import Target
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["history", "prune", "recover", "rewind", "verify"]
+
+
+def history(target: Target) -> History:
+    """Every load of the group that has left a trace. Changes nothing."""
+    with _open_known(target) as site:
+        return site.history()
+
+
+def verify(
+    target: Target,
+    bootstrap_servers: str,
+    *,
+    only: Collection[str] = (),
+    options: Mapping[str, str] | None = None,
+    session: NewSession | None = None,
+) -> Verification:
+    """Recount the loads that stand, or those of the ids `only`, against Kafka's log; see loads/audit/verify.py.
+
+    Each load is read with the options in its record. `options` of the reader (`kafka.*`, logins) win over these.
+    `session` gives the Spark session that reads orc and json; by default the active one, or a new one.
+    """
+    with _open_known(target) as site:
+        return verify_loads(
+            site, bootstrap_servers, only=only, options=options or {}, session=session or _active_session
+        )
+
+
+def rewind(
+    target: Target,
+    to_load: str,
+    *,
+    delete: bool = False,
+    confirm: Callable[[LoadRecord], bool] = lambda plan: True,
+) -> LoadRecord | None:
+    """Set the group back to the load `to_load`; gives the entry of the commit log.
+
+    Directories of the later loads are moved to `_rewound/` or, with `delete`, deleted. Rows of a table are deleted; for
+    a database `delete` must be set. The next load loads their records again. `confirm` gets the plan; when it returns
+    False, nothing is changed and the result is None. Killed loads are finished first. Raises ConfigError for an unknown
+    load, or loads that cannot be taken back, and OffsetConflict when a load commits at the same time.
+    """
+    with _open_known(target) as site:
+        site.committer.repair()
+        number = next_number(site)
+        loads = _standing_without_gap(site.history(), to_load)
+        stored = site.log.offsets({range.tp for load in loads for range in load.ranges})
+        plan = plan_rewind(loads, stored, to_load, number=number, delete=delete)
+        site.check_rewind(plan)
+        if not confirm(plan):
+            return None
+        site.committer.commit(plan)
+        return plan
+
+
+def prune(target: Target, keep: int) -> list[int]:
+    """Remove all but the newest `keep` entries of the commit log; gives their numbers.
+
+    Data is not changed, and manifests beside files keep their loads in the list. The newest entry has the offsets and
+    always stays. Killed loads are finished first. Raises ConfigError for `keep` below 1 and for a Delta table.
+    """
+    if keep < 1:
+        raise ConfigError(f"keep (--keep) must be at least 1, not {keep}: the newest entry holds the offsets")
+    with _open_known(target) as site:
+        site.committer.repair()
+        return site.log.prune(keep)
+
+
+def recover(target: Target) -> list[str]:
+    """Finish loads and rewinds that were killed; gives their ids."""
+    with _open_known(target) as site:
+        return site.committer.repair()
+
+
+@contextlib.contextmanager
+def _open_known(target: Target) -> Iterator[Destination]:
+    """The destination of a group that has loads there."""
+    with open_destination(target.check()) as site:
+        refuse_unknown_group(site, target.group)
+        yield site
+
+
+def _standing_without_gap(known: History, to_load: str) -> list[LoadRecord]:
+    """The loads that stand, in order. Raises ConfigError when a load after `to_load` is unknown."""
+    entries = [entry for entry in known.entries if not _is_staged(entry)]
+    for entry in entries:
+        if entry.state is LoadState.UNKNOWN:
+            raise ConfigError(
+                f"{entry.directory} is visible, but not a load of this commit log; move it away before a rewind"
+            )
+        if not entry.record.format and not entry.record.rewind:
+            raise ConfigError(f"load '{entry.record.load_id}' is unknown: it is pruned and has no manifest")
+    records = [replace(entry.record, files=()) for entry in entries]
+    gone = {entry.record.load_id for entry in entries if entry.state is LoadState.REWOUND}
+    first = next((record.id.sequence for record in records if record.load_id == to_load), None)
+    missing = [number for number, _ in known.forgotten if first is not None and number > first]
+    if missing:
+        raise ConfigError(
+            f"cannot rewind to '{to_load}': load number {missing[0]} has been pruned from the commit log, and "
+            "there is no manifest of it"
+        )
+    return [record for record in standing(records) if record.load_id not in gone]
+
+
+def _active_session() -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
+
+
+def _is_staged(entry: HistoryEntry) -> bool:
+    return not entry.state.is_committed and entry.state not in (
+        LoadState.REWIND,
+        LoadState.REWOUND,
+        LoadState.UNKNOWN,
+    )
