@@ -172,15 +172,14 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/destinations.py", "spark_connector.loads.files.zookeeper_commit_log.ZooKeeperCommitLog"): (
         "kazoo behind it, for those who keep offsets in ZooKeeper"
     ),
-    ("spark_connector/loads/planner.py", "spark_connector.offset_store.zookeeper.ZooKeeperOffsetStore"): "the same",
-    (
-        "spark_connector/loads/planner.py",
-        "spark_connector.loads.delta.destination.open_delta",
-    ): "optional: the extra `delta`",
-    (
-        "spark_connector/loads/planner.py",
-        "spark_connector.loads.database.destination.open_database",
-    ): "optional: the extra `sql`",
+    ("spark_connector/destinations.py", "spark_connector.offset_store.zookeeper.ZooKeeperOffsetStore"): "the same",
+    ("spark_connector/destinations.py", "spark_connector.loads.delta.destination.open_delta"): (
+        "optional: the extra `delta`"
+    ),
+    ("spark_connector/destinations.py", "spark_connector.loads.database.destination.open_database"): (
+        "optional: the extra `sql`"
+    ),
+    ("spark_connector/maintenance.py", "pyspark.sql.SparkSession"): "half a second, for a recount of orc and json only",
     ("spark_connector/load.py", "spark_connector.loads.database.output.write_rows"): "the same",
 }
 
@@ -197,6 +196,12 @@ def layer_of(module: str) -> str | None:
     """`broker.log.segment` → `log`; None for what lies outside broker or is `broker` itself."""
     parts = module.split(".")
     return parts[1] if parts[0] == "broker" and len(parts) > 1 else None
+
+
+def part_of_loads(module: str) -> str:
+    """`spark_connector.loads.delta.holdings` → `delta`; `protocol` for a module of `loads` itself."""
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 and (ROOT / "spark_connector" / "loads" / parts[2]).is_dir() else "protocol"
 
 
 def place(module: Module, imported: Import) -> str:
@@ -237,6 +242,22 @@ def test_connector_packages_import_only_downward() -> None:
             target = imported.module.split(".")[1]
             if layer != target and CONNECTOR_RANK[target] <= CONNECTOR_RANK[layer] and target not in CONNECTOR_ROWS[-1]:
                 wrong.append(place(module, imported))
+    assert not wrong, "\n".join(wrong)
+
+
+def test_destinations_of_loads_do_not_know_each_other() -> None:
+    """`loads/` itself is the protocol: it never imports a destination or the audit, and these never each other."""
+    wrong = []
+    for module in PRODUCT:
+        if not within(module.name, "spark_connector.loads"):
+            continue
+        layer = part_of_loads(module.name)
+        assert layer in LOADS_RANK, f"{module.relative}: {layer!r} has no row in tests/test_layers.py"
+        for imported in module.imports:
+            if within(imported.module, "spark_connector.loads") and imported.module != "spark_connector.loads":
+                target = part_of_loads(imported.module)
+                if layer != target and LOADS_RANK[target] <= LOADS_RANK[layer]:
+                    wrong.append(place(module, imported))
     assert not wrong, "\n".join(wrong)
 
 

@@ -89,10 +89,9 @@ def test_spark_reads_orc_and_json(spark: SparkSession, tmp_path: Path, name: str
     write(path, format, ROWS)
     assert read(tmp_path, name, format, spark) == (EXPECTED, [])
     whole = path.read_bytes()
-    for damaged in (whole[:-20], whole[:50] + b"nonsense" + whole[58:]):
-        path.write_bytes(damaged)
-        _, (problem,) = read(tmp_path, name, format, spark)
-        assert f"cannot be read as {format}: " in problem
+    path.write_bytes(whole[:-20])
+    _, (problem,) = read(tmp_path, name, format, spark)
+    assert f"cannot be read as {format}: " in problem
 
 
 @pytest.mark.parametrize("format", ["parquet", "avro"])

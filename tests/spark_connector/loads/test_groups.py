@@ -126,7 +126,7 @@ def test_loads_of_another_cluster_are_neither_gone_on_from_nor_verified(
     assert [(range.start, range.end) for range in moved.load().ranges] == [(0, 30)]
     found = verify(moved.target, other.bootstrap)
     assert [load.verdict for load in found.loads] == ["unverifiable", "ok"]
-    assert found.loads[0].notes[-1] == f"it was loaded from {origin}, which is not the one asked"
+    assert found.loads[0].notes[-1] == f"it was loaded from {origin}, which is not this cluster"
     (problem,) = found.problems
     assert f"1 of 2 loads were not checked: they are from {origin}, and {other.bootstrap} is cluster" in problem
     assert not found.ok

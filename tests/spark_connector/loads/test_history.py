@@ -180,7 +180,7 @@ def test_a_rewind_is_refused_where_history_is_torn(world: World) -> None:
     assert prune(target, 1) == [1, 2]
     (second,) = (id for id in ids(world) if "-000002-" in id)
     world.output.remove(f"load={second}")
-    with pytest.raises(ValueError, match="what load number 2 was has been pruned"):
+    with pytest.raises(ValueError, match="load number 2 has been pruned"):
         rewind(target, first)
 
 

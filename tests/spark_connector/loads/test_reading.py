@@ -113,7 +113,7 @@ def test_loads_of_before_are_gone_on_from_and_what_they_took_too_much_is_said(da
     loads = loads_of(data, tmp_path)
     (load,) = verify(loads.target, loads.bootstrap).loads
     assert (load.verdict, load.partitions[0].extra) == ("mismatch", 10)
-    assert any("before loads kept with which options they read" in note for note in load.notes)
+    assert any("does not say with which options it was read" in note for note in load.notes)
     assert verify(loads.target, loads.bootstrap, options=UNCOMMITTED).ok
     data.produce(1)
     loads.must_load()

@@ -233,7 +233,7 @@ def test_rewound_loads_are_left_out_and_pruned_ones_are_not(loads: PlainLoads) -
     assert len(found.loads) == 2
     (directories(loads)[0] / "_manifest.json").unlink()
     assert only_mismatch(loads, 1).problems == ("its manifest is missing, and the commit log has forgotten it",)
-    with pytest.raises(ConfigError, match="is not known: it is pruned and has no manifest"):
+    with pytest.raises(ConfigError, match="is unknown: it is pruned and has no manifest"):
         rewind(loads.target, first.name.removeprefix("load="))
     assert (loads.to / "_rewound").exists()
     assert not second.exists()
