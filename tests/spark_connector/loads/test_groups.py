@@ -78,7 +78,7 @@ def test_tables_know_their_groups_too(make: Callable[..., TableWorld], tmp_path:
         history(wrong)
 
 
-def test_an_unknown_group_or_directory_ends_every_command_with_status_1(data: TopicData, tmp_path: Path) -> None:
+def test_an_unknown_group_or_directory_ends_every_command_with_status_2(data: TopicData, tmp_path: Path) -> None:
     load_id = loads_of(data, tmp_path, "nightly").must_load()
     wrong, nowhere = Target(str(tmp_path), "nigthly"), Target(str(tmp_path / "x"), "nightly")
     calls: list[Callable[[Target], object]] = [
@@ -96,7 +96,7 @@ def test_an_unknown_group_or_directory_ends_every_command_with_status_1(data: To
     assert not (tmp_path / "x").exists()
     words = ["--to", str(tmp_path), "--group", "nigthly"]
     for verb in ([], ["show", load_id], ["verify", "-b", data.bootstrap], ["recover"], ["prune", "--keep", "1"]):
-        assert "Did you mean group 'nightly'?" in error_of("loads", *verb, *words)
+        assert "Did you mean group 'nightly'?" in error_of("loads", *verb, *words, status=2)
     for mode in (["--verify", "-b", data.bootstrap], ["--recover"]):
         assert "Did you mean group 'nightly'?" in error_of("load", *mode, *words)
     assert "x holds no loads" in error_of("load", "--recover", "--to", nowhere.to, "--group", "nightly")
@@ -117,7 +117,7 @@ def test_loads_of_another_cluster_are_neither_gone_on_from_nor_verified(
     origin = f"cluster {entry.record.origin.cluster_id} ({data.bootstrap})"
     words = ["--to", str(to), "--group", "g"]
     for verb in (["loads", "verify"], ["load", "--verify"]):
-        refused = error_of(*verb, "-b", other.bootstrap, *words)
+        refused = error_of(*verb, "-b", other.bootstrap, *words, status=2)
         assert f"these loads are from {origin}, and {other.bootstrap} is cluster" in refused
     with pytest.raises(DataLoss) as lost:
         loads_of(other, to, "g").load()

@@ -118,9 +118,12 @@ def test_a_rerun_over_two_topics_of_one_name_is_refused(admin: Admin, data: Topi
         from_directory=str(tmp_path / "output"),
     )
     deleted = f"load {first} has loaded, has been deleted"
-    with open_files(loads.target) as earlier, open_files(request.target) as site:
-        with pytest.raises(DataLoss, match=deleted):
-            plan_load(request, site, earlier.log)
+    with (
+        open_files(loads.target) as earlier,
+        open_files(request.target) as site,
+        pytest.raises(DataLoss, match=deleted),
+    ):
+        plan_load(request, site, earlier.log)
 
 
 def test_a_rewind_goes_back_to_the_topic_that_was_loaded_then(admin: Admin, data: TopicData, tmp_path: Path) -> None:
