@@ -15,7 +15,6 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
-    """Add the group's partition of __consumer_offsets."""
     body = request.body
     added = context.transactions.add_offsets(
         body.transactional_id, producer_of(body), context.groups.partition_for(body.group_id)

@@ -17,7 +17,7 @@ from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.topic_names import INTERNAL_TOPICS
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = ["handle"]
 
@@ -28,7 +28,6 @@ Codes = Mapping[TopicPartition, ErrorCode]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
-    """Add the partitions, with a result for each."""
     body = request.body
     if field(body, "transactions") is not None:
         return _add_batch(context, request)
@@ -92,7 +91,7 @@ def _refused(
 
 
 def _results(codes: Codes) -> list[Fields]:
-    topics: dict[str, list[Fields]] = {}
-    for (topic, index), code in codes.items():
-        topics.setdefault(topic, []).append({"partition_index": index, "partition_error_code": code})
+    topics = by_topic(
+        (tp, {"partition_index": tp.partition, "partition_error_code": code}) for tp, code in codes.items()
+    )
     return [{"name": topic, "results_by_partition": results} for topic, results in topics.items()]

@@ -7,12 +7,11 @@ field for a reason, so that goes to the broker's log.
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from pathlib import Path
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = ["handle"]
 
@@ -21,12 +20,15 @@ logger = logging.getLogger(__name__)
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each partition has its own result."""
-    results: dict[str, list[Fields]] = defaultdict(list)
-    for directory in request.body.dirs:
-        for topic in directory.topics:
-            for index in topic.partitions:
-                code = _place(context, TopicPartition(topic.name, index), directory.path)
-                results[topic.name].append({"partition_index": index, "error_code": code})
+    asked = [
+        (TopicPartition(topic.name, index), directory.path)
+        for directory in request.body.dirs
+        for topic in directory.topics
+        for index in topic.partitions
+    ]
+    results = by_topic(
+        (tp, {"partition_index": tp.partition, "error_code": _place(context, tp, path)}) for tp, path in asked
+    )
     return {"results": [{"topic_name": name, "partitions": partitions} for name, partitions in results.items()]}
 
 

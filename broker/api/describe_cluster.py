@@ -17,7 +17,6 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Answer from the metadata cache."""
     endpoint_type = field(request.body, "endpoint_type", BROKERS)
     if endpoint_type != BROKERS:
         known = endpoint_type == CONTROLLERS

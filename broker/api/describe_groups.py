@@ -14,7 +14,6 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Describe each named group."""
     operations = GROUP_OPERATIONS if field(request.body, "include_authorized_operations", False) else NOT_ASKED
     return {
         "groups": [await _describe(context, group_id, request.version, operations) for group_id in request.body.groups]

@@ -18,7 +18,6 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Return one page."""
     body, metadata = request.body, context.topics.metadata
     names = {topic.name for topic in body.topics}
     cursor = body.cursor

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.transaction_coordinator import TransactionDescription
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = ["handle"]
 
@@ -40,7 +40,5 @@ def _describe(found: TransactionDescription) -> Fields:
 
 
 def _topics(partitions: Iterable[TopicPartition]) -> list[Fields]:
-    topics: dict[str, list[int]] = {}
-    for topic, index in sorted(partitions):
-        topics.setdefault(topic, []).append(index)
+    topics = by_topic((tp, tp.partition) for tp in sorted(partitions))
     return [{"topic": topic, "partitions": indexes} for topic, indexes in topics.items()]

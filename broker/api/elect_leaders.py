@@ -6,13 +6,12 @@ and no candidate while it does not.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 from broker.zookeeper.cluster_metadata import ClusterMetadata
 
 __all__ = ["handle"]
@@ -38,10 +37,10 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
 
 
 def _answer(code: ErrorCode, errors: Mapping[TopicPartition, BrokerError]) -> Fields:
-    results: dict[str, list[Fields]] = defaultdict(list)
-    for tp, error in errors.items():
-        result = {"partition_id": tp.partition, "error_code": error.code, "error_message": error.message}
-        results[tp.topic].append(result)
+    results = by_topic(
+        (tp, {"partition_id": tp.partition, "error_code": error.code, "error_message": error.message})
+        for tp, error in errors.items()
+    )
     return {
         "error_code": code,
         "replica_election_results": [{"topic": name, "partition_result": found} for name, found in results.items()],

@@ -17,7 +17,6 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
-    """Store the decision."""
     body = request.body
     ended = context.transactions.end(body.transactional_id, producer_of(body), commit=body.committed)
 

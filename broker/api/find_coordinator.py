@@ -27,7 +27,6 @@ _PARTITIONS_SETTING = {
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Find each key's coordinator."""
     kind = field(request.body, "key_type", GROUP)
     keys = field(request.body, "coordinator_keys")
     if keys is None:

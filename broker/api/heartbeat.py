@@ -9,7 +9,6 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Restart the member's session time-out."""
     body = request.body
     error = await context.groups.heartbeat(
         body.group_id, body.generation_id, body.member_id, field(body, "group_instance_id")

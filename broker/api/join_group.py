@@ -14,7 +14,6 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Wait for the group to form and return its generation."""
     body = request.body
     reply = await context.groups.join(
         JoinRequest(

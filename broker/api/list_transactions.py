@@ -1,7 +1,7 @@
 """ListTransactions: the transactional ids this broker coordinates, filtered by state and producer (KIP-664).
 
 Version notes: 1 — only transactions that have run for longer than a number of ms (KIP-994). 2 — only ids that a regular
-expression matches as a whole (KIP-1152). As in Kafka it is one of RE2, so its time is linear.
+expression matches as a whole (KIP-1152). As in Kafka the syntax is RE2's, which takes linear time.
 """
 
 from __future__ import annotations

@@ -6,7 +6,6 @@ transaction may still change an offset (KIP-447). 8 — several groups at once (
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,7 +13,7 @@ from broker.api.context import ApiContext, Client, Fields, Request
 from broker.coordinator.group_messages import FetchReply
 from broker.errors import ErrorCode
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = ["handle"]
 
@@ -57,15 +56,17 @@ def _failed(topics: Sequence[Any], error: ErrorCode) -> list[Fields]:
 
 
 def _topics(reply: FetchReply) -> list[Fields]:
-    by_topic: defaultdict[str, list[Fields]] = defaultdict(list)
-    for tp, found in reply.offsets.items():
-        by_topic[tp.topic].append(
+    answers = (
+        (
+            tp,
             {
                 "partition_index": tp.partition,
                 "committed_offset": found.offset,
                 "committed_leader_epoch": found.leader_epoch,
                 "metadata": found.metadata,
                 "error_code": ErrorCode.unstable_offset_commit if tp in reply.unstable else ErrorCode.none,
-            }
+            },
         )
-    return [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()]
+        for tp, found in reply.offsets.items()
+    )
+    return [{"name": name, "partitions": partitions} for name, partitions in by_topic(answers).items()]

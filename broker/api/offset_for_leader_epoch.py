@@ -12,7 +12,6 @@ __all__ = ["handle"]
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """The end offset of each requested epoch."""
     return {
         "topics": [
             {

@@ -91,7 +91,6 @@ class _Part:
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
-    """Append each partition's batch."""
     allowance = Allowance(max(DECOMPRESSION_LIMIT, _GROWTH * context.config.socket_request_max_bytes))
     cost = INLINE_COST
     parts: list[_Part] = []

@@ -15,7 +15,6 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Do one step of the login."""
     if client.sasl is None:
         return _refused(BrokerError(ErrorCode.illegal_sasl_state, "this listener has no SASL login"))
     try:

@@ -16,7 +16,6 @@ _FIRST_WITH_PROTOCOL = 5
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Wait for the leader's assignments and return that of this member."""
     body = request.body
     if request.version >= _FIRST_WITH_PROTOCOL and None in (body.protocol_type, body.protocol_name):
         return {"error_code": ErrorCode.inconsistent_group_protocol, "assignment": b""}

@@ -17,7 +17,6 @@ __all__ = ["handle"]
 
 
 async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
-    """Append each marker to each of its partitions."""
     return {"markers": [await _write_all(context, marker) for marker in request.body.markers]}
 
 

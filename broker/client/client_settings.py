@@ -16,7 +16,7 @@ from typing import Any, Final
 from broker.errors import ConfigError
 from broker.security.jaas import parse_jaas
 from broker.security.scram import ScramMechanism
-from broker.security.store_settings import SECURITY, StoreSettings
+from broker.security.stores import SECURITY, StoreSettings
 from broker.settings import at_least, between, one_of, parse_properties, setting
 
 __all__ = [

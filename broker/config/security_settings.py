@@ -13,7 +13,7 @@ from functools import partial
 from broker.config.listener import Listener
 from broker.errors import ConfigError
 from broker.security.jaas import parse_jaas
-from broker.security.store_settings import SECURITY, StoreSettings
+from broker.security.stores import SECURITY, StoreSettings
 from broker.settings import Long, at_least, did_you_mean, one_of, parse_properties, setting, settings_of
 
 __all__ = ["LISTENER_PREFIX", "MECHANISMS", "ListenerSecurity", "SecuritySettings", "listener_security"]

@@ -33,7 +33,7 @@ from broker.coordinator.group_records import MalformedRecord, OffsetAndMetadata,
 from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.coordinator.record_store import KeyValue, RecordStore
-from broker.coordinator.shard_map import ShardMap
+from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 
@@ -58,12 +58,12 @@ def _commit_error(code: ErrorCode) -> ErrorCode:
     return _COMMIT_ERRORS.get(code, code)
 
 
-class GroupCoordinator:
-    """All groups whose partitions this broker leads. `load` a partition before its groups are served."""
+class GroupCoordinator(ShardedCoordinator[GroupShard]):
+    """All groups whose partitions this broker leads."""
 
     def __init__(self, store: RecordStore, clock: Clock, config: GroupSettings, partitions: int) -> None:
         self._config = config
-        self._shards = ShardMap(
+        super().__init__(
             lambda partition, timer: GroupShard(partition, store, clock, config, timer),
             clock,
             partitions,
@@ -71,41 +71,11 @@ class GroupCoordinator:
             invalid_id=ErrorCode.invalid_group_id,
         )
 
-    # --- partitions ------------------------------------------------------------------------------
-
-    def partition_for(self, group_id: str) -> int:
-        """The partition whose leader is the group's coordinator (FindCoordinator)."""
-        return self._shards.partition_for(group_id)
-
-    def coordinates(self, partition: int) -> bool:
-        """Whether this broker coordinates the partition. It does so a moment after it became its leader."""
-        return self._shards.get(partition) is not None
-
-    async def load(self, partition: int) -> None:
-        """Become the coordinator of a partition's groups: replay the partition, then serve it.
-
-        Until this returns, requests get COORDINATOR_LOAD_IN_PROGRESS. If the store's `read` raises, so does this, and
-        the partition is not served.
-        """
-        await self._shards.load(partition)
-
-    async def unload(self, partition: int) -> None:
-        """Stop serving a partition's groups. Requests that wait get NOT_COORDINATOR."""
-        await self._shards.unload(partition)
-
-    async def close(self) -> None:
-        """Stop. Requests that wait get COORDINATOR_NOT_AVAILABLE. Returns when all appends have ended."""
-        await self._shards.close()
-
-    def run_timers(self) -> None:
-        """Handle the deadlines that have passed. The event loop's own timer does the same."""
-        self._shards.run_timers()
-
     # --- membership ------------------------------------------------------------------------------
 
     async def join(self, request: JoinRequest) -> JoinReply:
         """JoinGroup. Returns when the generation is complete, or at once with an error."""
-        shard = self._shards.locate(request.group_id)
+        shard = self._shard_of(request.group_id)
         if isinstance(shard, ErrorCode):
             return JoinReply(shard, request.member_id)
         config = self._config
@@ -124,7 +94,7 @@ class GroupCoordinator:
 
     async def sync(self, request: SyncRequest) -> SyncReply:
         """SyncGroup. Returns when the leader's assignment is stored, or at once with an error."""
-        shard = self._shards.locate(request.group_id)
+        shard = self._shard_of(request.group_id)
         if isinstance(shard, ErrorCode):
             # The rebalance was lost with the old coordinator. The member must join again.
             loading = shard is ErrorCode.coordinator_load_in_progress
@@ -149,7 +119,7 @@ class GroupCoordinator:
         self, group_id: str, generation_id: int, member_id: str, group_instance_id: str | None = None
     ) -> ErrorCode:
         """Heartbeat. Never waits."""
-        shard = self._shards.locate(group_id)
+        shard = self._shard_of(group_id)
         if isinstance(shard, ErrorCode):
             # No session can end while the groups are loaded.
             return ErrorCode.none if shard is ErrorCode.coordinator_load_in_progress else shard
@@ -160,7 +130,7 @@ class GroupCoordinator:
 
     async def leave(self, group_id: str, members: Sequence[LeavingMember]) -> LeaveReply:
         """LeaveGroup of one or several members. Never waits."""
-        shard = self._shards.locate(group_id)
+        shard = self._shard_of(group_id)
         if isinstance(shard, ErrorCode):
             return LeaveReply(shard)
         group = shard.groups.get(group_id)
@@ -180,7 +150,7 @@ class GroupCoordinator:
         Returns once the offsets are stored. Those of a transaction are pending until `transaction_ended`.
         """
         transactional = request.producer is not None
-        shard = self._shards.locate(request.group_id, may_be_empty=not transactional)
+        shard = self._shard_of(request.group_id, may_be_empty=not transactional)
         if isinstance(shard, ErrorCode):
             return dict.fromkeys(request.offsets, shard)
         group = shard.groups.get(request.group_id)
@@ -239,7 +209,7 @@ class GroupCoordinator:
         self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, require_stable: bool = False
     ) -> FetchReply:
         """OffsetFetch of some partitions, or (None) of all that have a committed offset."""
-        shard = self._shards.locate(group_id, may_be_empty=True)
+        shard = self._shard_of(group_id, may_be_empty=True)
         if isinstance(shard, ErrorCode):
             return FetchReply(shard, {})
         group = shard.groups.get(group_id)
@@ -257,7 +227,7 @@ class GroupCoordinator:
         self, group_id: str, partitions: Iterable[TopicPartition]
     ) -> tuple[ErrorCode, dict[TopicPartition, ErrorCode]]:
         """OffsetDelete: an error for the whole group, or one result per partition."""
-        shard = self._shards.locate(group_id)
+        shard = self._shard_of(group_id)
         if isinstance(shard, ErrorCode):
             return shard, {}
         group = shard.groups.get(group_id)
@@ -276,7 +246,7 @@ class GroupCoordinator:
         """Topics were deleted: drop the offsets of their partitions in every group, pending ones too."""
         gone = set(deleted)
         writes = []
-        for shard in tuple(self._shards.all()):
+        for shard in tuple(self._shards.values()):
             for group in shard.groups.values():
                 known = group.offsets.any_of(gone)
                 if known:
@@ -289,7 +259,7 @@ class GroupCoordinator:
 
     async def describe(self, group_id: str) -> GroupDescription:
         """DescribeGroups of one group. A group that does not exist is Dead."""
-        shard = self._shards.locate(group_id, may_be_empty=True)
+        shard = self._shard_of(group_id, may_be_empty=True)
         if isinstance(shard, ErrorCode):
             return GroupDescription(shard, group_id)
         group = shard.groups.get(group_id)
@@ -299,26 +269,25 @@ class GroupCoordinator:
 
     async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, tuple[ListedGroup, ...]]:
         """ListGroups: the groups of the loaded partitions in one of `states` (in any case), or all of them."""
-        loading = any(not shard.loaded for shard in self._shards.all())
         wanted = {state.casefold() for state in states}
         listed = tuple(
             ListedGroup(group.group_id, group.roster.protocol_type or "", group.state.value)
-            for shard in self._shards.all()
+            for shard in self._shards.values()
             for group in shard.groups.values()
             if not wanted or group.state.value.casefold() in wanted
         )
-        return ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none, listed
+        return self._loading_error(), listed
 
     def all_groups(self) -> list[ClassicGroup]:
         """Every group of the loaded partitions, for metrics. Do not change them."""
-        return [group for shard in self._shards.all() for group in shard.groups.values()]
+        return [group for shard in self._shards.values() for group in shard.groups.values()]
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:
         """DeleteGroups: empty groups with all their offsets."""
         return {group_id: await self._delete_group(group_id) for group_id in dict.fromkeys(group_ids)}
 
     async def _delete_group(self, group_id: str) -> ErrorCode:
-        shard = self._shards.locate(group_id, may_be_empty=True)
+        shard = self._shard_of(group_id, may_be_empty=True)
         if isinstance(shard, ErrorCode):
             return shard
         group = shard.groups.get(group_id)

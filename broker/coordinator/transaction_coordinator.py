@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from broker.clock import Clock
 from broker.config.setting_groups import TransactionSettings
 from broker.coordinator.record_store import RecordStore
-from broker.coordinator.shard_map import ShardMap
+from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_records import (
     NO_EPOCH,
@@ -65,8 +65,8 @@ class ListedTransaction(NamedTuple):
     state: TransactionState
 
 
-class TransactionCoordinator:
-    """All transactional ids whose partitions this broker leads. `load` a partition before they are served."""
+class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
+    """All transactional ids whose partitions this broker leads."""
 
     def __init__(
         self,
@@ -83,7 +83,7 @@ class TransactionCoordinator:
         self._producer_ids = producer_ids
         self._clock = clock
         self._settings = settings
-        self._shards = ShardMap(
+        super().__init__(
             lambda partition, timer: TransactionShard(
                 partition, store, markers, clock, settings, timer, epoch_of(partition)
             ),
@@ -93,37 +93,8 @@ class TransactionCoordinator:
             invalid_id=ErrorCode.invalid_request,
         )
 
-    # --- partitions ------------------------------------------------------------------------------
-
-    def partition_for(self, transactional_id: str) -> int:
-        """The partition whose leader is the id's coordinator (FindCoordinator)."""
-        return self._shards.partition_for(transactional_id)
-
-    def coordinates(self, partition: int) -> bool:
-        """Whether this broker coordinates the partition. It does so a moment after it became its leader."""
-        return self._shards.get(partition) is not None
-
-    async def load(self, partition: int) -> None:
-        """Become the coordinator of a partition's ids: replay the partition and complete prepared transactions.
-
-        Until this returns, requests get COORDINATOR_LOAD_IN_PROGRESS. Raises what the store's `read` raises.
-        """
-        await self._shards.load(partition)
-
-    async def unload(self, partition: int) -> None:
-        """Stop serving a partition's ids."""
-        await self._shards.unload(partition)
-
-    async def close(self) -> None:
-        """Stop. Returns when all appends have ended."""
-        await self._shards.close()
-
-    def run_timers(self) -> None:
-        """Handle the deadlines that have passed. The event loop's own timer does the same."""
-        self._shards.run_timers()
-
     def _find(self, transactional_id: str) -> tuple[TransactionShard, Transaction] | ErrorCode:
-        shard = self._shards.locate(transactional_id)
+        shard = self._shard_of(transactional_id)
         if isinstance(shard, ErrorCode):
             return shard
         transaction = shard.transactions.get(transactional_id)
@@ -140,7 +111,7 @@ class TransactionCoordinator:
         """
         new_producer_id = None
         while True:
-            shard = self._shards.locate(transactional_id)
+            shard = self._shard_of(transactional_id)
             if isinstance(shard, ErrorCode):
                 return ProducerReply(shard)
             if not 0 < timeout_ms <= self._settings.transaction_max_timeout_ms:
@@ -229,17 +200,16 @@ class TransactionCoordinator:
         longer_than_ms: int = -1,
     ) -> tuple[ErrorCode, list[ListedTransaction]]:
         """ListTransactions: the ids of the loaded partitions that pass all filters (KIP-664, KIP-994)."""
-        loading = any(not shard.loaded for shard in self._shards.all())
         now_ms = self._clock.now_ms()
         listed = [
             ListedTransaction(transactional_id, current.producer_id, current.state)
-            for shard in self._shards.all()
+            for shard in self._shards.values()
             for transactional_id, current in shard.described()
             if (not states or current.state in states)
             and (not producer_ids or current.producer_id in producer_ids)
             and (longer_than_ms < 0 or now_ms - current.start_ms > longer_than_ms)
         ]
-        return ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none, listed
+        return self._loading_error(), listed
 
 
 def _unchanged(code: ErrorCode) -> ErrorCode:

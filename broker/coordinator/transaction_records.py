@@ -21,7 +21,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from broker.coordinator.record_reader import MalformedRecord, RecordReader, encode_string
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = [
     "NO_EPOCH",
@@ -144,7 +144,7 @@ def decode_transaction(data: bytes) -> TransactionMetadata:
 def _encode_partitions(partitions: Iterable[TopicPartition] | None) -> bytes:
     if partitions is None:
         return b"\xff\xff\xff\xff"
-    topics = _by_topic(partitions)
+    topics = by_topic((tp, tp.partition) for tp in partitions)
     parts = [_I32.pack(len(topics))]
     for topic, numbers in topics.items():
         parts += (encode_string(topic), _I32.pack(len(numbers)), *map(_I32.pack, numbers))
@@ -165,7 +165,7 @@ def _decode_partitions(reader: RecordReader) -> frozenset[TopicPartition]:
 def _encode_compact_partitions(metadata: TransactionMetadata) -> bytes:
     if metadata.state is TransactionState.EMPTY:
         return b"\0"
-    topics = _by_topic(metadata.partitions)
+    topics = by_topic((tp, tp.partition) for tp in metadata.partitions)
     parts = [_unsigned_varint(len(topics) + 1)]
     for topic, numbers in topics.items():
         name = topic.encode()
@@ -202,13 +202,6 @@ def _decode_tags(reader: RecordReader) -> dict[int, int]:
 
 
 # --- both
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, number in partitions:
-        topics.setdefault(topic, []).append(number)
-    return topics
 
 
 def _unsigned_varint(value: int) -> bytes:

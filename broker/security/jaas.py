@@ -1,7 +1,7 @@
 """The login module of a `sasl.jaas.config`: `…PlainLoginModule required username="u" password="p" user_alice="s";`.
 
-Called by the broker for the users of PLAIN and by the client for its own name. Reads what Java's JaasConfig reads, for
-one module. No error repeats what it could not read: there are passwords in it.
+The broker reads the users of PLAIN from it, the client its own name and password. The syntax is that of Java's
+`JaasConfig`, for one module. Errors do not repeat the text, because it has passwords.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _USER = "user_"
 
 @dataclasses.dataclass(frozen=True)
 class LoginModule:
-    """A login module, its package left out, and its options."""
+    """A login module, without its package, and its options."""
 
     name: str
     options: Mapping[str, str] = dataclasses.field(repr=False)
@@ -33,7 +33,7 @@ class LoginModule:
 
 
 def parse_jaas(text: str, key: str = "sasl.jaas.config") -> LoginModule:
-    """Read the one module that `text`, the value of `key`, names. Raises ConfigError."""
+    """Parse `text`, the value of the setting `key`. Raises ConfigError."""
     tokens = _tokens(text, key)
     if len(tokens) < 3 or tokens[1].lower() not in _FLAGS or tokens[-1] != ";":
         raise _unreadable(key)

@@ -1,8 +1,8 @@
-"""SCRAM (RFC 5802, 7677) in Kafka's form: what is stored of a password, and the exchange of both sides. Pure.
+"""SCRAM (RFC 5802, 7677) as in Kafka: the stored credentials, and the messages of both sides. Pure.
 
 Used by the broker's and the client's `sasl.py`, by the users in ZooKeeper and by `pykafka users`. As in Kafka, names
-and passwords are taken in UTF-8 as they are, without SASLprep. An unknown user is answered as a known one is, and
-fails at the end like a wrong password. `LoginRefused` says too little to help an attacker, and never holds a secret.
+and passwords are used in UTF-8 without SASLprep. An unknown user gets the same messages as a known one and fails at the
+end, like a wrong password. `LoginRefused` never contains a secret or a hint for an attacker.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ __all__ = [
 
 MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 16384
-"""What Kafka's brokers take; a credential with more would let one user keep clients busy."""
+"""The limit of Kafka's brokers. More iterations would cost clients too much CPU time."""
 _CLIENT_MAX_ITERATIONS = 10_000_000
-"""A server that asks for more means to keep us busy."""
+"""A server that asks for more iterations is refused, because it could block the client for long."""
 _SALT_BYTES = 16
 _DECOYS = secrets.token_bytes(32)
-"""Salts of users there are not come from this, so that they stay the same as those of real ones do."""
+"""The salts of unknown users are derived from this, so that they stay the same, as those of real users do."""
 
 
 class LoginRefused(PykafkaError):
-    """The other side's message cannot be read, or it does not know the password."""
+    """The other side's message is not valid, or it does not know the password."""
 
 
 class ScramMechanism(Enum):
-    """The two that Kafka has; the value is the SASL name."""
+    """Kafka's two mechanisms. The value is the SASL name."""
 
     SCRAM_SHA_256 = "SCRAM-SHA-256"
     SCRAM_SHA_512 = "SCRAM-SHA-512"
 
     @property
     def number(self) -> int:
-        """As the protocol has it (org.apache.kafka.clients.admin.ScramMechanism)."""
+        """Its number in the protocol (`org.apache.kafka.clients.admin.ScramMechanism`)."""
         return 1 if self is ScramMechanism.SCRAM_SHA_256 else 2
 
     @property
@@ -77,7 +77,7 @@ class ScramMechanism(Enum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What is kept of a password: enough to check it, not enough to log in elsewhere."""
+    """The stored form of a password: enough to check it, not enough to log in with it."""
 
     salt: bytes = dataclasses.field(repr=False)
     stored_key: bytes = dataclasses.field(repr=False)
@@ -93,11 +93,11 @@ class ScramCredential:
 
     @classmethod
     def of_salted(cls, mechanism: ScramMechanism, salted: bytes, salt: bytes, iterations: int) -> ScramCredential:
-        """From what AlterUserScramCredentials sends."""
+        """The credential for a salted password, which AlterUserScramCredentials sends."""
         return cls(salt, mechanism.stored_key(salted), mechanism.server_key(salted), iterations)
 
     def encode(self) -> str:
-        """As Kafka keeps it in ZooKeeper (ScramCredentialUtils)."""
+        """The text that Kafka keeps in ZooKeeper (`ScramCredentialUtils`)."""
         salt, stored, server = (_base64(part) for part in (self.salt, self.stored_key, self.server_key))
         return f"salt={salt},stored_key={stored},server_key={server},iterations={self.iterations}"
 
@@ -111,7 +111,7 @@ class ScramCredential:
             )
             return cls(salt, stored, server, int(fields["iterations"]))
         except (KeyError, ValueError):
-            raise ValueError("not a SCRAM credential") from None  # the text itself is nobody's to see
+            raise ValueError("not a SCRAM credential") from None  # the text has keys: do not show it
 
 
 class ScramServer:
@@ -139,7 +139,7 @@ class ScramServer:
         if not self.user or not fields.get("r") or "m" in fields or fields.get("tokenauth", "false") != "false":
             raise LoginRefused("the first SCRAM message cannot be read")
         if header and _unescape(header.removeprefix("a=")) != self.user:
-            raise LoginRefused("a user may authorize as nobody but himself")
+            raise LoginRefused("a user cannot log in as another user")
         credential = self._find(self.user)
         self._known = credential is not None
         self._credential = credential = credential or self._decoy()
@@ -150,12 +150,12 @@ class ScramServer:
         return answer.encode()
 
     def final(self, message: bytes) -> bytes:
-        """client-final → server-final. Raises LoginRefused when the client does not know the password."""
+        """client-final → server-final. Raises LoginRefused if the client does not know the password."""
         text = _text(message)
         without_proof, _, proof = text.rpartition(",p=")
         fields, credential, mechanism = _fields(without_proof), self._credential, self._mechanism
         if credential is None or fields.get("r") != self._nonce or fields.get("c") != _base64(self._header.encode()):
-            raise LoginRefused("the last SCRAM message does not fit the first")
+            raise LoginRefused("the last SCRAM message does not match the first")
         signed = f"{self._so_far},{without_proof}".encode()
         signature = mechanism.hmac(credential.stored_key, signed)
         given = _decode(proof)
@@ -171,7 +171,7 @@ class ScramServer:
 
 
 class ScramClient:
-    """One login as the client sees it: `first`, `final`, then `verify` that the broker knows the password too."""
+    """One login of a client: `first`, `final`, then `verify`, which checks that the broker knows the password too."""
 
     def __init__(self, mechanism: ScramMechanism, user: str, password: str) -> None:
         self._mechanism = mechanism
@@ -203,7 +203,7 @@ class ScramClient:
         return f"{without_proof},p={_base64(proof)}".encode()
 
     def verify(self, server_final: bytes) -> None:
-        """Raises LoginRefused unless whoever answers knows the password's keys."""
+        """Raise LoginRefused unless the broker knows the password's keys."""
         fields = _fields(_text(server_final))
         if "e" in fields:
             raise LoginRefused(f"the broker says {fields['e']}")
@@ -219,14 +219,14 @@ def _decode(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        raise LoginRefused("a SCRAM message holds no base64 where it must") from None
+        raise LoginRefused("a SCRAM message has invalid base64") from None
 
 
 def _text(message: bytes) -> str:
     try:
         return bytes(message).decode()
     except UnicodeDecodeError:
-        raise LoginRefused("a SCRAM message is no text") from None
+        raise LoginRefused("a SCRAM message is not UTF-8 text") from None
 
 
 def _fields(text: str) -> dict[str, str]:

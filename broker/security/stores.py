@@ -1,14 +1,17 @@
-"""Keys and certificates into an SSL context: PEM files, PEM in a setting, PKCS12.
+"""Key stores and trust stores: the settings of Kafka's clients and brokers, and how they get into an SSL context.
 
-Called by the broker's and the client's `tls.py`. What Java's `keytool` makes by default (JKS) is refused with the
-commands that convert it. Everything wrong with a file is a ConfigError that names the setting. Private keys that come
-from a setting or a PKCS12 file are handed to OpenSSL through memory where the system can (memfd), else through a file
-only we may read, which is gone at once.
+A store is a PEM file, PEM in a setting, or a PKCS12 file. Java's own format (JKS) is refused with the commands that
+convert it. Every error is a ConfigError that names the setting. OpenSSL reads private keys from a file only. A key from
+a setting or from PKCS12 goes through a file in memory (memfd) or, where there is none, a temporary file that only this
+user can read.
+
+Called by the broker's and the client's `tls.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 import ssl
@@ -17,12 +20,79 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from broker.errors import ConfigError
-from broker.security.store_settings import StoreSettings
+from broker.settings import one_of, setting
 
-__all__ = ["has_key", "has_trust", "load_key", "load_pem_key", "load_trust", "read_store"]
+__all__ = [
+    "SECURITY",
+    "StoreSettings",
+    "has_key",
+    "has_trust",
+    "load_key",
+    "load_pem_key",
+    "load_trust",
+    "read_store",
+]
 
 _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOTALL)
 _JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
+
+SECURITY = "security"
+_TYPES = one_of(("PEM", "PKCS12", "JKS"))
+"""JKS is accepted here, so that loading the store can tell how to convert it."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """A key with its certificates, and the certificates to trust. Its repr shows no passwords and no keys."""
+
+    ssl_keystore_location: str | None = setting(
+        "ssl.keystore.location",
+        None,
+        "File of the own private key and its certificate chain, PEM or PKCS12.",
+        group=SECURITY,
+    )
+    ssl_keystore_type: str | None = setting(
+        "ssl.keystore.type",
+        None,
+        "PEM or PKCS12; by default what the file is. JKS is refused with the way to convert it.",
+        group=SECURITY,
+        check=_TYPES,
+    )
+    ssl_keystore_password: str | None = setting(
+        "ssl.keystore.password", None, "Password of a PKCS12 key store.", group=SECURITY, type="password"
+    )
+    ssl_keystore_key: str | None = setting(
+        "ssl.keystore.key", None, "The private key itself, as PEM, instead of a file.", group=SECURITY, type="password"
+    )
+    ssl_keystore_certificate_chain: str | None = setting(
+        "ssl.keystore.certificate.chain",
+        None,
+        "The certificate of ssl.keystore.key and those that signed it, as PEM.",
+        group=SECURITY,
+        type="password",
+    )
+    ssl_key_password: str | None = setting(
+        "ssl.key.password", None, "Password of an encrypted private key.", group=SECURITY, type="password"
+    )
+    ssl_truststore_location: str | None = setting(
+        "ssl.truststore.location",
+        None,
+        "File of the certificates to trust, PEM or PKCS12; by default those of the operating system.",
+        group=SECURITY,
+    )
+    ssl_truststore_type: str | None = setting(
+        "ssl.truststore.type", None, "PEM or PKCS12; by default what the file is.", group=SECURITY, check=_TYPES
+    )
+    ssl_truststore_password: str | None = setting(
+        "ssl.truststore.password", None, "Password of a PKCS12 trust store.", group=SECURITY, type="password"
+    )
+    ssl_truststore_certificates: str | None = setting(
+        "ssl.truststore.certificates",
+        None,
+        "The certificates to trust themselves, as PEM, instead of a file.",
+        group=SECURITY,
+        type="password",
+    )
 
 
 def has_key(settings: StoreSettings) -> bool:
@@ -34,7 +104,7 @@ def has_trust(settings: StoreSettings) -> bool:
 
 
 def load_key(context: ssl.SSLContext, settings: StoreSettings) -> None:
-    """The side's own key and certificates. Raises ConfigError."""
+    """Load the own private key and certificates into `context`. Raises ConfigError."""
     if settings.ssl_keystore_key:
         pem = _from_setting(settings.ssl_keystore_key) + _from_setting(settings.ssl_keystore_certificate_chain or "")
         load_pem_key(context, pem, settings.ssl_key_password, "ssl.keystore.key and ssl.keystore.certificate.chain")
@@ -49,7 +119,7 @@ def load_key(context: ssl.SSLContext, settings: StoreSettings) -> None:
 
 
 def load_trust(context: ssl.SSLContext, settings: StoreSettings) -> None:
-    """The certificates that the other side's must be signed by. Raises ConfigError."""
+    """Load the certificates to trust into `context`. Raises ConfigError."""
     where, location = "ssl.truststore.location", settings.ssl_truststore_location or ""
     if settings.ssl_truststore_certificates:
         where, pem = "ssl.truststore.certificates", _from_setting(settings.ssl_truststore_certificates)
@@ -70,7 +140,7 @@ def load_trust(context: ssl.SSLContext, settings: StoreSettings) -> None:
 
 
 def load_pem_key(context: ssl.SSLContext, pem: str, password: str | None, where: str) -> None:
-    """Key and certificates out of PEM text. `where` names the settings they are from. Raises ConfigError."""
+    """Load key and certificates from PEM text. `where` names their settings in errors. Raises ConfigError."""
     kinds = [block[1] for block in _BLOCK.finditer(pem)]
     for wanted, missing in (("PRIVATE KEY", "private key"), ("CERTIFICATE", "certificate")):
         if not any(wanted in kind for kind in kinds):
@@ -86,7 +156,7 @@ def load_pem_key(context: ssl.SSLContext, pem: str, password: str | None, where:
             context.load_cert_chain(path, password=ask)
     except ssl.SSLError as error:
         if error.reason == "KEY_VALUES_MISMATCH":
-            raise ConfigError(f"{where}: the first certificate is not that of the private key") from None
+            raise ConfigError(f"{where}: the first certificate does not match the private key") from None
         reason = error.reason or "it cannot be read"
         hint = "; is ssl.key.password right?" if any("ENCRYPTED" in k for k in kinds) or "ENCRYPTED" in pem else ""
         raise ConfigError(f"{where}: {reason}{hint}") from None
@@ -95,7 +165,7 @@ def load_pem_key(context: ssl.SSLContext, pem: str, password: str | None, where:
 
 
 def read_store(location: str, setting: str) -> bytes:
-    """The file that `setting` names. Raises ConfigError."""
+    """Read the file that `setting` names. Raises ConfigError."""
     try:
         return Path(location).read_bytes()
     except OSError as error:
@@ -103,12 +173,12 @@ def read_store(location: str, setting: str) -> bytes:
 
 
 def _is_pem(data: bytes, type_: str | None, where: str) -> bool:
-    """Whether it is PEM; if not it is PKCS12. Raises ConfigError for Java's own format."""
+    """Whether the data is PEM, otherwise it is PKCS12. Raises ConfigError for JKS."""
     if data[:4] in _JKS_MAGIC:
         raise ConfigError(
             f"{where} is a Java key store (JKS), which only Java reads. Convert it: "
             "keytool -importkeystore -srckeystore IN.jks -destkeystore STORE.p12 -deststoretype PKCS12, "
-            "and if need be: openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem"
+            "and if necessary: openssl pkcs12 -in STORE.p12 -nodes -out STORE.pem"
         )
     found = b"-----BEGIN " in data
     if not found and type_ == "PEM":
@@ -123,14 +193,14 @@ def _pkcs12(data: bytes, password: str | None, setting: str, location: str, *, k
         from cryptography.hazmat.primitives.serialization import pkcs12
     except ImportError:
         raise ConfigError(
-            f"{setting}={location} is no PEM. PKCS12 needs the package 'cryptography' (pip install cryptography); "
+            f"{setting}={location} is not PEM. PKCS12 needs the package 'cryptography' (pip install cryptography); "
             f"or convert it: openssl pkcs12 -in {location} -nodes -out STORE.pem"
         ) from None
     try:
         store = pkcs12.load_pkcs12(data, password.encode() if password is not None else None)
     except ValueError:
-        of_it = setting.replace("location", "password")
-        raise ConfigError(f"{setting}={location}: not a PKCS12 file, or {of_it} is wrong") from None
+        password_setting = setting.replace("location", "password")
+        raise ConfigError(f"{setting}={location}: not a PKCS12 file, or {password_setting} is wrong") from None
     pem = b""
     if key:
         if store.key is None or store.cert is None:
@@ -143,7 +213,7 @@ def _pkcs12(data: bytes, password: str | None, setting: str, location: str, *, k
 
 
 def _from_setting(text: str) -> str:
-    """PEM that stood on one line of a properties file, with `\\n` or blanks for its line breaks."""
+    """PEM from one line of a properties file, with `\\n` or spaces instead of line breaks."""
 
     def mend(block: re.Match[str]) -> str:
         body = block[2].strip()

@@ -13,8 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.serialization import pkcs12
 
 from broker.errors import ConfigError
-from broker.security.store_settings import StoreSettings
-from broker.security.stores import load_key, load_trust
+from broker.security.stores import StoreSettings, load_key, load_trust
 
 AUTHORITY = trustme.CA()
 LEAF = AUTHORITY.issue_cert("localhost")
@@ -67,7 +66,7 @@ class TestAKey:
         [
             (CERTIFICATES, {}, "there is no private key in it"),
             (LEAF.private_key_pem.bytes(), {}, "there is no certificate in it"),
-            (AUTHORITY.issue_cert("x").private_key_pem.bytes() + CERTIFICATES, {}, "is not that of the private key"),
+            (AUTHORITY.issue_cert("x").private_key_pem.bytes() + CERTIFICATES, {}, "does not match the private key"),
             (encrypted_key(b"s3cret").encode() + CERTIFICATES, {}, "set ssl.key.password"),
             (
                 encrypted_key(b"s3cret").encode() + CERTIFICATES,

@@ -13,7 +13,7 @@ from typing import Any
 from broker.client.client_settings import ClientSettings
 from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import LogConfig
-from broker.security.store_settings import SECURITY
+from broker.security.stores import SECURITY
 from broker.settings import Setting, settings_of
 from broker.tools.main import commands, summary
 from broker.web.families import FAMILIES

@@ -1,12 +1,12 @@
-"""The partitions of an internal topic that this broker coordinates, a shard for each.
+"""What the group coordinator and the transaction coordinator share (Kafka's `CoordinatorRuntime`).
 
-The group coordinator and the transaction coordinator own one `ShardMap` each. It loads, unloads and closes shards,
-finds the shard of an id, and starts the periodic expiry in all of them.
+An id belongs to one partition of an internal topic. The coordinator has a shard for each partition that this broker
+leads: it loads, unloads and closes them, finds the shard of an id, and starts the periodic expiry.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Generic, Protocol, TypeVar
 
@@ -14,7 +14,7 @@ from broker.clock import Clock
 from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.errors import ErrorCode
 
-__all__ = ["Shard", "ShardMap", "partition_for"]
+__all__ = ["Shard", "ShardedCoordinator", "partition_for"]
 
 # A record's string has at most 32767 bytes, and a character has up to four.
 MAX_ID_LENGTH = 8191
@@ -66,8 +66,8 @@ class Shard(Protocol):
 AnyShard = TypeVar("AnyShard", bound=Shard)
 
 
-class ShardMap(Generic[AnyShard]):
-    """Partition → shard."""
+class ShardedCoordinator(Generic[AnyShard]):
+    """All ids whose partitions this broker leads. `load` a partition before its ids are served."""
 
     def __init__(
         self,
@@ -89,29 +89,22 @@ class ShardMap(Generic[AnyShard]):
         self._closed = False
         self._expires = False
 
+    # --- partitions ------------------------------------------------------------------------------
+
     def partition_for(self, coordinated_id: str) -> int:
+        """The partition whose leader is the id's coordinator (FindCoordinator)."""
         return partition_for(coordinated_id, self._partitions)
 
-    def all(self) -> Collection[AnyShard]:
-        return self._shards.values()
-
-    def get(self, partition: int) -> AnyShard | None:
-        """The shard of a partition coordinated here, loaded or not."""
-        return self._shards.get(partition)
-
-    def locate(self, coordinated_id: str, *, may_be_empty: bool = False) -> AnyShard | ErrorCode:
-        """The shard of an id, or why there is none."""
-        if self._closed:
-            return ErrorCode.coordinator_not_available
-        if len(coordinated_id) > MAX_ID_LENGTH or not (coordinated_id or may_be_empty):
-            return self._invalid_id
-        shard = self._shards.get(partition_for(coordinated_id, self._partitions))
-        if shard is None:
-            return ErrorCode.not_coordinator
-        return shard if shard.loaded else ErrorCode.coordinator_load_in_progress
+    def coordinates(self, partition: int) -> bool:
+        """Whether this broker coordinates the partition. It does so a moment after it became its leader."""
+        return partition in self._shards
 
     async def load(self, partition: int) -> None:
-        """Replay a partition, then serve it. Does nothing if it is served already."""
+        """Become the coordinator of a partition: replay it, then serve it.
+
+        Until this returns, requests get COORDINATOR_LOAD_IN_PROGRESS. If the store's `read` raises, so does this, and
+        the partition is not served.
+        """
         if partition in self._shards:
             return
         shard = self._make_shard(partition, self._timer)
@@ -127,14 +120,14 @@ class ShardMap(Generic[AnyShard]):
             self._schedule_expiry()
 
     async def unload(self, partition: int) -> None:
-        """Stop serving a partition."""
+        """Stop serving a partition. Requests that wait get NOT_COORDINATOR."""
         shard = self._shards.pop(partition, None)
         if shard is not None:
             shard.unload(ErrorCode.not_coordinator)
             await shard.flush()
 
     async def close(self) -> None:
-        """Stop serving all partitions."""
+        """Stop. Requests that wait get COORDINATOR_NOT_AVAILABLE. Returns when all appends have ended."""
         self._closed = True
         self._timer.close()
         shards, self._shards = list(self._shards.values()), {}
@@ -146,6 +139,24 @@ class ShardMap(Generic[AnyShard]):
     def run_timers(self) -> None:
         """Handle the deadlines that have passed. The event loop's own timer does the same."""
         self._timer.run_due()
+
+    # --- shards, for the requests of a subclass ------------------------------------------------
+
+    def _shard_of(self, coordinated_id: str, *, may_be_empty: bool = False) -> AnyShard | ErrorCode:
+        """The shard of an id, or why there is none."""
+        if self._closed:
+            return ErrorCode.coordinator_not_available
+        if len(coordinated_id) > MAX_ID_LENGTH or not (coordinated_id or may_be_empty):
+            return self._invalid_id
+        shard = self._shards.get(partition_for(coordinated_id, self._partitions))
+        if shard is None:
+            return ErrorCode.not_coordinator
+        return shard if shard.loaded else ErrorCode.coordinator_load_in_progress
+
+    def _loading_error(self) -> ErrorCode:
+        """COORDINATOR_LOAD_IN_PROGRESS while a partition is being loaded, for lists of everything."""
+        loading = any(not shard.loaded for shard in self._shards.values())
+        return ErrorCode.coordinator_load_in_progress if loading else ErrorCode.none
 
     def _schedule_expiry(self) -> None:
         self._timer.at(self._clock.monotonic() + self._expiry_interval_ms / 1000, self._expire)

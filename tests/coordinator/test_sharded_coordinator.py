@@ -6,7 +6,7 @@ import tracemalloc
 
 import pytest
 
-from broker.coordinator.shard_map import MAX_ID_LENGTH, partition_for
+from broker.coordinator.sharded_coordinator import MAX_ID_LENGTH, partition_for
 
 
 @pytest.mark.parametrize(
