@@ -5,6 +5,7 @@ Version notes: from 3 the answer has an error code, from 4 each directory has it
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 from collections import defaultdict
 from collections.abc import Mapping
@@ -27,33 +28,23 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
         if wanted is None or tp in wanted:
             described = {"partition_index": tp.partition, "partition_size": log.size, "offset_lag": 0}
             sizes[log.directory.parent][tp.topic].append(described)
-    failures = context.logs.failures
     results = [
-        _directory(path, sizes[path]) if path not in failures else _offline(path) for path in context.logs.directories
+        _directory(path, sizes[path], is_offline=path in context.logs.failures) for path in context.logs.directories
     ]
     return {"error_code": ErrorCode.none, "results": results}
 
 
-def _directory(path: Path, topics: Mapping[str, list[Fields]]) -> Fields:
-    try:
-        usage = shutil.disk_usage(path)
-        total, usable = usage.total, usage.free
-    except OSError:
-        total = usable = UNKNOWN
+def _directory(path: Path, topics: Mapping[str, list[Fields]], *, is_offline: bool) -> Fields:
+    total = usable = UNKNOWN
+    if is_offline:
+        topics = {}
+    else:
+        with contextlib.suppress(OSError):
+            total, _, usable = shutil.disk_usage(path)
     return {
-        "error_code": ErrorCode.none,
+        "error_code": ErrorCode.kafka_storage_error if is_offline else ErrorCode.none,
         "log_dir": str(path.absolute()),
         "topics": [{"name": name, "partitions": partitions} for name, partitions in topics.items()],
         "total_bytes": total,
         "usable_bytes": usable,
-    }
-
-
-def _offline(path: Path) -> Fields:
-    return {
-        "error_code": ErrorCode.kafka_storage_error,
-        "log_dir": str(path.absolute()),
-        "topics": [],
-        "total_bytes": UNKNOWN,
-        "usable_bytes": UNKNOWN,
     }

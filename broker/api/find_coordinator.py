@@ -7,9 +7,10 @@ Version notes: 1 — transactions (key type 1). 4 — several keys at once (KIP-
 
 from __future__ import annotations
 
+from typing import Any
+
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.coordinator.group_coordinator import GroupCoordinator
-from broker.coordinator.transaction_coordinator import TransactionCoordinator
+from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
@@ -56,7 +57,7 @@ async def _find(context: ApiContext, kind: int, key: str, listener: str) -> Fiel
 
 
 async def _coordinator(context: ApiContext, kind: int, key: str) -> BrokerInfo:
-    coordinator: GroupCoordinator | TransactionCoordinator
+    coordinator: ShardedCoordinator[Any]
     if kind == GROUP:
         topic, coordinator = GROUP_OFFSETS_TOPIC, context.groups
     elif kind == TRANSACTION:

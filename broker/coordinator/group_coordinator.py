@@ -33,6 +33,7 @@ from broker.coordinator.group_records import MalformedRecord, OffsetAndMetadata,
 from broker.coordinator.group_shard import GroupShard
 from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.coordinator.record_store import KeyValue, RecordStore
+from broker.coordinator.record_writer import APPEND_ERRORS
 from broker.coordinator.sharded_coordinator import ShardedCoordinator
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -43,12 +44,8 @@ _Answer = TypeVar("_Answer", JoinReply, SyncReply)
 
 # A client's error when its offsets cannot be stored. Every other code is passed on.
 _COMMIT_ERRORS = {
-    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    **APPEND_ERRORS,
     ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
     ErrorCode.message_too_large: ErrorCode.invalid_commit_offset_size,
     ErrorCode.record_list_too_large: ErrorCode.invalid_commit_offset_size,
 }

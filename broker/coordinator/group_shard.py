@@ -32,7 +32,7 @@ from broker.coordinator.group_records import (
 from broker.coordinator.group_requests import expired_offsets
 from broker.coordinator.group_state import ClassicGroup, Effects, GroupState, Now, Store
 from broker.coordinator.record_store import KeyValue, RecordRun, RecordStore
-from broker.coordinator.record_writer import RecordWriter
+from broker.coordinator.record_writer import APPEND_ERRORS, RecordWriter
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -43,12 +43,8 @@ logger = logging.getLogger(__name__)
 
 # A member's error when its generation cannot be stored. Every other code becomes UNKNOWN_SERVER_ERROR.
 _GENERATION_ERRORS = {
+    **APPEND_ERRORS,
     ErrorCode.none: ErrorCode.none,
-    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
     ErrorCode.request_timed_out: ErrorCode.rebalance_in_progress,
 }
 
@@ -230,33 +226,25 @@ class GroupShard:
         committed: Mapping[TopicPartition, OffsetAndMetadata],
         producer: ProducerIdAndEpoch | None,
     ) -> asyncio.Future[ErrorCode]:
-        """Store offsets. They take effect once they are stored, those of a transaction once it is committed."""
+        """Store offsets. They take effect once they are stored, those of a transaction once it is committed.
+
+        The partitions of a transaction are unstable from before the append, so that a member of the next generation
+        waits for what this generation may still commit (KIP-447).
+        """
         if producer is not None:
-            return self._commit_pending(group, records, committed, producer)
+            group.offsets.begin_append(committed)
 
         def applied(code: ErrorCode) -> None:
-            if code is ErrorCode.none:
-                for partition, value in committed.items():
-                    group.offsets.apply(partition, value)
-
-        return self._append(group, records, applied)
-
-    def _commit_pending(
-        self,
-        group: ClassicGroup,
-        records: Sequence[KeyValue],
-        committed: Mapping[TopicPartition, OffsetAndMetadata],
-        producer: ProducerIdAndEpoch,
-    ) -> asyncio.Future[ErrorCode]:
-        """Store offsets of a transaction. Their partitions are unstable from before the append, so that a member of the
-        next generation waits for what this generation may still commit (KIP-447)."""
-        group.offsets.begin_append(committed)
-
-        def applied(code: ErrorCode) -> None:
-            group.offsets.end_append(committed)
-            if code is ErrorCode.none:
+            if producer is not None:
+                group.offsets.end_append(committed)
+            if code is not ErrorCode.none:
+                return
+            if producer is not None:
                 self._transactions.setdefault(producer.producer_id, set()).add(group.group_id)
-                for partition, value in committed.items():
+            for partition, value in committed.items():
+                if producer is None:
+                    group.offsets.apply(partition, value)
+                else:
                     group.offsets.add_pending(producer.producer_id, partition, value)
 
         return self._append(group, records, applied, producer)
@@ -270,7 +258,7 @@ class GroupShard:
             return  # the transaction coordinator sends the marker again
         if self.loaded:
             self._end_transaction(producer_id, commit)
-        else:
+        else:  # the replay may read the marker or not; the second end of a transaction changes nothing
             self._ended_while_loading.append((producer_id, commit))
 
     def _end_transaction(self, producer_id: int, commit: bool) -> None:
@@ -335,7 +323,7 @@ class GroupShard:
 
     @staticmethod
     def _is_unused(group: ClassicGroup) -> bool:
-        """Whether it has no member, no pending id and no commit that is being stored."""
+        """Whether it has no member or pending id, no open transaction and no append under way."""
         in_use = group.roster.pending or group.offsets.has_pending or group.offsets.in_flight
         return group.state is GroupState.EMPTY and not in_use
 

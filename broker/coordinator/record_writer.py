@@ -18,7 +18,7 @@ from broker.coordinator.record_store import KeyValue, RecordStore
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 
-__all__ = ["RecordWriter"]
+__all__ = ["APPEND_ERRORS", "RecordWriter"]
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +32,15 @@ LAZY_WRITE_S = 0.05
 """How long a lazy write waits for another write to join."""
 
 _TOO_LARGE = (ErrorCode.message_too_large, ErrorCode.record_list_too_large)
+
+# The errors that clients get when an append to an internal topic failed, as in Kafka.
+APPEND_ERRORS = {
+    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
+    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
+    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
+    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
+}
 
 
 class _Write(NamedTuple):

@@ -18,7 +18,7 @@ from broker.config.setting_groups import TransactionSettings
 from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.coordinator.record_reader import MalformedRecord
 from broker.coordinator.record_store import RecordStore
-from broker.coordinator.record_writer import RecordWriter
+from broker.coordinator.record_writer import APPEND_ERRORS, RecordWriter
 from broker.coordinator.transaction_markers import EndMarker, MarkerWriter
 from broker.coordinator.transaction_records import (
     TransactionMetadata,
@@ -49,13 +49,9 @@ _NOT_RETRIABLE = (
 
 # A client's error when its change cannot be stored. Every other code becomes UNKNOWN_SERVER_ERROR.
 _STORE_ERRORS = {
+    **APPEND_ERRORS,
     ErrorCode.none: ErrorCode.none,
-    ErrorCode.unknown_topic_or_partition: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas: ErrorCode.coordinator_not_available,
-    ErrorCode.not_enough_replicas_after_append: ErrorCode.coordinator_not_available,
     ErrorCode.request_timed_out: ErrorCode.coordinator_not_available,
-    ErrorCode.not_leader_or_follower: ErrorCode.not_coordinator,
-    ErrorCode.kafka_storage_error: ErrorCode.not_coordinator,
 }
 
 

@@ -18,9 +18,10 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from broker.errors import ConfigError
-from broker.settings import one_of, setting
+from broker.settings import Check, one_of, setting
 
 __all__ = [
     "SECURITY",
@@ -37,61 +38,46 @@ _BLOCK = re.compile(r"-----BEGIN ([A-Z0-9 ]+)-----(.*?)-----END \1-----", re.DOT
 _JKS_MAGIC = (b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce")
 
 SECURITY = "security"
+# JKS is accepted here, so that loading the store can tell how to convert it.
 _TYPES = one_of(("PEM", "PKCS12", "JKS"))
-"""JKS is accepted here, so that loading the store can tell how to convert it."""
+
+
+def _text(name: str, doc: str, check: Check | None = None) -> Any:
+    return setting(name, None, doc, check, group=SECURITY)
+
+
+def _secret(name: str, doc: str) -> Any:
+    return setting(name, None, doc, group=SECURITY, type="password")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreSettings:
     """A key with its certificates, and the certificates to trust. Its repr shows no passwords and no keys."""
 
-    ssl_keystore_location: str | None = setting(
-        "ssl.keystore.location",
-        None,
-        "File of the own private key and its certificate chain, PEM or PKCS12.",
-        group=SECURITY,
+    ssl_keystore_location: str | None = _text(
+        "ssl.keystore.location", "File with the own private key and its certificate chain, PEM or PKCS12."
     )
-    ssl_keystore_type: str | None = setting(
+    ssl_keystore_type: str | None = _text(
         "ssl.keystore.type",
-        None,
-        "PEM or PKCS12; by default what the file is. JKS is refused with the way to convert it.",
-        group=SECURITY,
-        check=_TYPES,
+        "PEM or PKCS12, by default detected from the file. JKS is refused with the way to convert it.",
+        _TYPES,
     )
-    ssl_keystore_password: str | None = setting(
-        "ssl.keystore.password", None, "Password of a PKCS12 key store.", group=SECURITY, type="password"
+    ssl_keystore_password: str | None = _secret("ssl.keystore.password", "Password of a PKCS12 key store.")
+    ssl_keystore_key: str | None = _secret("ssl.keystore.key", "The private key as PEM text, instead of a file.")
+    ssl_keystore_certificate_chain: str | None = _secret(
+        "ssl.keystore.certificate.chain", "The certificate of ssl.keystore.key and those that signed it, as PEM text."
     )
-    ssl_keystore_key: str | None = setting(
-        "ssl.keystore.key", None, "The private key itself, as PEM, instead of a file.", group=SECURITY, type="password"
-    )
-    ssl_keystore_certificate_chain: str | None = setting(
-        "ssl.keystore.certificate.chain",
-        None,
-        "The certificate of ssl.keystore.key and those that signed it, as PEM.",
-        group=SECURITY,
-        type="password",
-    )
-    ssl_key_password: str | None = setting(
-        "ssl.key.password", None, "Password of an encrypted private key.", group=SECURITY, type="password"
-    )
-    ssl_truststore_location: str | None = setting(
+    ssl_key_password: str | None = _secret("ssl.key.password", "Password of an encrypted private key.")
+    ssl_truststore_location: str | None = _text(
         "ssl.truststore.location",
-        None,
-        "File of the certificates to trust, PEM or PKCS12; by default those of the operating system.",
-        group=SECURITY,
+        "File with the certificates to trust, PEM or PKCS12; by default those of the operating system.",
     )
-    ssl_truststore_type: str | None = setting(
-        "ssl.truststore.type", None, "PEM or PKCS12; by default what the file is.", group=SECURITY, check=_TYPES
+    ssl_truststore_type: str | None = _text(
+        "ssl.truststore.type", "PEM or PKCS12, by default detected from the file.", _TYPES
     )
-    ssl_truststore_password: str | None = setting(
-        "ssl.truststore.password", None, "Password of a PKCS12 trust store.", group=SECURITY, type="password"
-    )
-    ssl_truststore_certificates: str | None = setting(
-        "ssl.truststore.certificates",
-        None,
-        "The certificates to trust themselves, as PEM, instead of a file.",
-        group=SECURITY,
-        type="password",
+    ssl_truststore_password: str | None = _secret("ssl.truststore.password", "Password of a PKCS12 trust store.")
+    ssl_truststore_certificates: str | None = _secret(
+        "ssl.truststore.certificates", "The certificates to trust as PEM text, instead of a file."
     )
 
 
