@@ -1,8 +1,8 @@
-"""Records waiting to be sent, as batches by partition; Kafka's `RecordAccumulator`.
+"""Records waiting to be sent, in batches by partition; Kafka's `RecordAccumulator`.
 
-`append` is called by the threads that produce, everything else by the one sender thread. A batch goes when
-it is full, when it is `linger.ms` old, or when someone flushes or waits for memory. Per partition the order of
-batches never changes: what is sent again goes before all that was not sent yet.
+`append` is called by the threads that produce, everything else by the thread of the sender. A batch is ready when it
+is full, when it is `linger.ms` old, or when someone flushes or waits for memory. The batches of a partition keep their
+order: a batch that is sent again goes before all that were not sent yet.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from broker.records.record import Header, size_bound
 __all__ = ["Accumulator", "PartitionQueue", "TopicQueues"]
 
 _ORDER_STEP: Final = 1 << 32
-"""Between the numbers of two batches; the parts of one that is split get numbers in between."""
+"""Difference between the `order` of two batches. When a batch is split, its parts get numbers in between."""
 
 
 class PartitionQueue:
-    """The batches of one partition, in the order in which they are to be written."""
+    """The batches of one partition, in the order in which they are written."""
 
     def __init__(self, tp: TopicPartition) -> None:
         self.tp = tp
         self.filling: ProducerBatch | None = None
         self.waiting: deque[ProducerBatch] = deque()
-        # The rest is the sender thread's own.
+        # The rest belongs to the sender's thread.
         self.in_flight: list[ProducerBatch] = []
         self.held_until = 0.0
         self.retrying = False
-        """A batch failed: nothing more is sent until all that is in flight has come back."""
+        """A batch failed: nothing is sent until all batches in flight are answered."""
 
-    def has_before(self, batch: ProducerBatch) -> bool:
-        """Whether an older batch than `batch` is in flight, or waits to be sent again."""
+    def has_earlier(self, batch: ProducerBatch) -> bool:
+        """Whether an earlier batch than `batch` is in flight, or waits to be sent again."""
         return any(other.order < batch.order for other in (*self.in_flight, *self.waiting))
 
 
 class TopicQueues:
-    """The partitions of a topic, and the one that records without a key go to at the moment."""
+    """The partitions of a topic, and the partition that records without a key go to now."""
 
     def __init__(self, name: str, partitions: int) -> None:
         self.name = name
@@ -58,17 +58,17 @@ class TopicQueues:
         self.grow(partitions)
 
     def grow(self, partitions: int) -> None:
-        """The topic has this many partitions now."""
+        """Add queues up to this number of partitions."""
         for index in range(len(self.queues), partitions):
             self.queues.append(PartitionQueue(TopicPartition(self.name, index)))
 
-    def move_on(self) -> None:
-        """Let records without a key go to another partition."""
+    def change_sticky(self) -> None:
+        """Send records without a key to another partition."""
         self.sticky = next_sticky_partition(self.sticky, len(self.queues))
 
 
 class Accumulator:
-    """All that was given to `append` and is not settled yet."""
+    """The batches that are not done yet."""
 
     def __init__(self, settings: ClientSettings, wake_sender: Callable[[], None]) -> None:
         self._codec = Codec.from_name(settings.compression_type)
@@ -91,13 +91,24 @@ class Accumulator:
         self._closed = False
 
     def add_topic(self, name: str, partitions: int) -> TopicQueues:
-        """The queues of a topic, made or grown to this many partitions."""
+        """The queues of a topic, at least `partitions` of them."""
         with self._lock:
             topic = self.topics.get(name)
             if topic is None:
                 topic = self.topics[name] = TopicQueues(name, partitions)
             topic.grow(partitions)
             return topic
+
+    def queue(self, tp: TopicPartition) -> PartitionQueue:
+        """The queue of a partition that is known to exist."""
+        return self.add_topic(tp.topic, tp.partition + 1).queues[tp.partition]
+
+    def add(self, queue: PartitionQueue, payload: bytes, record_count: int) -> ProducerBatch:
+        """Queue a ready-made batch, which is ready at once. It does not count as `buffer.memory`."""
+        with self._lock:
+            batch = self._make_batch(queue, payload, reserved=0, record_count=record_count)
+            queue.waiting.append(batch)
+            return batch
 
     def append(
         self,
@@ -108,7 +119,7 @@ class Accumulator:
         value: bytes | None,
         headers: Sequence[Header],
     ) -> RecordFuture:
-        """Add a record to the batch of its partition, the topic's sticky one if None.
+        """Add a record to the batch of its partition, or with None of the topic's sticky partition.
 
         Waits up to `max.block.ms` for `buffer.memory`, then raises RequestTimedOut.
         """
@@ -127,22 +138,22 @@ class Accumulator:
                         return future
                     self._close_batch(queue)
                     if partition is None:
-                        topic.move_on()
-                elif not reserved:  # look again afterwards: others may run while this waits
+                        topic.change_sticky()
+                elif not reserved:  # then look again: other threads may have run meanwhile
                     reserved = max(min(self._batch_size, self._memory), size_bound(key, value, headers))
                     self._reserve(reserved)
                 else:
                     self._open_batch(queue, reserved)
-                    reserved = 0  # it is the batch's now
+                    reserved = 0  # the batch has it now
 
     def ready(self, now: float) -> tuple[list[PartitionQueue], float]:
-        """Partitions with something to send at `now`, and when (monotonic seconds) to look again at the latest."""
+        """The partitions with a batch to send at `now`, and when (monotonic seconds) to call again at the latest."""
         ready, look_again = [], math.inf
         with self._lock:
             at_once = self._flushing or self._closed or self._starving
             for queue in self._active.values():
                 if queue.retrying and queue.in_flight:
-                    continue  # the replies bring it up again
+                    continue  # until the replies arrive
                 due = queue.held_until
                 if queue.filling is not None and not queue.waiting and not at_once:
                     due = max(due, queue.filling.created + self._linger_s)
@@ -153,7 +164,7 @@ class Accumulator:
         return ready, look_again
 
     def take(self, queue: PartitionQueue) -> ProducerBatch | None:
-        """The next batch of a ready partition, now in flight; the one being filled is closed for it if need be."""
+        """Take the next batch of a ready partition, which is in flight from now on; None when there is none."""
         with self._lock:
             if not queue.waiting and queue.filling is not None:
                 self._close_batch(queue)
@@ -162,13 +173,13 @@ class Accumulator:
             batch = queue.waiting.popleft()
             del self._active[queue.tp]
             if queue.waiting or queue.filling is not None:
-                self._active[queue.tp] = queue  # at the end: every partition gets its turn
+                self._active[queue.tp] = queue  # at the end: partitions take turns
         queue.retrying = False
         queue.in_flight.append(batch)
         return batch
 
-    def put_back(self, queue: PartitionQueue, batch: ProducerBatch, until: float) -> None:
-        """A batch that was in flight failed and is to be sent again, not before `until`."""
+    def reenqueue(self, queue: PartitionQueue, batch: ProducerBatch, until: float) -> None:
+        """A batch in flight failed and is to be sent again, not before `until`."""
         queue.in_flight.remove(batch)
         queue.retrying = True
         queue.held_until = until
@@ -176,8 +187,8 @@ class Accumulator:
             bisect.insort(queue.waiting, batch, key=lambda other: other.order)
             self._active[queue.tp] = queue
 
-    def split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """A batch that was in flight is too large for the broker: its halves are sent in its place."""
+    def split(self, queue: PartitionQueue, batch: ProducerBatch) -> tuple[ProducerBatch, ProducerBatch]:
+        """A batch in flight is too large for the broker: queue its halves, and return them."""
         queue.in_flight.remove(batch)
         queue.retrying = True
         with self._lock:
@@ -187,17 +198,24 @@ class Accumulator:
             for half in halves:
                 bisect.insort(queue.waiting, half, key=lambda other: other.order)
             self._active[queue.tp] = queue
+        return halves
 
-    def settled(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        """A batch succeeded or was given up: its memory is free."""
+    def complete(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        """A batch succeeded or was given up: free its memory."""
         if batch in queue.in_flight:
             queue.in_flight.remove(batch)
         with self._lock:
             self._incomplete.discard(batch)
             self._release(batch.reserved)
 
+    def extend_expiry(self, idle_since: float, now: float) -> None:
+        """Between `idle_since` and `now` the sender did not run: that time does not count for `delivery.timeout.ms`."""
+        with self._lock:
+            for batch in self._incomplete:
+                batch.expires += now - max(idle_since, batch.created)
+
     def expired(self, now: float) -> list[tuple[PartitionQueue, ProducerBatch]]:
-        """Batches that `delivery.timeout.ms` has overtaken before they could be sent; they are taken out."""
+        """Take out the batches that waited longer than `delivery.timeout.ms`."""
         found = []
         with self._lock:
             for queue in list(self._active.values()):
@@ -210,7 +228,7 @@ class Accumulator:
         return found
 
     def drain(self) -> list[tuple[PartitionQueue, ProducerBatch]]:
-        """Everything that is not in flight, taken out: there is no way to send it."""
+        """Take out all batches that are not in flight."""
         found: list[tuple[PartitionQueue, ProducerBatch]] = []
         with self._lock:
             for queue in self._active.values():
@@ -221,7 +239,7 @@ class Accumulator:
         return found
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Send all that was appended before and wait until it is settled; whether it was in time."""
+        """Send everything that was appended before, and wait until it is done. False when the time was over first."""
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         with self._lock:
             self._flushing += 1
@@ -234,7 +252,7 @@ class Accumulator:
                 self._flushing -= 1
 
     def close(self) -> None:
-        """Take no more records; what is there goes out at once. May be called again."""
+        """Accept no more records; those waiting are sent at once. May be called again."""
         with self._lock:
             self._closed = True
             self._freed.notify_all()
@@ -247,32 +265,43 @@ class Accumulator:
 
     @property
     def used(self) -> int:
-        """Bytes of `buffer.memory` that are taken."""
+        """Bytes of `buffer.memory` in use."""
         return self._used
 
     @property
     def empty(self) -> bool:
-        """Whether every batch is settled."""
+        """Whether every batch is done."""
         return not self._incomplete
+
+    @property
+    def all_sent(self) -> bool:
+        """Whether every batch is done or in flight."""
+        return not self._active
 
     # --- with the lock held --------------------------------------------------------------------
 
     def _open_batch(self, queue: PartitionQueue, reserved: int) -> None:
-        now = time.monotonic()
         builder = BatchBuilder(codec=self._codec, max_bytes=self._batch_size, transactional=self._transactional)
+        queue.filling = self._make_batch(queue, builder, reserved)
+        self._wake_sender()
+
+    def _make_batch(
+        self, queue: PartitionQueue, content: BatchBuilder | bytes, reserved: int, record_count: int = 0
+    ) -> ProducerBatch:
+        now = time.monotonic()
         self._opened += _ORDER_STEP
         batch = ProducerBatch(
             queue.tp,
-            builder,
+            content,
             order=self._opened,
             created=now,
             expires=now + self._delivery_timeout_s,
             reserved=reserved,
+            record_count=record_count,
         )
-        queue.filling = batch
         self._active[queue.tp] = queue
         self._incomplete.add(batch)
-        self._wake_sender()
+        return batch
 
     def _close_batch(self, queue: PartitionQueue) -> None:
         batch = queue.filling
@@ -303,7 +332,7 @@ class Accumulator:
                 if left <= 0 or not self._freed.wait(left):
                     raise RequestTimedOut(
                         f"buffer.memory={self._memory} stayed full for max.block.ms={self._max_block_s * 1000:g}: "
-                        "the brokers take records slower than they are produced"
+                        "records are produced faster than the brokers take them"
                     )
         finally:
             self._starving -= 1

@@ -7,7 +7,6 @@ twice is written once, and none is written before its predecessor.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
@@ -15,21 +14,29 @@ from broker.client.cluster import Cluster
 from broker.errors import BrokerError, ErrorCode, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
-__all__ = ["MAX_SEQUENCE", "Produced", "ProducerIdentity", "init_producer_id", "produce_request", "produced"]
+__all__ = [
+    "MAX_SEQUENCE",
+    "PartitionResponse",
+    "ProducerIdentity",
+    "Stamp",
+    "init_producer_id",
+    "produce_request",
+    "read_produce_response",
+]
 
 _HINTS: Final = {
     ErrorCode.message_too_large: "lower batch.size, or raise the topic's max.message.bytes",
     ErrorCode.invalid_record: "the broker refused the batch and gave no reason; its log may",
 }
-"""For what brokers leave unsaid."""
+"""Shown when the broker sends no message."""
 
 _SHOWN_RECORD_ERRORS: Final = 3
 
 
-class Produced(NamedTuple):
-    """What the broker said about one partition's batch; times in ms, -1 for none."""
+class PartitionResponse(NamedTuple):
+    """The broker's response to one partition's batch. `log_append_time` in ms, -1 if unset."""
 
     error: ErrorCode
     base_offset: int
@@ -37,20 +44,18 @@ class Produced(NamedTuple):
     message: str
 
     def failure(self, tp: TopicPartition) -> BrokerError | None:
-        """The error as one to raise; None when there was none."""
+        """The error as an exception; None when the batch was written."""
         if self.error is ErrorCode.none:
             return None
-        said = self.message or _HINTS.get(self.error, "")
-        return BrokerError(self.error, f"producing to {tp}: {said}" if said else f"producing to {tp}")
+        message = self.message or _HINTS.get(self.error, "")
+        return BrokerError(self.error, f"producing to {tp}: {message}" if message else f"producing to {tp}")
 
 
 def produce_request(
     batches: Mapping[TopicPartition, bytes], *, acks: int, timeout_ms: int, transactional_id: str | None = None
 ) -> dict[str, Any]:
-    """The body of a request; the broker waits up to `timeout_ms` for its replicas."""
-    topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for tp, records in batches.items():
-        topics[tp.topic].append({"index": tp.partition, "records": records})
+    """The body of a request. The broker waits up to `timeout_ms` for its replicas."""
+    topics = by_topic((tp, {"index": tp.partition, "records": records}) for tp, records in batches.items())
     return {
         "transactional_id": transactional_id,
         "acks": acks,
@@ -59,19 +64,21 @@ def produce_request(
     }
 
 
-def produced(answer: Any) -> dict[TopicPartition, Produced]:
-    """A response by partition."""
+def read_produce_response(answer: Any) -> dict[TopicPartition, PartitionResponse]:
+    """The responses of the partitions."""
     results = {}
     for topic in answer.responses:
         for row in topic.partition_responses:
             tp = TopicPartition(str(topic.name), int(row.index))
-            results[tp] = Produced(row.error_code, int(row.base_offset), to_ms(row.log_append_time), _said(row))
+            results[tp] = PartitionResponse(
+                row.error_code, int(row.base_offset), to_ms(row.log_append_time), _message(row)
+            )
     return results
 
 
-def _said(row: Any) -> str:
-    """What the broker says of the batch, then of its first bad records (KIP-467). A record is told by its place in the
-    batch, for it has no offset. The text for all may hold those of the records already."""
+def _message(row: Any) -> str:
+    """The broker's message about the batch, then about its first bad records (KIP-467). Records that were not written
+    have no offset, so they are named by their index in the batch. The batch's message may contain theirs already."""
     whole = field(row, "error_message") or ""
     records = field(row, "record_errors") or ()
     said = [whole] if whole else []
@@ -85,18 +92,26 @@ def _said(row: Any) -> str:
 
 
 MAX_SEQUENCE = 0x7FFFFFFF
-"""Sequence numbers wrap to 0 after this one."""
+"""After this sequence number comes 0."""
 
 
 class ProducerIdentity(NamedTuple):
-    """What the broker knows an idempotent producer by."""
+    """The producer id and epoch of an idempotent producer."""
 
     producer_id: int
     epoch: int
 
 
+class Stamp(NamedTuple):
+    """The producer fields of a batch; all -1 when batches have no sequence numbers."""
+
+    producer_id: int = -1
+    producer_epoch: int = -1
+    base_sequence: int = -1
+
+
 def init_producer_id(cluster: Cluster) -> ProducerIdentity:
-    """A new identity, from any broker; one attempt. Raises BrokerError, and what connections raise."""
+    """Ask any broker for a new producer id, once. Raises BrokerError and the errors of Connection."""
     body = {"transactional_id": None, "transaction_timeout": -1, "producer_id": -1, "producer_epoch": -1}
     answer = cluster.any_connection().request(ApiKey.INIT_PRODUCER_ID, body)
     raise_for(answer.error_code, "asking for a producer id (enable.idempotence=true)")

@@ -1,15 +1,15 @@
 """Produce records: `Producer`, Kafka's `KafkaProducer` in small.
 
-Called by the console, tests and whoever has Python objects; columns go through partition_writer.py instead.
-`send` appends to a batch and returns a future; one background thread sends the batches. Any number of
-threads may share a producer. Idempotent unless told otherwise: retries write nothing twice nor out of order.
+For callers with Python objects; batch_producer.py is for columns. `send` appends a record to a batch and returns a
+future; one background thread sends the batches (sender.py). Threads may share a producer. It is idempotent by
+default: retries write nothing twice and keep the order.
 
     with Producer("localhost:9092", {"compression.type": "lz4"}) as producer:
         future = producer.send("flights", b"value", key=b"N14228")
     print(future.result().offset)
 
-With `transactional.id` what is sent becomes visible, to readers that look for committed data only, together or not
-at all (KIP-98):
+With `transactional.id`, readers with `isolation.level=read_committed` see all records of a transaction or none
+(KIP-98):
 
     with Producer("localhost:9092", {"transactional.id": "loader-1"}) as producer:
         producer.init_transactions()
@@ -21,6 +21,7 @@ at all (KIP-98):
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -45,13 +46,13 @@ __all__ = ["Producer", "RecordFuture", "RecordMetadata"]
 
 logger = logging.getLogger(__name__)
 
-_SMALL_OVERHEAD = 100  # bytes that surround a record without headers, and more
+_SMALL_OVERHEAD = 100  # bytes; more than the overhead of a record without headers
 
 _BYTES_OR_NONE = (bytes, bytearray, memoryview, type(None))
 
 
 class Producer:
-    """Sends records to a cluster. Close it, or use it as a context manager: what is not sent yet is lost else."""
+    """Sends records to a cluster. Close it or use it as a context manager, or records not sent yet are lost."""
 
     def __init__(
         self,
@@ -61,11 +62,11 @@ class Producer:
         partitioner: Partitioner | None = None,
         on_stats: OnStats | None = None,
     ) -> None:
-        """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects when first needed.
+        """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects at the first use.
 
-        `partitioner(topic, key, value, partitions)` chooses for records without a partition, instead of the setting of
-        that name; None from it means wherever a batch is being filled. `on_stats` is called with `stats()` every
-        `statistics.interval.ms`, from the sender thread.
+        `partitioner(topic, key, value, partitions)` replaces the setting of that name. It returns the partition of a
+        record that is sent without one; None for the topic's sticky partition. `on_stats(stats())` is called every
+        `statistics.interval.ms`, from the sender's thread.
         """
         self.settings = ClientSettings.of(bootstrap, properties)
         self._cluster = Cluster(self.settings, create_topics=True)
@@ -76,15 +77,15 @@ class Producer:
         if self.settings.transactional_id:
             self._transactions = TransactionManager(self._cluster, self.flush)
         now = time.monotonic()
+        self._statistics = Statistics(self.settings.client_id, now)
+        self._reporter = StatsReporter(on_stats, self.settings.statistics_interval_ms, now)
         self._sender = Sender(
-            self._cluster,
-            self._accumulator,
-            self._waker,
-            Statistics(self.settings.client_id, now),
-            StatsReporter(on_stats, self.settings.statistics_interval_ms, now),
-            self._transactions,
+            self._cluster, self._accumulator, self._statistics, waker=self._waker, transactions=self._transactions
         )
-        self._sender.start()
+        self._thread = threading.Thread(
+            target=self._sender.run, args=(self._report,), name="pykafka-producer", daemon=True
+        )
+        self._thread.start()
 
     def __enter__(self) -> Producer:
         return self
@@ -104,25 +105,25 @@ class Producer:
         timestamp: int | None = None,
         on_delivery: Callable[[RecordFuture], object] | None = None,
     ) -> RecordFuture:
-        """Append a record; `timestamp` in ms, now by default.
+        """Append a record; `timestamp` in ms, by default the current time.
 
-        Without `partition` the key decides (as in Kafka's Java client), without a key the batches go round.
-        Waits up to `max.block.ms` for the topic's metadata and for `buffer.memory`. Raises at once what can
-        be told at once: RequestTimedOut, BrokerError (`message_too_large`, unknown topic or partition), TypeError,
-        TransactionError; the rest is in the future. `on_delivery` is called with it from the sender thread.
+        Without `partition` the key decides, as in Kafka's Java client; without a key the partition changes from batch
+        to batch. Waits up to `max.block.ms` for the topic's metadata and for `buffer.memory`. Raises RequestTimedOut,
+        BrokerError (`message_too_large`, unknown topic or partition), TypeError or TransactionError; later errors are
+        in the future. `on_delivery(future)` is called from the sender's thread.
         """
         if self._transactions is not None:
             self._transactions.check_open()
         _check_bytes("value", value)
         _check_bytes("key", key)
-        queues = self._accumulator.topics.get(topic) or self._meet(topic)
+        queues = self._accumulator.topics.get(topic) or self._look_up(topic)
         if partition is None:
             if self._partitioner is not None:
                 partition = self._chosen(topic, key, value, len(queues.queues))
             elif key is not None:
                 partition = partition_of_key(bytes(key), len(queues.queues))
         elif not 0 <= partition < len(queues.queues):
-            queues = self._meet(topic, partition)
+            queues = self._look_up(topic, partition)
         limit = self.settings.max_request_size
         if headers or (len(value) if value else 0) + (len(key) if key else 0) > limit - _SMALL_OVERHEAD:
             size = size_bound(key, value, headers)
@@ -139,12 +140,12 @@ class Producer:
         return future
 
     def partitions(self, topic: str) -> int:
-        """How many partitions `topic` has; it is created when brokers allow that."""
-        return len((self._accumulator.topics.get(topic) or self._meet(topic)).queues)
+        """The number of partitions of `topic`, which is created if brokers allow that."""
+        return len((self._accumulator.topics.get(topic) or self._look_up(topic)).queues)
 
     def stats(self) -> ClientStats:
-        """What was sent so far, by topic and broker."""
-        return self._sender.stats()
+        """What was sent so far, by topic and by broker."""
+        return self._statistics.snapshot(time.monotonic(), buffered_bytes=self._accumulator.used)
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until every record sent so far is acknowledged or has failed. Raises RequestTimedOut."""
@@ -152,52 +153,56 @@ class Producer:
             raise RequestTimedOut(f"records were still not acknowledged after {timeout_s} s")
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Send what is left, then stop; after `timeout_s` seconds what remains fails. May be called again.
+        """Send what is left, then stop. Records not done after `timeout_s` seconds fail. May be called again.
 
-        A transaction that is open is aborted.
+        An open transaction is aborted.
         """
         self._abort_quietly(timeout_s)
         self._accumulator.close()
-        self._sender.join(timeout_s)
-        if self._sender.is_alive():
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
             self._sender.abort()
             self._cluster.close()
-            self._sender.join()
+            self._thread.join()
         self._cluster.close()
 
     # --- transactions --------------------------------------------------------------------------
 
     def init_transactions(self) -> None:
-        """Take over `transactional.id`: who had it before is fenced, and what it left open is aborted.
+        """Register `transactional.id`: fences earlier producers with it and aborts their open transaction.
 
-        Once, before all else. Raises RequestTimedOut after `max.block.ms` (then it may be called again), BrokerError.
+        Call it once, first. Raises BrokerError, or RequestTimedOut after `max.block.ms`: then it may be called again.
         """
         self._transactional().init()
 
     def begin_transaction(self) -> None:
-        """What is sent from now on belongs to the transaction. Raises PykafkaError while another is open."""
+        """Begin a transaction: records sent from now on belong to it. Raises PykafkaError while one is open."""
         self._transactional().begin()
 
     def send_offsets_to_transaction(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
-        """Commit `offsets`, each the next to read, with the transaction; `group` is `Consumer.group_metadata()`.
+        """Commit `offsets` (each the next offset to read) with the transaction; `group` is `Consumer.group_metadata()`.
 
-        Raises AbortableTransactionError, for instance when the consumer is no member of its group any more.
+        Raises AbortableTransactionError, for instance when the consumer is no longer a member of its group.
         """
         self._transactional().send_offsets(offsets, group)
 
     def commit_transaction(self) -> None:
-        """Wait for every record, then make them visible.
+        """Wait until all records are acknowledged, then commit.
 
-        Raises AbortableTransactionError when one of them failed (then abort), FatalTransactionError (then close), and
+        Raises AbortableTransactionError when a record failed (then abort), FatalTransactionError (then close), and
         RequestTimedOut or ConnectionFailed while the coordinator does not answer (then call it again).
         """
         self._transactional().commit()
 
     def abort_transaction(self) -> None:
-        """Drop what was not sent, and have the rest never be seen. Raises as `commit_transaction`."""
+        """Drop records that are not sent yet, and abort. Raises as `commit_transaction` does."""
         self._transactional().abort()
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _report(self, now: float) -> float:
+        self._reporter.report(now, self.stats)
+        return self._reporter.due_at
 
     def _transactional(self) -> TransactionManager:
         if self._transactions is None:
@@ -205,7 +210,7 @@ class Producer:
         return self._transactions
 
     def _abort_quietly(self, timeout_s: float | None) -> None:
-        """Before closing; without the time for it, the coordinator aborts after `transaction.timeout.ms`."""
+        """Before closing. With `timeout_s=0` it is left to the coordinator, after `transaction.timeout.ms`."""
         if self._transactions is None or not self._transactions.open or timeout_s == 0:
             return
         try:
@@ -220,8 +225,8 @@ class Producer:
             raise ConfigError(f"the partitioner chose {partition} of the {partitions} partitions of {topic!r}")
         return partition
 
-    def _meet(self, topic: str, partition: int | None = None) -> TopicQueues:
-        """Learn of a topic, or whether it has grown to have `partition`."""
+    def _look_up(self, topic: str, partition: int | None = None) -> TopicQueues:
+        """Look up a topic, or a partition that may have been added. Raises ConfigError when there is no `partition`."""
 
         def find() -> TopicMetadata:
             return self._cluster.topic(topic, lambda found: partition is None or partition in found.partitions)

@@ -1,7 +1,7 @@
 """A batch on its way to the broker, and the future of each record in it.
 
-Made by accumulator.py, settled by sender.py. A batch is filled by the threads that call `Producer.send`
-(under the accumulator's lock), then owned by the sender thread, and settled once: every future of it with it.
+Made by accumulator.py. The threads that call `Producer.send` fill it, under the accumulator's lock; then it belongs to
+the sender, which calls `succeed` or `fail` once and so completes the futures of all its records.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ logger = logging.getLogger(__name__)
 _callbacks_lock = threading.Lock()
 
 _ANY_SIZE: Final = 1 << 40
-"""For the parts of a batch: their records are known to fit."""
+"""For the parts of a batch: their records fit."""
+
+_NO_BUILDER: Final = BatchBuilder()
+"""Of a ready-made batch, to which nothing is appended."""
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record went. `offset` is -1 where the broker does not say (acks=0); `timestamp` in ms."""
+    """Where a record was written. `offset` is -1 with acks=0, because the broker does not reply; `timestamp` in ms."""
 
     topic: str
     partition: int
@@ -39,7 +42,7 @@ class RecordMetadata(NamedTuple):
 
 
 class RecordFuture:
-    """What becomes of one record; Kafka's `FutureRecordMetadata`. Thread-safe."""
+    """The result of sending one record; Kafka's `FutureRecordMetadata`. Thread-safe."""
 
     __slots__ = ("_batch", "_index", "_timestamp")
 
@@ -49,11 +52,11 @@ class RecordFuture:
         self._timestamp = timestamp
 
     def done(self) -> bool:
-        """Whether it is known by now."""
-        return self._home()[0].settled.is_set()
+        """Whether the record was acknowledged or has failed."""
+        return self._home()[0].done.is_set()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Wait up to `timeout` seconds; raises what the record failed with, or RequestTimedOut."""
+        """Wait up to `timeout` seconds. Raises the error that the record failed with, or RequestTimedOut."""
         error = self.exception(timeout)
         if error is not None:
             raise error
@@ -63,22 +66,22 @@ class RecordFuture:
         return RecordMetadata(batch.tp.topic, batch.tp.partition, offset, timestamp)
 
     def exception(self, timeout: float | None = None) -> Exception | None:
-        """The same, with the failure returned instead of raised; None after a success."""
+        """Wait as `result` does; returns the error that the record failed with, None after a success."""
         if not self._batch.wait(timeout):
             raise RequestTimedOut(f"a record for {self._batch.tp} was not acknowledged within {timeout} s")
         return self._home()[0].error
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
-        """Call `callback(self)` when it is known, from the sender thread, or at once when it is known already."""
+        """Call `callback(self)` when the future is done, from the sender's thread, or at once if it is done already."""
         with _callbacks_lock:
             batch = self._home()[0]
-            if not batch.settled.is_set():
+            if not batch.done.is_set():
                 batch.callbacks.append((self, callback))
                 return
         callback(self)
 
     def _home(self) -> tuple[ProducerBatch, int]:
-        """The batch the record travels in now, and its place there."""
+        """The batch that the record is in now, and its index there."""
         batch, index = self._batch, self._index
         while batch.halves is not None:
             first, second = batch.halves
@@ -87,33 +90,42 @@ class RecordFuture:
 
 
 class ProducerBatch:
-    """Records of one partition that travel together. Times are monotonic seconds."""
+    """Records of one partition that are sent together. Times are monotonic seconds."""
 
     def __init__(
-        self, tp: TopicPartition, builder: BatchBuilder, *, order: int, created: float, expires: float, reserved: int
+        self,
+        tp: TopicPartition,
+        content: BatchBuilder | bytes,
+        *,
+        order: int,
+        created: float,
+        expires: float,
+        reserved: int,
+        record_count: int = 0,
     ) -> None:
+        """`content`: a builder to append to, or a ready-made batch of `record_count` records."""
         self.tp = tp
         self.order = order
-        """Grows from batch to batch; what is sent again goes back to its place by it."""
+        """Increases from batch to batch; a batch that is sent again returns to its place in the queue by it."""
         self.created = created
         self.expires = expires
         self.reserved = reserved
         """Bytes of `buffer.memory` held."""
         self.attempts = 0
-        self.trouble: PykafkaError | None = None
-        """Why the last attempt was not the last."""
+        self.last_error: PykafkaError | None = None
+        """Why the last attempt failed."""
         self.identity: ProducerIdentity | None = None
-        """Whose sequence numbers it bears; None until first sent, and without idempotence."""
-        self.settled = threading.Event()
+        """Whose sequence numbers it has; None before it is first sent, and without idempotence."""
+        self.done = threading.Event()
         self.base_offset = -1
         self.log_append_time = -1
         self.error: Exception | None = None
         self.callbacks: list[tuple[RecordFuture, Callable[[RecordFuture], object]]] = []
         self.halves: tuple[ProducerBatch, ProducerBatch] | None = None
-        """What its records travel in since it was split; `settled` is set then, and says nothing more."""
-        self._builder = builder
-        self._count = 0
-        self._payload: bytearray | None = None
+        """The batches that have its records after a split. `done` is set then, and means no more."""
+        self._builder = _NO_BUILDER if isinstance(content, bytes) else content
+        self._payload: bytes | bytearray | None = content if isinstance(content, bytes) else None
+        self._count = record_count
 
     @property
     def record_count(self) -> int:
@@ -121,7 +133,7 @@ class ProducerBatch:
 
     @property
     def size(self) -> int:
-        """Bytes on the wire once it is built, else before compression."""
+        """Bytes on the wire once it is built, before that uncompressed bytes."""
         return self._builder.size if self._payload is None else len(self._payload)
 
     def append(
@@ -135,26 +147,26 @@ class ProducerBatch:
         return RecordFuture(self, index, timestamp)
 
     def payload(self) -> bytes:
-        """The record batch as sent, compressed when first asked for."""
+        """The record batch as it is sent; compressed at the first call."""
         return bytes(self._built())
 
     def stamp(self, identity: ProducerIdentity, sequence: int) -> None:
-        """Make it a batch of the idempotent producer `identity`; may be done again when that changes."""
-        payload = self._built()
+        """Number it as a batch of the idempotent producer `identity`; again when the identity changes."""
+        payload = self._payload = bytearray(self._built())
         patch_producer(payload, 0, parse_header(payload), identity.producer_id, identity.epoch, sequence)
         self.identity = identity
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait up to `timeout` seconds until the records are settled, wherever they travel; whether they are."""
+        """Wait up to `timeout` seconds until all its records are done, also after a split; False if they are not."""
         deadline = None if timeout is None else time.monotonic() + timeout
-        if not self.settled.wait(timeout):
+        if not self.done.wait(timeout):
             return False
         return self.halves is None or all(
             half.wait(None if deadline is None else max(deadline - time.monotonic(), 0.0)) for half in self.halves
         )
 
     def split(self) -> tuple[ProducerBatch, ProducerBatch]:
-        """Two batches of half the records each, with the same sequence numbers, instead of this one."""
+        """Replace it by two batches of half the records each, with the same sequence numbers."""
         payload = self._built()
         header, records = parse_header(payload), list(decode_records(payload))
         middle = len(records) // 2
@@ -168,7 +180,7 @@ class ProducerBatch:
             for future, callback in self.callbacks:
                 future._home()[0].callbacks.append((future, callback))
             self.callbacks = []
-            self.settled.set()
+            self.done.set()
         return self.halves
 
     def _part(self, header: BatchHeader, records: Sequence[Record], skipped: int, reserved: int) -> ProducerBatch:
@@ -186,24 +198,24 @@ class ProducerBatch:
         return part
 
     def succeed(self, base_offset: int, log_append_time: int = -1) -> None:
-        """Settle: the broker has it, from `base_offset` on."""
+        """The broker wrote it, from `base_offset` on."""
         self.base_offset = base_offset
         self.log_append_time = log_append_time
-        self._settle()
+        self._complete()
 
     def fail(self, error: Exception) -> None:
-        """Settle: it was given up."""
+        """It was given up."""
         self.error = error
-        self._settle()
+        self._complete()
 
-    def _built(self) -> bytearray:
+    def _built(self) -> bytes | bytearray:
         if self._payload is None:
-            self._payload = bytearray(self._builder.build())
+            self._payload = self._builder.build()
         return self._payload
 
-    def _settle(self) -> None:
+    def _complete(self) -> None:
         with _callbacks_lock:
-            self.settled.set()
+            self.done.set()
             callbacks, self.callbacks = self.callbacks, []
         for future, callback in callbacks:
             try:

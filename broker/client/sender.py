@@ -1,16 +1,6 @@
-"""The producer's background thread: sends what is ready, settles what is answered; Kafka's `Sender`.
+"""The idempotent sender: sends the batches of an accumulator, retries them, and keeps their order; Kafka's `Sender`.
 
-Started by producer.py. One loop turn: renew metadata if it is stale, give up what is too old, send what is ready to
-each leader, wait for replies or for more to send. Up to `max.in.flight.requests.per.connection` requests are
-under way per broker.
-
-In a transaction a partition is made part of it before its first batch goes. When the transaction fails or is
-aborted, what was not sent yet fails with it; the numbers missing then are mended by the next epoch.
-
-Order is kept in spite of retries: once a batch fails, its partition sends nothing until all that is in
-flight has come back; then it goes on in the old order. With idempotence the broker knows each batch by its
-sequence number, so one that had been written is not written again. A batch given up leaves a gap in the
-numbers, hence everything after it gets a new producer identity.
+`Producer` runs it in a thread of its own (`run`). `BatchProducer` runs it in its caller's thread.
 """
 
 from __future__ import annotations
@@ -20,99 +10,189 @@ import math
 import selectors
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Sequence
-from typing import Final
+from collections import defaultdict, deque
+from collections.abc import Callable, MutableMapping, Sequence
+from typing import Final, NamedTuple
 
 from broker.client.accumulator import Accumulator, PartitionQueue
-from broker.client.broker_link import BrokerLink, Entry
-from broker.client.client_stats import ClientStats, Statistics, StatsReporter
+from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
-from broker.client.produce_request import MAX_SEQUENCE, Produced, ProducerIdentity, init_producer_id
+from broker.client.connection import Connection
+from broker.client.produce_request import (
+    MAX_SEQUENCE,
+    PartitionResponse,
+    ProducerIdentity,
+    Stamp,
+    init_producer_id,
+    produce_request,
+    read_produce_response,
+)
 from broker.client.producer_batch import ProducerBatch
 from broker.client.transaction_manager import TransactionManager
+from broker.client.transaction_requests import TransactionHandle
 from broker.client.waker import Waker
-from broker.errors import BrokerError, ConnectionFailed, ErrorCode, PykafkaError, RequestTimedOut
+from broker.errors import BrokerError, ConfigError, ConnectionFailed, ErrorCode, PykafkaError, RequestTimedOut
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["Sender"]
 
 logger = logging.getLogger(__name__)
 
-_NO_ANSWER: Final = Produced(ErrorCode.unknown_server_error, -1, -1, "the reply does not mention the partition")
+_NOT_IN_REPLY: Final = PartitionResponse(
+    ErrorCode.unknown_server_error, -1, -1, "the reply does not mention the partition"
+)
 _LONGEST_WAIT_S: Final = 5.0
 
 
-class Sender(threading.Thread):
-    """Sends what `accumulator` holds. `start`, then `accumulator.close()` and `join` to end; `abort` to end at once."""
+class _Entry(NamedTuple):
+    queue: PartitionQueue
+    batch: ProducerBatch
+
+
+class _Request(NamedTuple):
+    sent_at: float
+    entries: Sequence[_Entry]
+
+
+class _BrokerLink:
+    """The connection to one broker, and the Produce requests in flight on it, oldest first."""
+
+    def __init__(self, node: Node, connection: Connection) -> None:
+        self.node = node
+        self.connection = connection
+        self.fileno = connection.fileno()
+        """For the selector, also after the connection was closed."""
+        self.requests: deque[_Request] = deque()
+
+    def close(self) -> list[_Entry]:
+        """Close the connection; returns the batches that were in flight, oldest first."""
+        self.connection.close()
+        lost = [entry for request in self.requests for entry in request.entries]
+        self.requests.clear()
+        return lost
+
+
+class Sender:
+    """Sends what `accumulator` holds, to the leaders of the partitions.
+
+    - **Requests.** A request has one batch for each partition of a broker that has something to send, up to
+      `max.request.size`. Up to `max.in.flight.requests.per.connection` requests are in flight to each broker.
+    - **Order.** When a batch fails, its partition sends nothing until all its batches in flight are answered. Then it
+      resends in the old order. Without sequence numbers a batch behind the failed one may already be in the log; with
+      `strict_order` a partition therefore has only one batch in flight.
+    - **Idempotence** (acks=all, KIP-98). Batches have the sequence numbers of a producer id, so the broker writes a
+      resent batch only once. A batch that is given up leaves a gap in the sequence numbers: the batches after it get
+      a new producer id, or in a transaction a new epoch (KIP-360). A log that does not know the producer accepts any
+      first sequence number, so a partition has one batch in flight until the log has accepted the first.
+    - **Failures.** Retriable errors are retried up to `retries` times and until `delivery.timeout.ms`. A batch that the
+      broker calls too large is split in two. What cannot be retried fails the batch; `failure` keeps the first such
+      error. A broker that does not reply within `request.timeout.ms` is disconnected.
+    - **Transactions.** With `transactions` (a Producer's) a partition is added to the transaction before its first
+      batch is sent, and when the transaction fails or is aborted, its unsent batches fail. With `transaction`, a
+      handle, the caller has added the partitions.
+
+    `send_ready`, `poll`, `stamp`, `enqueue` and `close` belong to one thread; `abort` may be called from any.
+    """
 
     def __init__(
         self,
         cluster: Cluster,
         accumulator: Accumulator,
-        waker: Waker,
         statistics: Statistics,
-        reporter: StatsReporter,
+        *,
+        waker: Waker | None = None,
         transactions: TransactionManager | None = None,
+        transaction: TransactionHandle | None = None,
+        acks: int | None = None,
+        strict_order: bool = False,
+        idle: MutableMapping[Node, Connection] | None = None,
     ) -> None:
-        super().__init__(name="pykafka-producer", daemon=True)
+        """`acks`: -1 for all, 1, or 0; the setting by default. `idle`: connections to use before it opens new ones."""
         self._cluster = cluster
-        self._settings = cluster.settings
+        self._settings = settings = cluster.settings
         self._accumulator = accumulator
+        self._statistics = statistics
         self._waker = waker
         self._transactions = transactions
-        self._statistics = statistics
-        self._reporter = reporter
+        self._transactional_id = transaction.transactional_id if transaction else None
+        if transactions is not None:
+            self._transactional_id = settings.transactional_id
+        self._acks = settings.required_acks if acks is None else acks
+        self._idempotent = self._acks == -1 and settings.enable_idempotence
+        if self._transactional_id is not None and not self._idempotent:
+            raise ConfigError("a transaction needs acks=all and enable.idempotence=true")
+        self._strict_order = strict_order
+        self._idle = idle
+        self.failure: Exception | None = None
+        """Why the first batch failed, or why a broker refused the connection."""
+        self.leaderless: set[TopicPartition] = set()
+        """Partitions with batches to send whose leader the metadata does not know."""
+        self.largest_batch: dict[str, int] = {}
+        """By topic: the size in bytes of the parts into which the last batch that was too large was split."""
         self._selector = selectors.DefaultSelector()
-        self._selector.register(waker, selectors.EVENT_READ)
-        self._links: dict[int, BrokerLink] = {}
+        if waker is not None:
+            self._selector.register(waker, selectors.EVENT_READ)
+        self._links: dict[int, _BrokerLink] = {}
         self._unreachable_until: dict[int, float] = {}
         self._metadata_at = 0.0
         self._metadata_failures = 0
-        self._trouble: PykafkaError | None = None
-        """Why no broker could be asked the last time one was."""
-        self._identity: ProducerIdentity | None = None
+        self._last_error: PykafkaError | None = None
+        """Why no broker could be reached the last time."""
+        self._identity: ProducerIdentity | None = transaction.identity if transaction else None
+        self._renewable = transaction is None and transactions is None
+        """Whether the sender gets its producer id itself, and may get another one."""
         self._identity_at = 0.0
         self._sequences: dict[TopicPartition, int] = {}
         self._known_to_log: set[TopicPartition] = set()
-        """Partitions that have a batch of this identity."""
+        """Partitions whose log has a batch of this identity."""
         self._aborted = threading.Event()
 
-    def abort(self) -> None:
-        """Send no more; what is not settled fails."""
-        self._aborted.set()
-        self._waker.wake()
+    @property
+    def brokers(self) -> int:
+        """How many brokers it is connected to."""
+        return len(self._links)
 
-    def stats(self) -> ClientStats:
-        """What was sent so far. Thread-safe."""
-        return self._statistics.snapshot(time.monotonic(), buffered_bytes=self._accumulator.used)
+    # --- driving it ----------------------------------------------------------------------------
 
-    def run(self) -> None:
+    def run(self, report: Callable[[float], float]) -> None:
+        """The main function of a thread; returns after `abort`, or when the closed accumulator is empty.
+
+        `report(now)` is called in every turn and returns when (monotonic seconds) it is to be called again.
+        """
         error: Exception = PykafkaError("the producer was closed before the record was acknowledged")
         try:
             while not self._aborted.is_set() and not (self._accumulator.closed and self._accumulator.empty):
-                self._turn()
-        except Exception as bug:  # not to leave callers waiting for ever
+                report_at = report(time.monotonic())
+                self.poll(min(self.send_ready(), report_at))
+        except Exception as bug:  # or callers would wait for ever
             logger.exception("the producer's sender stopped")
             error = bug
         finally:
             self._accumulator.close()
-            for queue, batch in self._accumulator.drain():
-                self._give_up(queue, batch, error)
+            self._give_up_unsent(error)
             for link in list(self._links.values()):
                 for queue, batch in self._unlink(link):
                     self._give_up(queue, batch, error)
-            self._selector.close()
-            self._waker.close()
+            self.close()
 
-    def _turn(self) -> None:
+    def abort(self) -> None:
+        """End `run`; batches that are not done fail."""
+        self._aborted.set()
+        if self._waker is not None:
+            self._waker.wake()
+
+    def send_ready(self) -> float:
+        """Renew stale metadata, give up what is too old, and send what is ready.
+
+        Returns when (monotonic seconds) to call it again, unless replies arrive before.
+        """
         now = time.monotonic()
         self._renew_metadata(now)
         self._time_out(now)
-        self._drop_the_doomed()
-        self._reporter.report(now, self.stats)
-        wake_at = min(now + _LONGEST_WAIT_S, self._reporter.due_at)
+        self._fail_aborted()
+        wake_at = now + _LONGEST_WAIT_S
         ready, look_again = self._accumulator.ready(now)
         if not ready:
             wake_at = min(wake_at, look_again)
@@ -125,18 +205,57 @@ class Sender(threading.Thread):
             wake_at = min(wake_at, look_again, self._send_to_leaders(ready, now))
         if self._cluster.stale:
             wake_at = min(wake_at, self._metadata_at)
-        for key, _ in self._selector.select(max(wake_at - time.monotonic(), 0)):
-            if key.data is None:
+        return wake_at
+
+    def poll(self, until: float) -> None:
+        """Wait for replies until a time (monotonic seconds), and handle all that have arrived."""
+        for key, _ in self._selector.select(max(until - time.monotonic(), 0.0)):
+            if key.data is not None:
+                self._receive_replies(key.data)
+            elif self._waker is not None:
                 self._waker.clear()
+
+    def close(self, keep: MutableMapping[Node, Connection] | None = None) -> None:
+        """Close the connections, except those without a request in flight that `keep` has a place for."""
+        for link in list(self._links.values()):
+            if keep is not None and link.node not in keep and not link.requests and self._acks != 0:
+                keep[link.node] = link.connection
             else:
-                self._take_replies(key.data)
+                link.close()
+        self._links.clear()
+        self._selector.close()
+        if self._waker is not None:
+            self._waker.close()
+
+    # --- batches that come ready-made ----------------------------------------------------------
+
+    def stamp(self, tp: TopicPartition) -> Stamp:
+        """What the next batch of `tp` is best built with, so that it need not be changed before it is sent.
+
+        Waits for a producer id the first time. Raises what that request raises.
+        """
+        if self._idempotent and self._identity is None and not self._links:
+            self._identity = self._cluster.retrying(lambda: init_producer_id(self._cluster))
+        return Stamp() if self._identity is None else Stamp(*self._identity, self._sequences.get(tp, 0))
+
+    def enqueue(self, tp: TopicPartition, payload: bytes, stamp: Stamp, record_count: int) -> ProducerBatch:
+        """Queue a ready-made batch with this stamp. If it does not follow on the batch before, it is stamped anew."""
+        queue = self._accumulator.queue(tp)
+        follows = not queue.waiting or queue.waiting[-1].identity == self._identity
+        numbered = self._identity is not None and follows and stamp == self.stamp(tp)
+        batch = self._accumulator.add(queue, payload, record_count)
+        if numbered:
+            batch.identity = self._identity
+            self._sequences[tp] = (stamp.base_sequence + record_count) & MAX_SEQUENCE
+        return batch
 
     # --- sending -------------------------------------------------------------------------------
 
     def _send_to_leaders(self, ready: Sequence[PartitionQueue], now: float) -> float:
-        """Send what can be sent; when to try the rest again."""
+        """Send what can be sent; returns when to try the rest again."""
         by_leader: dict[Node, list[PartitionQueue]] = defaultdict(list)
         try_again = math.inf
+        self.leaderless.clear()
         for queue in ready:
             leader = self._cluster.known_leader(queue.tp)
             if leader is not None and self._unreachable_until.get(leader.id, 0.0) <= now:
@@ -144,116 +263,126 @@ class Sender(threading.Thread):
             elif leader is not None:
                 try_again = min(try_again, self._unreachable_until[leader.id])
             else:
+                self.leaderless.add(queue.tp)
                 self._cluster.invalidate()
         for leader, queues in by_leader.items():
             try:
                 self._fill_link(self._link(leader), queues, now)
             except PykafkaError as error:
-                self._broken(leader, error, now)
+                self._disconnected(leader, error, now)
                 try_again = now
         return try_again
 
-    def _fill_link(self, link: BrokerLink, queues: Sequence[PartitionQueue], now: float) -> None:
+    def _fill_link(self, link: _BrokerLink, queues: Sequence[PartitionQueue], now: float) -> None:
         limit = self._settings.max_in_flight_requests_per_connection
-        while link.requests < limit:
+        while len(link.requests) < limit:
             entries, size = [], 0
             for queue in queues:
                 if size and size + self._settings.batch_size > self._settings.max_request_size:
                     break
                 batch = self._accumulator.take(queue) if self._may_send(queue) else None
                 if batch is not None:
-                    entries.append(Entry(queue, batch))
-                    self._stamp(batch)
+                    entries.append(_Entry(queue, batch))
+                    self._number(batch)
                     size += batch.size
             if not entries:
                 return
-            if not link.send(entries, now):
-                for queue, batch in entries:
-                    self._succeed(queue, batch, Produced(ErrorCode.none, -1, -1, ""))
+            self._send_request(link, entries, now)
+
+    def _send_request(self, link: _BrokerLink, entries: Sequence[_Entry], now: float) -> None:
+        link.requests.append(_Request(now, entries))  # before sending: if that fails, they are not lost
+        body = produce_request(
+            {queue.tp: batch.payload() for queue, batch in entries},
+            acks=self._acks,
+            timeout_ms=self._settings.request_timeout_ms,
+            transactional_id=self._transactional_id,
+        )
+        link.connection.send(ApiKey.PRODUCE, body, expect_reply=self._acks != 0)
+        if self._acks == 0:
+            link.requests.pop()
+            for queue, batch in entries:
+                self._succeed(queue, batch, PartitionResponse(ErrorCode.none, -1, -1, ""))
 
     def _may_send(self, queue: PartitionQueue) -> bool:
-        """One batch at a time until the broker has taken the first under this identity.
+        if not queue.in_flight:
+            return True
+        return queue.tp in self._known_to_log if self._idempotent else not self._strict_order
 
-        A log that has not met a producer begins with whatever number comes: were the first batch refused and
-        the next one in flight already, that one would be written in its place, and the first never.
-        """
-        return self._identity is None or not queue.in_flight or queue.tp in self._known_to_log
-
-    def _stamp(self, batch: ProducerBatch) -> None:
+    def _number(self, batch: ProducerBatch) -> None:
         identity = self._identity
         if identity is not None and batch.identity != identity:
             sequence = self._sequences.get(batch.tp, 0)
             batch.stamp(identity, sequence)
             self._sequences[batch.tp] = (sequence + batch.record_count) & MAX_SEQUENCE
 
-    def _link(self, node: Node) -> BrokerLink:
+    def _link(self, node: Node) -> _BrokerLink:
         link = self._links.get(node.id)
         if link is None or link.node != node:
             if link is not None:
-                self._broken(
-                    link.node, ConnectionFailed(f"{link.node} moved to {node.host}:{node.port}"), time.monotonic()
-                )
-            settings = self._settings
-            link = BrokerLink(
-                node,
-                self._cluster.open_connection(node),
-                acks=settings.required_acks,
-                timeout_ms=settings.request_timeout_ms,
-                transactional_id=settings.transactional_id or None,
-            )
-            self._links[node.id] = link
+                moved = ConnectionFailed(f"{link.node} moved to {node.host}:{node.port}")
+                self._disconnected(link.node, moved, time.monotonic())
+            link = self._links[node.id] = _BrokerLink(node, self._connect(node))
             self._selector.register(link.fileno, selectors.EVENT_READ, link)
         return link
 
+    def _connect(self, node: Node) -> Connection:
+        connection = self._idle.pop(node, None) if self._idle else None
+        if connection is not None:
+            if connection.usable:
+                return connection
+            connection.close()
+        return self._cluster.open_connection(node)
+
     # --- replies -------------------------------------------------------------------------------
 
-    def _take_replies(self, link: BrokerLink) -> None:
-        """The one that is there, and those that TLS decrypted with it: no selector tells of them."""
-        self._take_reply(link)
-        while link.requests and link.connection.has_buffered:
-            self._take_reply(link)
+    def _receive_replies(self, link: _BrokerLink) -> None:
+        self._receive_reply(link)
+        while link.requests and link.connection.wait_readable(0):
+            self._receive_reply(link)
 
-    def _take_reply(self, link: BrokerLink) -> None:
+    def _receive_reply(self, link: _BrokerLink) -> None:
         now = time.monotonic()
         try:
             if not link.requests:
                 if link.connection.usable:
-                    return  # TLS had something to say, not the broker
+                    return  # a message of TLS itself, not of the broker
                 raise ConnectionFailed(f"{link.node} closed the connection")
-            answer = link.receive()
+            _, answer = link.connection.receive()
+            responses = read_produce_response(answer)
         except PykafkaError as error:
-            self._broken(link.node, error, now)
+            self._disconnected(link.node, error, now)
             return
-        self._statistics.answered(link.node.id, now - answer.sent_at)
-        for queue, batch in answer.entries:
-            result = answer.results.get(batch.tp, _NO_ANSWER)
-            if result.error in (ErrorCode.none, ErrorCode.duplicate_sequence_number):
-                self._succeed(queue, batch, result)
+        request = link.requests.popleft()
+        self._statistics.answered(link.node.id, now - request.sent_at)
+        for queue, batch in request.entries:
+            response = responses.get(batch.tp, _NOT_IN_REPLY)
+            error_or_none = response.failure(batch.tp)
+            if error_or_none is None or response.error is ErrorCode.duplicate_sequence_number:
+                self._succeed(queue, batch, response)
             else:
-                error_or_none = result.failure(batch.tp)
-                assert error_or_none is not None
                 self._failed(queue, batch, error_or_none, now)
 
-    def _succeed(self, queue: PartitionQueue, batch: ProducerBatch, result: Produced) -> None:
+    def _succeed(self, queue: PartitionQueue, batch: ProducerBatch, response: PartitionResponse) -> None:
         if batch.identity is not None and batch.identity == self._identity:
             self._known_to_log.add(queue.tp)
         topic, size = queue.tp.topic, batch.size
         self._statistics.batches(topic, time.monotonic(), records=batch.record_count, size=size)
-        self._accumulator.settled(queue, batch)
-        batch.succeed(result.base_offset, result.log_append_time)
+        self._accumulator.complete(queue, batch)
+        batch.succeed(response.base_offset, response.log_append_time)
 
     def _failed(self, queue: PartitionQueue, batch: ProducerBatch, error: PykafkaError, now: float) -> None:
         if error.retriable:
             self._cluster.invalidate()
         if _too_large(error) and batch.record_count > 1:
-            self._accumulator.split(queue, batch)
+            halves = self._accumulator.split(queue, batch)
+            self.largest_batch[queue.tp.topic] = min(len(half.payload()) for half in halves)
         elif batch.attempts < self._settings.retries and now < batch.expires and self._may_retry(queue, batch, error):
             batch.attempts += 1
-            if str(batch.trouble) != str(error):
+            if str(batch.last_error) != str(error):
                 logger.warning("%s: sending %d records again: %s", batch.tp, batch.record_count, error)
-            batch.trouble = error
+            batch.last_error = error
             self._statistics.retried(queue.tp.topic)
-            self._accumulator.put_back(queue, batch, now + self._cluster.backoff_s(batch.attempts))
+            self._accumulator.reenqueue(queue, batch, now + self._cluster.backoff_s(batch.attempts))
         else:
             self._give_up(queue, batch, error)
 
@@ -261,13 +390,13 @@ class Sender(threading.Thread):
         if not isinstance(error, BrokerError):
             return error.retriable
         if error.code in (ErrorCode.out_of_order_sequence_number, ErrorCode.unknown_producer_id):
-            if queue.has_before(batch):
-                return True  # the one before failed, so this one had to; both go again in order
-            if batch.identity != self._identity and self._transactions is None:
-                return True  # the one before was given up meanwhile; this one gets a number of the new identity
-            if error.code is ErrorCode.unknown_producer_id and self._transactions is None:
+            if queue.has_earlier(batch):
+                return True  # it failed because the batch before it failed: both are sent again, in order
+            if batch.identity != self._identity and self._renewable:
+                return True  # the batch before it was given up; this one gets a number of the new identity
+            if error.code is ErrorCode.unknown_producer_id and self._renewable:
                 self._identity_at = 0.0
-                self._identity = None  # the log of it was deleted by retention: begin anew
+                self._identity = None  # retention deleted the producer's records: continue with a new producer id
                 return True
         return error.retriable
 
@@ -276,24 +405,30 @@ class Sender(threading.Thread):
         if self._transactions is not None and isinstance(error, PykafkaError):
             self._transactions.failed(error, gap=numbered)
         elif numbered:
-            self._identity = None  # its sequence numbers are missing now
+            self._identity = None  # there is a gap in its sequence numbers now
         self._statistics.failed(queue.tp.topic, batch.record_count)
-        self._accumulator.settled(queue, batch)
+        self._accumulator.complete(queue, batch)
         batch.fail(error)
+        self.failure = self.failure or error
 
-    def _drop_the_doomed(self) -> None:
+    def _give_up_unsent(self, error: Exception) -> None:
+        for queue, batch in self._accumulator.drain():
+            self._give_up(queue, batch, error)
+
+    def _fail_aborted(self) -> None:
         """Records of a transaction that cannot be committed any more are not sent."""
-        error = self._transactions.doomed() if self._transactions is not None else None
+        error = self._transactions.unsent_error() if self._transactions is not None else None
         if error is not None:
-            for queue, batch in self._accumulator.drain():
-                self._give_up(queue, batch, error)
+            self._give_up_unsent(error)
 
-    # --- what goes wrong -----------------------------------------------------------------------
+    # --- failures of brokers -------------------------------------------------------------------
 
-    def _broken(self, node: Node, error: PykafkaError, now: float) -> None:
-        """The connection to a broker is gone, or none could be made."""
+    def _disconnected(self, node: Node, error: PykafkaError, now: float) -> None:
+        """A connection broke, or could not be opened."""
         logger.debug("%s: %s", node, error)
-        self._trouble = error
+        self._last_error = error
+        if not error.retriable:
+            self.failure = self.failure or error
         self._statistics.unreachable(node.id)
         self._cluster.invalidate()
         self._unreachable_until[node.id] = now + self._settings.reconnect_backoff_ms / 1000
@@ -302,7 +437,7 @@ class Sender(threading.Thread):
             for queue, batch in self._unlink(link):
                 self._failed(queue, batch, error, now)
 
-    def _unlink(self, link: BrokerLink) -> list[Entry]:
+    def _unlink(self, link: _BrokerLink) -> list[_Entry]:
         del self._links[link.node.id]
         self._selector.unregister(link.fileno)
         return link.close()
@@ -310,17 +445,17 @@ class Sender(threading.Thread):
     def _time_out(self, now: float) -> None:
         limit_s = self._settings.request_timeout_ms / 1000
         for link in list(self._links.values()):
-            if link.oldest is not None and now - link.oldest > limit_s:
+            if link.requests and now - link.requests[0].sent_at > limit_s:
                 error = RequestTimedOut(f"{link.node} did not acknowledge records within {limit_s:g} s")
-                self._broken(link.node, error, now)
+                self._disconnected(link.node, error, now)
         for queue, batch in self._accumulator.expired(now):
             limit = self._settings.delivery_timeout_ms
             reason = (
                 f"{batch.record_count} records for {batch.tp} were not delivered within delivery.timeout.ms={limit}"
             )
-            trouble = batch.trouble or self._trouble
-            if trouble is not None:
-                reason += f"; the last attempt: {trouble}"
+            last_error = batch.last_error or self._last_error
+            if last_error is not None:
+                reason += f"; the last attempt: {last_error}"
             self._give_up(queue, batch, RequestTimedOut(reason))
 
     def _renew_metadata(self, now: float) -> None:
@@ -330,11 +465,11 @@ class Sender(threading.Thread):
             self._cluster.renew()
         except PykafkaError as error:
             logger.debug("metadata: %s", error)
-            self._trouble = error
+            self._last_error = error
             self._metadata_failures += 1
             self._metadata_at = now + self._cluster.backoff_s(self._metadata_failures)
             return
-        self._trouble = None
+        self._last_error = None
         self._metadata_failures = 0
         self._metadata_at = now + self._cluster.backoff_s(1)
         for name in list(self._accumulator.topics):
@@ -343,33 +478,27 @@ class Sender(threading.Thread):
                 self._accumulator.add_topic(name, partitions)
 
     def _has_identity(self, now: float) -> bool:
-        """Whether batches can be stamped; gets an identity when nothing under the old one is in flight."""
-        if self._transactions is not None:
-            return self._take_identity(self._transactions.identity)
-        if not self._settings.enable_idempotence or self._identity is not None:
+        """Whether batches can be numbered; gets a producer id once nothing with the old one is in flight."""
+        if self._transactions is not None and self._transactions.identity != self._identity:
+            self._begin_identity(self._transactions.identity)
+        if not self._idempotent or self._identity is not None:
             return True
-        if now < self._identity_at or any(link.requests for link in self._links.values()):
+        if not self._renewable or now < self._identity_at or any(link.requests for link in self._links.values()):
             return False
         self._identity_at = now + self._cluster.backoff_s(1)
         try:
-            self._identity = self._cluster.retrying(lambda: init_producer_id(self._cluster), timeout_s=0)
+            self._begin_identity(self._cluster.retrying(lambda: init_producer_id(self._cluster), timeout_s=0))
         except PykafkaError as error:
             logger.debug("producer id: %s", error)
             if not error.retriable:
-                for queue, batch in self._accumulator.drain():
-                    self._give_up(queue, batch, error)
+                self._give_up_unsent(error)
             return False
-        self._sequences.clear()
-        self._known_to_log.clear()
         return True
 
-    def _take_identity(self, identity: ProducerIdentity | None) -> bool:
-        """Stamp with `identity`, of the transactional id, from now on."""
-        if identity != self._identity:
-            self._identity = identity
-            self._sequences.clear()
-            self._known_to_log.clear()
-        return identity is not None
+    def _begin_identity(self, identity: ProducerIdentity | None) -> None:
+        self._identity = identity
+        self._sequences.clear()
+        self._known_to_log.clear()
 
 
 def _too_large(error: PykafkaError) -> bool:

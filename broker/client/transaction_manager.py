@@ -153,9 +153,9 @@ class TransactionManager:
         handle = self._handle
         return handle.identity if handle else None
 
-    def doomed(self) -> TransactionError | None:
+    def unsent_error(self) -> TransactionError | None:
         """What batches that are not in flight must fail with; None while they may go."""
-        return self._state.doomed()
+        return self._state.unsent_error()
 
     def admit(self, queues: Sequence[PartitionQueue], now: float) -> tuple[list[PartitionQueue], float]:
         """Those of `queues` that are part of the transaction, and when (monotonic) to ask for the others again.

@@ -109,7 +109,7 @@ class TransactionState:
         elif self.error is None and self.phase is Phase.IN_TRANSACTION:
             self.error = error
 
-    def doomed(self) -> TransactionError | None:
+    def unsent_error(self) -> TransactionError | None:
         """What records that wait to be sent fail with; None while they may go."""
         if self.phase is Phase.ABORTING:
             return self.error or AbortableTransactionError(

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
+from broker.client.batch_producer import produce_batches
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.dead_letter_headers import ERROR, LONGEST_ERROR, ORIGIN
-from broker.client.partition_writer import produce_batches
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import HEADERS_TYPE, encode_columns

@@ -7,7 +7,7 @@ collected. While rows are encoded, memory holds them three times: as received, s
 A row's partition follows Spark's rules: the column `partition` if it is not null; else Kafka's murmur2 of the key. Rows
 without a key stay with one partition for about a batch of bytes and then move on (KIP-480's sticky partitioner).
 
-Raises ConnectorError and ConfigError for data that cannot be written, UnknownTopic, and the errors of `BatchSender`.
+Raises ConnectorError and ConfigError for data that cannot be written, UnknownTopic, and the errors of `BatchProducer`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.client.batch_sender import BatchSender
+from broker.client.batch_producer import BatchProducer
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
 from broker.client.connection import Connection
 from broker.client.transaction_requests import TransactionHandle, add_partitions
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.batch import parse_header
 from broker.records.columns import encode_columns
 from broker.records.compression import Codec
 from broker.records.key_hash import partitions_of_keys
@@ -63,11 +62,11 @@ class RowsWriter:
         transaction: TransactionHandle | None = None,
         idle: MutableMapping[Node, Connection] | None = None,
     ) -> None:
-        """`transaction`: the transaction to write in, if any. `idle`: see BatchSender."""
+        """`transaction`: the transaction to write in, if any. `idle`: see BatchProducer."""
         self._cluster = cluster
         self._options = options
         self._transaction = transaction
-        self._sender = BatchSender(cluster, transaction=transaction, idle=idle)
+        self._sender = BatchProducer(cluster, transaction=transaction, idle=idle)
         self._codec = Codec.from_name(options.client.compression_type)
         self._collected: list[pa.Table] = []
         self._collected_bytes = 0
@@ -117,7 +116,7 @@ class RowsWriter:
         for turn in itertools.zip_longest(*batches):
             for tp, batch in zip(partitions, turn, strict=True):
                 if batch is not None:
-                    self._sender.send(tp, batch, parse_header(batch).record_count)
+                    self._sender.send(tp, batch)
                     self._bytes += len(batch)
 
     def _by_topic(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -156,7 +155,6 @@ class RowsWriter:
     def _encoded(self, tp: TopicPartition, rows: pa.Table) -> list[bytes]:
         names = rows.schema.names
         key, headers = (rows[name].chunk(0) if name in names else None for name in ("key", "headers"))
-        stamp = self._sender.stamp(tp)
         return encode_columns(
             key,
             rows["value"].chunk(0),
@@ -164,10 +162,8 @@ class RowsWriter:
             headers,
             codec=self._codec,
             max_bytes=min(self._options.client.batch_size, self._sender.largest_batch(tp.topic)),
-            producer_id=stamp.producer_id,
-            producer_epoch=stamp.producer_epoch,
-            base_sequence=stamp.base_sequence,
             transactional=self._transaction is not None,
+            **self._sender.stamp(tp)._asdict(),
         )
 
 

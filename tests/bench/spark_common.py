@@ -22,8 +22,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource
 
+from broker.client.batch_producer import BatchProducer
 from broker.client.cluster import Cluster
-from broker.client.partition_writer import PartitionWriter
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.columns import encode_columns
 from broker.records.compression import Codec
@@ -88,9 +88,10 @@ def fill(
     batches = encode_columns(key, chunk, _START_MS, codec=codec)
     with Cluster(bootstrap) as cluster:
         for partition in range(partitions):
-            with PartitionWriter(cluster, TopicPartition(topic, partition)) as writer:
-                for _ in range(rows // partitions // len(chunk)):
-                    writer.write(batches)
+            with BatchProducer(cluster) as producer:
+                for batch in batches * (rows // partitions // len(chunk)):
+                    producer.send(TopicPartition(topic, partition), batch)
+                producer.flush()
 
 
 def alternate(rounds: int, *cases: Callable[[], float]) -> list[float]:

@@ -103,11 +103,11 @@ def test_a_failed_batch_goes_back_to_its_place_and_holds_up_its_partition() -> N
     assert first
     assert second
     assert third
-    records.put_back(queue, second, until=50.0)
+    records.reenqueue(queue, second, until=50.0)
     assert records.ready(FAR)[0] == [], "the first and third are still in flight"
-    assert queue.has_before(third)
-    records.put_back(queue, third, until=50.0)
-    records.settled(queue, first)
+    assert queue.has_earlier(third)
+    records.reenqueue(queue, third, until=50.0)
+    records.complete(queue, first)
     assert records.ready(49.0) == ([], 50.0)
     assert records.ready(50.0)[0] == [queue]
     assert [values(batch) for batch in take_all(records, queue)] == [[b"1"], [b"2"], [b"3"]]
@@ -123,7 +123,7 @@ def test_a_flush_makes_everything_ready_and_waits_for_it() -> None:
             assert not flushed.done()
         batch = records.take(topic.queues[0])
         assert batch is not None
-        records.settled(topic.queues[0], batch)
+        records.complete(topic.queues[0], batch)
         batch.succeed(7)
         assert flushed.result(30)
     assert future.result(0).offset == 7
@@ -154,7 +154,7 @@ def test_a_record_that_waits_for_memory_makes_batches_ready_and_gets_what_they_f
             assert not waiting.done()
         batch = records.take(topic.queues[0])
         assert batch is not None
-        records.settled(topic.queues[0], batch)
+        records.complete(topic.queues[0], batch)
         assert not waiting.result(30).done()
 
 

@@ -9,12 +9,12 @@ import pytest
 
 from broker.client.admin import Admin, ConfigEntry, NewTopic, ResourceType
 from broker.client.admin_types import ALL_BROKERS, HIGH_WATERMARK, ConfigSource
+from broker.client.batch_producer import produce_batches
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.connection import Connection
 from broker.client.consumer import Consumer
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
-from broker.client.partition_writer import produce_batches
 from broker.client.producer import Producer
 from broker.client.transaction_requests import add_partitions, init_transactional_id
 from broker.errors import BrokerError, ConfigError, ErrorCode

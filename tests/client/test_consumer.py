@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from broker.client.admin import Admin
+from broker.client.batch_producer import produce_batches
 from broker.client.cluster import Cluster
 from broker.client.consumer import Consumer, ConsumerRecord
-from broker.client.partition_writer import produce_batches
 from broker.client.producer import Producer
 from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition

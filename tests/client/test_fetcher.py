@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from broker.client.admin import Admin
+from broker.client.batch_producer import produce_batches
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.fetcher import Fetched, Fetcher, FetchStream, end_of_batches
-from broker.client.partition_writer import produce_batches
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches

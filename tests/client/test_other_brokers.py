@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import time
 
+from broker.client.batch_producer import produce_batches
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind
 from broker.client.committed_offsets import GroupMetadata
 from broker.client.consumer import Consumer
-from broker.client.partition_writer import produce_batches
 from broker.client.producer import Producer
 from broker.client.transaction_requests import add_partitions, end_transaction, init_transactional_id
 from broker.protocol.topic_partition import TopicPartition

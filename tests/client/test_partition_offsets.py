@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker.client.batch_producer import produce_batches
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
 from broker.client.partition_offsets import EARLIEST, LATEST, MAX_TIMESTAMP, list_offsets
-from broker.client.partition_writer import produce_batches
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.builder import BatchBuilder

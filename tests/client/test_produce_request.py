@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from kio.static.constants import EntityType
 
-from broker.client.produce_request import produced
+from broker.client.produce_request import read_produce_response
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import _codec, _write, decode_response
@@ -23,7 +23,7 @@ def failure(version: int, code: ErrorCode, message: str | None, *records: tuple[
     row = {"index": 3, "error_code": code, "base_offset": -1, "record_errors": errors, "error_message": message}
     body: dict[str, Any] = {"responses": [{"name": "t", "partition_responses": [row]}]}
     frame = _write(_codec(ApiKey.PRODUCE, version, EntityType.response), {"correlation_id": 7}, body)  # kio's, not ours
-    result = produced(decode_response(ApiKey.PRODUCE, version, frame[4:])[1])[TP]
+    result = read_produce_response(decode_response(ApiKey.PRODUCE, version, frame[4:])[1])[TP]
     return str(result.failure(TP))
 
 

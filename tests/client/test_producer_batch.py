@@ -113,18 +113,26 @@ def test_the_halves_of_a_batch_tell_its_futures_what_became_of_them(batch: Produ
     assert batch.wait(0)
 
 
-def test_halves_keep_the_sequence_numbers_the_codec_and_the_transaction() -> None:
+@pytest.mark.parametrize("ready_made", [False, True])
+def test_halves_keep_the_sequence_numbers_the_codec_and_the_transaction(ready_made: bool) -> None:
     builder = BatchBuilder(max_bytes=10_000, codec=Codec.GZIP, transactional=True)
-    whole = ProducerBatch(TopicPartition("t", 0), builder, order=1, created=0.0, expires=1.0, reserved=9)
-    for number in range(4):
-        whole.append(1000 + number, b"k", b"%d" % number, (("h", b"x"),))
+    rows = [(1004 - n, None if n == 1 else b"k", b"%d" % n, (("h", b"x"),) if n == 2 else ()) for n in range(5)]
+    for row in rows:
+        builder.append(*row)
+    content = builder.build() if ready_made else builder
+    whole = ProducerBatch(
+        TopicPartition("t", 0), content, order=1, created=0.0, expires=1.0, reserved=9, record_count=5
+    )
     whole.stamp(ProducerIdentity(7, 2), 2**31 - 2)
     first, second = whole.split()
     headers = [parse_header(half.payload()) for half in (first, second)]
     assert [(h.producer_id, h.producer_epoch, h.base_sequence) for h in headers] == [(7, 2, 2**31 - 2), (7, 2, 0)]
     assert [(h.codec, h.is_transactional) for h in headers] == [(Codec.GZIP, True)] * 2
-    read = [(r.timestamp, r.value, r.headers) for half in (first, second) for r in decode_records(half.payload())]
-    assert read == [(1000 + n, b"%d" % n, (("h", b"x"),)) for n in range(4)]
+    assert [h.record_count for h in headers] == [2, 3]
+    read = [
+        (r.timestamp, r.key, r.value, r.headers) for half in (first, second) for r in decode_records(half.payload())
+    ]
+    assert read == rows
     assert first.reserved + second.reserved == 9
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from broker.client.batch_producer import BatchProducer, produce_batches
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupMetadata, GroupOffsets
 from broker.client.connection import Connection
 from broker.client.fetcher import Fetcher, FetchStream
 from broker.client.partition_offsets import LATEST, list_offsets
-from broker.client.partition_writer import PartitionWriter, produce_batches
 from broker.client.transaction_errors import FatalTransactionError, ProducerFenced
 from broker.client.transaction_requests import (
     TransactionHandle,
@@ -97,7 +97,7 @@ def test_a_later_attempt_aborts_and_fences_the_earlier_one(broker: Kafka, cluste
     with pytest.raises(ProducerFenced):
         end_transaction(cluster, first, commit=True)
     with pytest.raises(PykafkaError):
-        produce_batches(cluster, tp, [batch(2)], transaction=first, first_sequence=1)
+        produce_batches(cluster, tp, [batch(2)], transaction=first)
     add_partitions(cluster, second, [tp])
     produce_batches(cluster, tp, [batch(3)], transaction=second)
     end_transaction(cluster, second, commit=True)
@@ -107,11 +107,11 @@ def test_a_later_attempt_aborts_and_fences_the_earlier_one(broker: Kafka, cluste
 def test_a_partition_is_written_in_several_goes(broker: Kafka, cluster: Cluster, tp: TopicPartition) -> None:
     handle = init_transactional_id(cluster, tp.topic)
     add_partitions(cluster, handle, [tp])
-    with PartitionWriter(cluster, tp, transaction=handle) as writer:
-        writer.write([batch(0, 1), batch(2)])
-        written = writer.next_sequence
-    assert written == 3
-    produce_batches(cluster, tp, [batch(3)], transaction=handle, first_sequence=written)
+    with BatchProducer(cluster, transaction=handle) as producer:
+        for batches in ([batch(0, 1), batch(2)], [batch(3)]):
+            for one in batches:
+                producer.send(tp, one)
+            producer.flush()
     end_transaction(cluster, handle, commit=True)
     eventually(lambda: committed(broker.bootstrap, tp) == [0, 1, 2, 3])
 

@@ -57,11 +57,11 @@ def test_what_failed_can_only_be_aborted(state: TransactionState) -> None:
     for act in (state.check_open, state.start_commit):
         with pytest.raises(AbortableTransactionError, match="too large"):
             act()
-    assert state.doomed() is BROKEN
+    assert state.unsent_error() is BROKEN
     state.start_abort()
     state.ended()
     state.begin()
-    assert state.doomed() is None
+    assert state.unsent_error() is None
     state.check_open()
 
 
@@ -72,9 +72,9 @@ def test_a_refused_commit_can_be_aborted(state: TransactionState) -> None:
 
 
 def test_an_abort_dooms_what_was_not_sent(state: TransactionState) -> None:
-    assert state.doomed() is None
+    assert state.unsent_error() is None
     state.start_abort()
-    doomed = state.doomed()
+    doomed = state.unsent_error()
     assert doomed is not None
     assert "was aborted" in str(doomed)
 
@@ -85,7 +85,7 @@ def test_after_a_fatal_error_nothing_goes(state: TransactionState) -> None:
     for act in (state.begin, state.check_open, state.start_commit, state.start_abort, state.initialized):
         with pytest.raises(ProducerFenced):
             act()
-    assert state.doomed() is FENCED
+    assert state.unsent_error() is FENCED
 
 
 @pytest.mark.parametrize(

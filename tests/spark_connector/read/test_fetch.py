@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
+from broker.client.batch_producer import produce_batches
 from broker.client.cluster import Cluster
 from broker.client.fetcher import Fetched
 from broker.client.partition_offsets import EARLIEST, list_offsets
-from broker.client.partition_writer import produce_batches
 from broker.errors import CorruptBatch, RequestTimedOut
 from broker.protocol.topic_partition import TopicPartition
 from broker.records import native

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pyarrow as pa
 import pytest
 
 from broker.client.admin import Admin
-from broker.client.batch_sender import BatchSender, split_batch
+from broker.client.batch_producer import BatchProducer, produce_batches
 from broker.client.cluster import Cluster
-from broker.client.cluster_metadata import Node
+from broker.client.cluster_metadata import Node, UnknownTopic
 from broker.client.connection import Connection
 from broker.client.fetcher import Fetcher, FetchStream
 from broker.client.partition_offsets import LATEST, list_offsets
@@ -16,9 +18,9 @@ from broker.client.transaction_errors import TransactionError
 from broker.client.transaction_requests import add_partitions, end_transaction, init_transactional_id
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.batch import parse_header
-from broker.records.columns import HEADERS_TYPE, decode_columns, encode_columns
-from broker.records.compression import Codec
+from broker.records.batch import walk_batches
+from broker.records.builder import BatchBuilder
+from broker.records.columns import encode_columns
 from broker.records.record import decode_records
 from tests.client.conftest import TopicMaker
 from tests.conftest import BrokerFactory
@@ -35,12 +37,19 @@ def tps(cluster: Cluster, make_topic: TopicMaker) -> list[TopicPartition]:
     return found
 
 
-def send(sender: BatchSender, tp: TopicPartition, *values: int, transactional: bool = False, pad: int = 0) -> None:
+def send(sender: BatchProducer, tp: TopicPartition, *values: int, transactional: bool = False, pad: int = 0) -> None:
     """One batch of records."""
     stamp = sender.stamp(tp)
     value = pa.array([b"%d" % number + b" " * pad for number in values], pa.binary())
     (batch,) = encode_columns(None, value, 1000, max_bytes=1 << 24, transactional=transactional, **stamp._asdict())
-    sender.send(tp, batch, len(values))
+    sender.send(tp, batch)
+
+
+def batch(*values: int) -> bytes:
+    builder = BatchBuilder(max_bytes=1 << 20)
+    for value in values:
+        builder.append(1000, None, b"%d" % value)
+    return builder.build()
 
 
 def read(cluster: Cluster, tp: TopicPartition) -> list[int]:
@@ -58,7 +67,7 @@ def read(cluster: Cluster, tp: TopicPartition) -> list[int]:
 def test_every_partition_gets_its_batches_in_order(
     broker: Kafka, cluster: Cluster, tps: list[TopicPartition], acks: int
 ) -> None:
-    with BatchSender(cluster, acks=acks) as sender:
+    with BatchProducer(cluster, acks=acks) as sender:
         for n in range(30):
             for tp in tps[: 1 + n % PARTITIONS]:
                 send(sender, tp, 2 * n, 2 * n + 1)
@@ -71,30 +80,31 @@ def test_every_partition_gets_its_batches_in_order(
 
 
 def test_without_acknowledgement_all_is_sent(cluster: Cluster, tps: list[TopicPartition]) -> None:
-    with BatchSender(cluster, acks=0) as sender:
+    with BatchProducer(cluster, acks=0) as sender:
         send(sender, tps[0], 1)
         send(sender, tps[0], 2)
         sender.flush()
-    with BatchSender(cluster) as sender:
+    with BatchProducer(cluster) as sender:
         send(sender, tps[0], 3)
         sender.flush()
     assert set(read(cluster, tps[0])) == {1, 2, 3}
 
 
 def test_connections_are_kept_for_the_next(cluster: Cluster, tps: list[TopicPartition]) -> None:
-    with BatchSender(cluster) as first:  # which may find a leader that does not know yet that it is one
+    with BatchProducer(cluster) as first:  # which may find a leader that does not know yet that it is one
         send(first, tps[0], -1)
         first.flush()
     idle: dict[Node, Connection] = {}
     for n in range(3):
-        with BatchSender(cluster, idle=idle) as sender:
+        with BatchProducer(cluster, idle=idle) as sender:
             send(sender, tps[0], n)
             sender.flush()
             assert not idle
         (connection,) = idle.values()
         assert connection.usable
-    with BatchSender(cluster, idle=idle) as sender:
-        send(sender, tps[0], 3)  # under way when it is let go
+    with BatchProducer(cluster, idle=idle) as sender:
+        send(sender, tps[0], 3)
+        sender._run(lambda: sender._accumulator.all_sent)  # in flight when it is closed
     assert not idle
     connection.close()
 
@@ -102,13 +112,13 @@ def test_connections_are_kept_for_the_next(cluster: Cluster, tps: list[TopicPart
 def test_a_connection_that_was_cut_is_made_anew_and_nothing_is_twice(
     cluster: Cluster, tps: list[TopicPartition]
 ) -> None:
-    with BatchSender(cluster) as sender:
+    with BatchProducer(cluster) as sender:
         for n in range(40):
             for tp in tps:
                 send(sender, tp, n)
             if n % 10 == 5:
-                for lane in sender._lanes.values():
-                    lane.connection._open_socket().shutdown(2)
+                for link in sender._sender._links.values():
+                    link.connection._open_socket().shutdown(2)
         sender.flush()
     assert [read(cluster, tp) for tp in tps] == [list(range(40))] * PARTITIONS
 
@@ -120,12 +130,12 @@ def test_a_broker_that_is_killed_and_comes_back_costs_and_doubles_nothing(
     with Cluster(broker.bootstrap) as cluster:
         Admin(cluster).create_topic(topic, 2)
         tps = [TopicPartition(topic, partition) for partition in range(2)]
-        with BatchSender(cluster) as sender:
+        with BatchProducer(cluster) as sender:
             for n in range(60):
                 for tp in tps:
                     send(sender, tp, n)
-                if n == 30:
-                    sender._push(next(iter(sender._lanes.values())))
+                if n in (20, 40):
+                    sender._run(lambda: sender._accumulator.all_sent)
                     broker.kill()
                     broker.start()
             sender.flush()
@@ -134,24 +144,28 @@ def test_a_broker_that_is_killed_and_comes_back_costs_and_doubles_nothing(
 
 def test_what_the_topic_calls_too_large_goes_in_halves(cluster: Cluster, make_topic: TopicMaker) -> None:
     tp = TopicPartition(make_topic(max_message_bytes="2000"), 0)
-    with BatchSender(cluster) as sender:
+    with BatchProducer(cluster) as sender:
         assert sender.largest_batch(tp.topic) == cluster.settings.max_request_size
         for n in range(3):
             send(sender, tp, *range(20 * n, 20 * n + 20), pad=300)
         sender.flush()
         assert sender.largest_batch(tp.topic) < 2000
     assert read(cluster, tp) == list(range(60))
-    with BatchSender(cluster) as sender:
+    with BatchProducer(cluster) as sender:
         send(sender, tp, 1, pad=3000)
-        with pytest.raises(BrokerError) as refused:
+        with pytest.raises(BrokerError, match=f"producing to {tp}") as refused:
+            sender.flush()
+        with pytest.raises(BrokerError):
             sender.flush()
     assert refused.value.code is ErrorCode.message_too_large
+    produce_batches(cluster, tp, [batch(60)])
+    assert read(cluster, tp) == list(range(61))
 
 
 def test_a_transaction_is_written_and_a_fenced_one_is_refused(cluster: Cluster, tps: list[TopicPartition]) -> None:
     handle = init_transactional_id(cluster, tps[0].topic)
     add_partitions(cluster, handle, tps)
-    with BatchSender(cluster, transaction=handle) as sender:
+    with BatchProducer(cluster, transaction=handle) as sender:
         for n in range(12):
             for tp in tps:
                 send(sender, tp, n, transactional=True)
@@ -163,25 +177,63 @@ def test_a_transaction_is_written_and_a_fenced_one_is_refused(cluster: Cluster, 
         with pytest.raises(TransactionError):
             sender.flush()
     with pytest.raises(ConfigError):
-        BatchSender(cluster, acks=1, transaction=handle)
+        BatchProducer(cluster, acks=1, transaction=handle)
 
 
-@pytest.mark.parametrize("codec", [Codec.NONE, Codec.LZ4])
-def test_halves_hold_the_same_records_numbered_on(codec: Codec) -> None:
-    value = pa.array([b"a", None, b"c", b"d", b"e"], pa.binary())
-    headers = pa.array([None, [{"key": "k", "value": b"v"}], None, None, None], HEADERS_TYPE)
-    (batch,) = encode_columns(
-        value, value, pa.array([5, 4, 3, 2, 1]), headers, codec=codec, producer_id=7, producer_epoch=1,
-        base_sequence=2**31 - 2, transactional=True,
-    )  # fmt: skip
-    halves = split_batch(batch)
-    assert halves is not None
-    whole, parts = decode_columns(batch, headers=True), [decode_columns(half, headers=True) for half in halves]
-    for name in ("key", "value", "timestamp", "headers"):
-        assert pa.concat_arrays([getattr(part, name) for part in parts]).equals(getattr(whole, name))
-    first, second = (parse_header(half) for half in halves)
-    assert (first.codec, first.producer_id, first.producer_epoch, first.is_transactional) == (codec, 7, 1, True)
-    assert (first.base_sequence, first.record_count) == (2**31 - 2, 2)
-    assert (second.base_sequence, second.record_count) == (0, 3)
-    (single,) = encode_columns(None, value[:1], 1)
-    assert split_batch(single) is None
+@pytest.mark.parametrize("acks", [-1, 1])
+def test_the_base_offset_of_each_batch_is_returned(cluster: Cluster, tps: list[TopicPartition], acks: int) -> None:
+    batches = (batch(3 * n, 3 * n + 1, 3 * n + 2) for n in range(20))
+    assert produce_batches(cluster, tps[0], batches, acks=acks) == list(range(0, 60, 3))
+    assert produce_batches(cluster, tps[0], [batch(60)], acks=acks) == [60]
+    assert produce_batches(cluster, tps[0], [], acks=acks) == []
+
+
+def test_with_all_acks_every_batch_has_a_sequence_number(cluster: Cluster, tps: list[TopicPartition]) -> None:
+    produce_batches(cluster, tps[0], [batch(0, 1), batch(2), batch(3)])
+    with Fetcher(cluster, tps[0]) as fetcher:
+        headers = [header for _, header in walk_batches(fetcher.fetch(0).records)]
+    assert [header.base_sequence for header in headers] == [0, 2, 3]
+    assert len({(header.producer_id, header.producer_epoch) for header in headers}) == 1
+    assert headers[0].producer_id >= 0
+
+
+def test_a_partition_that_is_not_there_is_an_error(cluster: Cluster, tps: list[TopicPartition]) -> None:
+    with pytest.raises(BrokerError, match="but no 9"):
+        produce_batches(cluster, tps[0]._replace(partition=9), [batch(0)])
+
+
+def test_a_stamp_that_does_not_follow_is_replaced(cluster: Cluster, tps: list[TopicPartition]) -> None:
+    with BatchProducer(cluster) as producer:
+        for n in range(3):
+            stamp = producer.stamp(tps[0])
+            producer.send(tps[0], batch(2 * n))  # without a stamp: gets its number when it is sent
+            value = pa.array([b"%d" % (2 * n + 1)], pa.binary())
+            producer.send(tps[0], encode_columns(None, value, 1000, **stamp._asdict())[0])
+        producer.flush()
+    assert read(cluster, tps[0]) == list(range(6))
+
+
+def test_the_time_between_two_calls_is_no_delay(
+    cluster: Cluster, tps: list[TopicPartition], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monotonic = time.monotonic
+    with BatchProducer(cluster) as producer:
+        send(producer, tps[0], 0)
+        producer.flush()
+        for n in range(1, 4):
+            send(producer, tps[0], n)
+            producer._run(lambda: producer._accumulator.all_sent)
+            send(producer, tps[0], 10 * n)
+            monkeypatch.setattr(time, "monotonic", lambda later=1000 * n: monotonic() + later)
+        producer.flush()
+    assert read(cluster, tps[0]) == [0, 1, 10, 2, 20, 3, 30]
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_named(cluster: Cluster, tps: list[TopicPartition]) -> None:
+    with BatchProducer(cluster) as producer:
+        send(producer, tps[0], 0)
+        producer.flush()
+        Admin(cluster).delete_topics([tps[0].topic])
+        send(producer, tps[0], 1)
+        with pytest.raises(UnknownTopic, match=tps[0].topic):
+            producer.flush()
