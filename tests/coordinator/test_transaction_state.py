@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.coordinator.transaction_records import TransactionMetadata, TransactionState
@@ -278,3 +280,105 @@ def test_what_cannot_be_stored_has_not_happened() -> None:
     driver.transaction.stored(ErrorCode.kafka_storage_error)
     assert driver.current == before
     assert driver.end(commit=False) is ErrorCode.none
+
+
+# --- what is stored
+
+OPEN = TransactionMetadata(ID, 3, TIMEOUT, Ongoing, NOW, frozenset({P0}), NOW)
+REST = TransactionMetadata(ID, 3, TIMEOUT, CompleteCommit, NOW, start_ms=NOW, last_producer_epoch=2)
+SELF = ProducerIdAndEpoch(ID, 3)
+LATER = NOW + 90_000
+STORED = {
+    "a new producer": (
+        REST,
+        lambda t: t.init_producer_id(5_000, None, None, LATER),
+        TransactionMetadata(ID, 4, 5_000, Empty, LATER),
+    ),
+    "the same producer again": (
+        REST,
+        lambda t: t.init_producer_id(5_000, SELF, None, LATER),
+        TransactionMetadata(ID, 4, 5_000, Empty, LATER, last_producer_epoch=3),
+    ),
+    "its request a second time": (
+        REST,
+        lambda t: t.init_producer_id(5_000, ProducerIdAndEpoch(ID, 2), None, LATER),
+        TransactionMetadata(ID, 3, 5_000, Empty, LATER, last_producer_epoch=2),
+    ),
+    "a producer after the last epoch": (
+        REST._replace(producer_epoch=MAX_EPOCH - 1),
+        lambda t: t.init_producer_id(5_000, ProducerIdAndEpoch(ID, MAX_EPOCH - 1), NEXT_ID, LATER),
+        TransactionMetadata(
+            NEXT_ID, 0, 5_000, Empty, LATER, last_producer_epoch=MAX_EPOCH - 1, previous_producer_id=ID
+        ),
+    ),
+    "the first partition": (
+        REST._replace(client_version=2),
+        lambda t: t.add_partitions(SELF, {P0}, LATER),
+        REST._replace(
+            state=Ongoing, partitions=frozenset({P0}), start_ms=LATER, last_update_ms=LATER, client_version=0
+        ),
+    ),
+    "another partition": (
+        OPEN,
+        lambda t: t.add_partitions(SELF, {P0, P1}, LATER),
+        OPEN._replace(partitions=frozenset({P0, P1}), last_update_ms=LATER),
+    ),
+    "a partition that is there": (OPEN, lambda t: t.add_partitions(SELF, {P0}, LATER), None),
+    "a commit": (
+        OPEN,
+        lambda t: t.end(SELF, commit=True, now_ms=LATER),
+        OPEN._replace(state=PrepareCommit, last_update_ms=LATER),
+    ),
+    "an abort": (
+        OPEN,
+        lambda t: t.end(SELF, commit=False, now_ms=LATER),
+        OPEN._replace(state=PrepareAbort, last_update_ms=LATER),
+    ),
+    "the markers": (
+        OPEN._replace(state=PrepareAbort),
+        lambda t: t.complete(LATER),
+        OPEN._replace(state=CompleteAbort, partitions=frozenset(), last_update_ms=LATER),
+    ),
+    "the markers of the last epoch": (
+        OPEN._replace(state=PrepareCommit, next_producer_id=NEXT_ID),
+        lambda t: t.complete(LATER),
+        OPEN._replace(
+            producer_id=NEXT_ID,
+            producer_epoch=0,
+            state=CompleteCommit,
+            partitions=frozenset(),
+            last_update_ms=LATER,
+            previous_producer_id=ID,
+            next_producer_id=-1,
+        ),
+    ),
+    "a successor": (
+        OPEN._replace(last_producer_epoch=2),
+        lambda t: t.abort_for_successor(None, LATER),
+        OPEN._replace(state=PrepareAbort, producer_epoch=4, last_update_ms=LATER),
+    ),
+    "a time-out at the last epoch": (
+        OPEN._replace(producer_epoch=MAX_EPOCH),
+        lambda t: t.time_out(LATER),
+        OPEN._replace(state=PrepareAbort, producer_epoch=MAX_EPOCH, last_update_ms=LATER),
+    ),
+    "the end of the time-out": (OPEN, lambda t: t.time_out(NOW + TIMEOUT), None),
+    "an id that is not used": (
+        REST,
+        lambda t: t.expire(LATER, LATER - NOW),
+        REST._replace(state=TransactionState.DEAD, last_update_ms=LATER),
+    ),
+    "an id that was used a moment later": (REST, lambda t: t.expire(LATER, LATER - NOW + 1), None),
+}
+
+
+@pytest.mark.parametrize(("current", "event", "pending"), STORED.values(), ids=STORED)
+def test_each_event_stores_this_record(
+    current: TransactionMetadata,
+    event: Callable[[Transaction], object],
+    pending: TransactionMetadata | None,
+) -> None:
+    transaction = Transaction("id", current)
+    event(transaction)
+    assert transaction.pending == pending
+    assert transaction.current == current

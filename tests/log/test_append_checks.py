@@ -231,5 +231,19 @@ class TestLargeBatches:
             checks[2].run()
         assert raised.value.code is ErrorCode.message_too_large
 
+    @pytest.mark.parametrize("size", [300, 301])
+    def test_a_recompressed_batch_may_be_as_large_as_a_batch_may_be(self, size: int) -> None:
+        """Once decompressed it is larger than it was sent."""
+        data = batch(b"x" * (size - len(batch(b"x" * 200)) + 200), codec=Codec.GZIP)
+        check = BatchCheck(bytearray(data), LogConfig(compression_type="none", max_message_bytes=300), NOW)
+        if size > 300:
+            with pytest.raises(BrokerError, match="larger than max.message.bytes=300") as raised:
+                check.run()
+            assert raised.value.code is ErrorCode.message_too_large
+            return
+        assert check.run()
+        assert check.size_as_sent == len(data) < len(check.batch) == check.header.size == 300
+        assert check.header == parse_header(check.batch)
+
     def test_plain_batches_have_no_such_bound(self) -> None:
         assert BatchCheck(bytearray(batch(b"x" * 1000)), LogConfig(), NOW, Allowance(10)).run()

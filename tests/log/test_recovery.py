@@ -333,3 +333,20 @@ class TestProducerState:
         entry = log.producers.get(9)
         assert entry is not None
         assert entry.batches[-1].last_sequence == 24
+
+    @pytest.mark.parametrize("kept", [0, 1, -1])
+    def test_every_batch_after_a_snapshot_is_replayed(self, tmp_path: Path, kept: int) -> None:
+        directory = tmp_path / "t-0"
+        log = open_log(directory, SMALL)
+        for number in range(25):
+            append(log, batch(b"x" * 100, producer_id=number, producer_epoch=0, sequence=0))
+        last = max(int(path.stem) for path in directory.glob("*.log"))
+        open_log(directory, SMALL, clean=False)  # recovery takes a snapshot at the begin of every segment
+        snapshots = snapshot_offsets(directory)
+        assert len(snapshots) >= 3
+        for offset in snapshots:
+            if offset != snapshots[kept]:
+                segment_path(directory, offset, ".snapshot").unlink()
+        states = open_log(directory, SMALL, clean=False, recovery_point=last).producers
+        found = [states.get(number) for number in range(25)]
+        assert [entry and entry.batches[-1].last_offset for entry in found] == list(range(25))

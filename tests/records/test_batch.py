@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,6 +91,15 @@ def test_without_the_crc_the_rest_is_still_checked() -> None:
     verify_batch(batch, 0, parse_header(batch), check_crc=False)
     batch[22] |= 5  # a codec that is none
     with pytest.raises(CorruptBatch, match="codec 5"):
+        verify_batch(batch, 0, parse_header(batch), check_crc=False)
+
+
+@pytest.mark.parametrize(("record_count", "last_offset_delta"), [(-1, 1), (2, -1)])
+def test_a_negative_count_or_delta_is_corrupt(record_count: int, last_offset_delta: int) -> None:
+    batch = bytearray(BATCH)
+    struct.pack_into(">i", batch, 57, record_count)
+    struct.pack_into(">i", batch, 23, last_offset_delta)
+    with pytest.raises(CorruptBatch, match=f"record count {record_count}, last delta {last_offset_delta}"):
         verify_batch(batch, 0, parse_header(batch), check_crc=False)
 
 
