@@ -48,7 +48,7 @@ _BOOTSTRAP = -1
 
 
 class NodePool:
-    """Open connections by broker id. `close()` closes all; after it every call raises PykafkaError."""
+    """The shared connections, by broker id, for `request()` only. Thread-safe. Calls after `close` fail."""
 
     def __init__(self, addresses: Sequence[tuple[str, int]], settings: ClientSettings) -> None:
         self._addresses = addresses
@@ -64,7 +64,7 @@ class NodePool:
         return self._closed
 
     def open(self, host: str, port: int) -> Connection:
-        """A new connection that belongs to the caller. Raises ConnectionFailed and the other errors of Connection."""
+        """A new connection, which belongs to the caller. Raises the errors of Connection."""
         settings = self._settings
         return Connection(
             host,
@@ -77,7 +77,7 @@ class NodePool:
         )
 
     def get(self, node: Node) -> Connection:
-        """The shared connection to `node`, made anew when it broke."""
+        """The shared connection to `node`, reopened when it is broken."""
         with self._lock:
             self._refuse_when_closed()
             connection = self._connections.get(node.id)
@@ -90,13 +90,13 @@ class NodePool:
             return connection
 
     def has(self, node: Node) -> bool:
-        """Whether the shared connection to `node` is there."""
+        """Whether there is a usable shared connection to `node`."""
         with self._lock:
             connection = self._connections.get(node.id)
             return connection is not None and connection.usable
 
     def adopt_bootstrap(self, nodes: Iterable[Node]) -> None:
-        """Now that ids are known, keep the bootstrap connection under the id of its broker, or drop it."""
+        """Keep the bootstrap connection under the id of its broker, now that it is known, or close it."""
         with self._lock:
             connection = self._connections.pop(_BOOTSTRAP, None)
             if connection is None:
@@ -108,7 +108,7 @@ class NodePool:
             connection.close()
 
     def close(self) -> None:
-        """Hang up everywhere. May be called again."""
+        """Close all connections. May be called again."""
         with self._lock:
             self._closed = True
             connections = list(self._connections.values())
@@ -117,7 +117,7 @@ class NodePool:
             connection.close()
 
     def bootstrap(self) -> Connection:
-        """The first address that answers, in the order given. ConnectionFailed tells what each one said."""
+        """A connection to the first address that answers, in the order given. ConnectionFailed lists all failures."""
         with self._lock:
             self._refuse_when_closed()
             connection = self._connections.get(_BOOTSTRAP)
@@ -147,11 +147,11 @@ _WARN_AFTER_S: Final = 1.0
 _WARN_EVERY_S: Final = 10.0
 """A caller that waits for a broker is warned after a second, then every ten seconds."""
 _LOOKS_FOR_A_TOPIC: Final = 3
-"""How often a topic or partition that is not there is asked for, of different brokers: some may have yet to hear."""
+"""How many brokers are asked about an unknown topic or partition: some may not have heard of it yet."""
 
 
 class Cluster:
-    """A client's view of one cluster. Nothing is connected before the first question."""
+    """A client's view of one cluster. It connects at the first request."""
 
     def __init__(
         self,
@@ -161,10 +161,11 @@ class Cluster:
         create_topics: bool | None = None,
         patient: bool = False,
     ) -> None:
-        """`bootstrap`: "host:port,…", a list, or properties or settings that hold `bootstrap.servers`.
+        """`bootstrap`: "host:port,…", a list, or properties or settings with `bootstrap.servers`.
 
-        `create_topics` (producers: True) overrides `allow.auto.create.topics`. `patient`: wait for a cluster that was
-        never reached as long as for any other; else somebody who mistyped its address is told soon. Raises ConfigError.
+        `create_topics` (True for producers) overrides `allow.auto.create.topics`. Calls to a cluster that was never
+        reached fail soon, because its address may be mistyped; with `patient` they are retried like any other.
+        Raises ConfigError.
         """
         self.settings = settings = ClientSettings.of(bootstrap, properties)
         self._create_topics = settings.allow_auto_create_topics if create_topics is None else create_topics
@@ -177,9 +178,9 @@ class Cluster:
         self._asked: set[str] = set()
         self._expires = 0.0
         self._informant: Address | None = None
-        """Whom the metadata is from."""
+        """The broker that sent the metadata."""
         self._doubted: dict[Address, float] = {}
-        """When something last did not agree with what a broker said."""
+        """When the metadata of a broker was last found wrong."""
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
 
     def __enter__(self) -> Cluster:
@@ -194,14 +195,14 @@ class Cluster:
         raise TypeError("a Cluster holds sockets: pickle cluster.settings and make a new one from it")
 
     def close(self) -> None:
-        """Close the shared connections; a call that is waiting gives up. May be called again."""
+        """Close the shared connections; calls that are waiting fail. May be called again."""
         self._closing.set()
         self._pool.close()
 
-    # --- what there is -------------------------------------------------------------------------
+    # --- metadata -------------------------------------------------------------------------
 
     def topics(self) -> dict[str, TopicMetadata]:
-        """Every topic, internal ones included, by name; always asked for afresh."""
+        """All topics by name, internal ones included; always asks the cluster."""
 
         def ask() -> dict[str, TopicMetadata]:
             with self._lock:
@@ -211,10 +212,10 @@ class Cluster:
         return self.retrying(ask)
 
     def topic(self, name: str, accept: Callable[[TopicMetadata], bool] | None = None) -> TopicMetadata:
-        """One topic. Raises UnknownTopic (a BrokerError) when there is none of that name.
+        """One topic. Raises UnknownTopic (a BrokerError) when there is no topic with that name.
 
-        `accept` says whether it is as the caller knows that it is. If not, other brokers are asked, for this one may
-        have yet to hear; what the last of them says is given in any case.
+        When `accept(topic)` is False, the broker may not have heard of a change yet: other brokers are asked, and the
+        last answer is returned in any case.
         """
         return self.retrying(lambda: self._find_topic(name, accept))
 
@@ -230,7 +231,7 @@ class Cluster:
         return self.retrying(lambda: self._current().cluster_id)
 
     def controller(self) -> Node:
-        """The broker that creates and deletes topics. Raises BrokerError when there is none."""
+        """The broker that creates and deletes topics. Raises BrokerError when there is no controller."""
         return self.retrying(lambda: self._node(self._current().controller_id, "the controller"))
 
     def leader(self, tp: TopicPartition) -> Node:
@@ -238,69 +239,65 @@ class Cluster:
         return self.retrying(lambda: self._node(self._find_partition(tp).leader, f"the leader of {tp}"))
 
     def by_leader(self, partitions: Collection[TopicPartition]) -> dict[Node, dict[TopicPartition, int]]:
-        """For each leader what it leads of `partitions`, with the leader epochs. Raises as `leader` does."""
+        """The partitions of each leader, with their leader epochs. Raises as `leader` does."""
         return self.retrying(lambda: self._by_leader(partitions))
 
     def leader_epoch(self, tp: TopicPartition) -> int:
-        """The epoch under which the leader was chosen; -1 where the broker is too old to say."""
+        """The leader epoch of `tp`; -1 from brokers that are too old to tell."""
         return self.retrying(lambda: self._find_partition(tp).leader_epoch)
 
     def coordinator(self, name: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
-        """The broker that coordinates the group (or transactional id), remembered until `forget_coordinator`."""
+        """The coordinator of a group or transactional id, cached until `forget_coordinator`."""
         return self.retrying(lambda: self._find_coordinator(name, kind))
 
     def known_leader(self, tp: TopicPartition) -> Node | None:
-        """The leader by the metadata at hand; asks nobody, for threads that must not wait."""
+        """The leader according to the cached metadata, for threads that must not wait."""
         metadata = self._metadata
         topic = metadata.topics.get(tp.topic)
         partition = topic.partitions.get(tp.partition) if topic else None
         return metadata.brokers.get(partition.leader) if partition else None
 
     def known_partitions(self, topic: str) -> int:
-        """How many partitions by the metadata at hand; 0 when it does not say."""
+        """The number of partitions according to the cached metadata; 0 if unknown."""
         found = self._metadata.topics.get(topic)
         return len(found.partitions) if found else 0
 
-    # --- how to reach it -----------------------------------------------------------------------
+    # --- connections -----------------------------------------------------------------------
 
     def connection(self, node: Node) -> Connection:
         """The shared connection to a broker, for `request()` only."""
         return self._pool.get(node)
 
     def open_connection(self, node: Node) -> Connection:
-        """A connection of the caller's own, to pipeline on and to close."""
+        """A new connection for the caller, who may pipeline on it and must close it."""
         return self._pool.open(node.host, node.port)
-
-    def leader_connection(self, tp: TopicPartition) -> Connection:
-        """The shared connection to the leader of `tp`."""
-        return self.retrying(lambda: self.connection(self.leader(tp)))
 
     def coordinator_connection(self, group: str) -> Connection:
         """The shared connection to the coordinator of `group`."""
         return self.retrying(lambda: self.connection(self.coordinator(group)))
 
     def any_connection(self) -> Connection:
-        """A connection to any broker. ConnectionFailed lists every bootstrap address and why it failed."""
+        """A connection to any broker. ConnectionFailed lists why each bootstrap address failed."""
         return self.retrying(self._any_connection)
 
-    # --- when to ask again ---------------------------------------------------------------------
+    # --- renewal and retries ---------------------------------------------------------------------
 
     def invalidate(self) -> None:
-        """Have the next question ask the cluster, another broker of it: something did not agree with the metadata.
+        """The metadata is wrong: the next call asks another broker for it.
 
-        While there is no doubt about a broker it is asked again, since what one broker says does not go back. (Java's
-        client asks whoever has least to do.)
+        As long as a broker's metadata is right, the same broker is asked, since the answers of one broker never go back
+        in time. (Java's client asks the broker with the fewest requests in flight.)
         """
         if self._informant is not None:
             self._doubted[self._informant] = time.monotonic()
         self.expire()
 
     def expire(self) -> None:
-        """Have the next question ask the cluster: there may be something new."""
+        """The metadata may be old: the next call asks the cluster."""
         self._expires = 0.0
 
     def include(self, topics: Iterable[str]) -> None:
-        """Have the next question cover all of `topics`: asked for one by one, each asks anew about those before it."""
+        """Ask about all of `topics` in the next request. One by one, each request would repeat the topics before."""
         with self._lock:
             unknown = set(topics) - self._asked - self._metadata.topics.keys()
             if unknown:
@@ -309,34 +306,34 @@ class Cluster:
 
     @property
     def reached(self) -> bool:
-        """Whether the cluster has ever told who its brokers are."""
+        """Whether the cluster was ever reached."""
         return bool(self._metadata.brokers)
 
     @property
     def stale(self) -> bool:
-        """Whether the next question asks the cluster."""
+        """Whether the next call asks the cluster."""
         return time.monotonic() >= self._expires
 
     def renew(self) -> None:
-        """Ask now if the metadata is stale: one attempt, which raises what it fails with."""
+        """Renew stale metadata in one attempt, and raise its error."""
         self.retrying(self._current, timeout_s=0)
 
     def reach(self) -> None:
-        """Reach a cluster that never was, in one attempt: for what is not worth a wait. Raises what that fails with."""
+        """Try once to reach a cluster that was never reached, and raise the error."""
         if not self.reached:
             self.renew()
 
     def forget_coordinator(self, name: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
-        """Look for the coordinator anew next time: this one did not answer, or says it is not."""
+        """Find the coordinator again next time: this broker did not answer, or is not the coordinator."""
         self._coordinators.pop((kind, name), None)
 
     def retrying(self, attempt: Callable[[], T], *, timeout_s: float | None = None) -> T:
-        """`attempt()`, again and again while it fails with a retriable error.
+        """Call `attempt()` until it succeeds or fails with an error that is not retriable.
 
-        Waits `retry.backoff.ms` doubling to `retry.backoff.max.ms` between attempts, and has metadata
-        renewed. The last error is raised after `retries` or `timeout_s` (`default.api.timeout.ms`), and while
-        no broker was ever reached already after `socket.connection.setup.timeout.ms` unless `patient`. Inside
-        another `retrying` of the same thread it tries once: the outer one repeats.
+        Between attempts it invalidates the metadata and waits `retry.backoff.ms`, doubling to `retry.backoff.max.ms`.
+        The last error is raised after `retries` or `timeout_s` (`default.api.timeout.ms`). Unless `patient`, it is
+        raised after `socket.connection.setup.timeout.ms` if no broker was ever reached. Inside another `retrying` of
+        the same thread it tries once, and the outer call retries.
         """
         if getattr(self._thread, "retrying", False):
             return attempt()
@@ -368,10 +365,7 @@ class Cluster:
             self._thread.retrying = False
 
     def backoff_s(self, failures: int) -> float:
-        """How long to wait after so many failures in a row, at least one, in seconds.
-
-        Exponential, with a fifth of jitter so that many clients do not come back in step (KIP-580).
-        """
+        """Seconds to wait after `failures` (at least 1) in a row: exponential, with 20 % of jitter (KIP-580)."""
         settings = self.settings
         wait_ms = min(settings.retry_backoff_ms << min(failures - 1, 30), settings.retry_backoff_max_ms)
         return wait_ms * random.uniform(0.8, 1.2) / 1000
@@ -379,7 +373,7 @@ class Cluster:
     # --- one attempt each ----------------------------------------------------------------------
 
     def _current(self, topic: str | None = None) -> Metadata:
-        """Metadata that is young enough and knows about `topic`."""
+        """Metadata that is not stale and covers `topic`."""
         with self._lock:
             known = topic is None or topic in self._asked or topic in self._metadata.topics
             if topic is not None:
@@ -389,7 +383,7 @@ class Cluster:
             return self._metadata
 
     def _refresh(self, topics: Iterable[str] | None) -> None:
-        """Ask about `topics`, or about all. The caller holds the lock."""
+        """Ask about `topics`, or about all topics. The caller holds the lock."""
         connection = self._any_connection()
         self._informant = connection.host, connection.port
         body = {
@@ -404,7 +398,7 @@ class Cluster:
         self._pool.adopt_bootstrap(answer.brokers.values())
 
     def _any_connection(self) -> Connection:
-        """To whom there was no doubt about, or the longest time ago: to the one of before, to one that is connected."""
+        """Prefers brokers that were never invalidated, or longest ago; then the last one asked; then connected ones."""
 
         def rank(node: Node) -> tuple[float, bool, bool]:
             address = node.host, node.port

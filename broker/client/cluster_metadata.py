@@ -1,7 +1,7 @@
-"""What a cluster says about itself: brokers, topics, partitions and who leads them.
+"""A cluster's metadata: brokers, topics, partitions and their leaders.
 
-Read by cluster.py, which keeps the newest `Metadata` and replaces it whole; the values here are
-immutable and hold no sockets, so they can be pickled into a Spark plan.
+cluster.py keeps the newest `Metadata` and replaces it as a whole. The values are immutable and hold no sockets, so they
+can be pickled into a Spark plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Node(NamedTuple):
-    """A broker and the address it wants clients to use."""
+    """A broker and its advertised address."""
 
     id: int
     host: str
@@ -39,7 +39,7 @@ class Node(NamedTuple):
 
 
 class CoordinatorKind(IntEnum):
-    """What a broker coordinates, as FindCoordinator numbers it (KIP-98)."""
+    """What a broker coordinates; the numbers of FindCoordinator (KIP-98)."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -49,7 +49,7 @@ class CoordinatorKind(IntEnum):
 
 
 class PartitionMetadata(NamedTuple):
-    """Who holds a partition, by broker id; `leader` is -1 while there is none."""
+    """Leader, replicas and ISR of a partition, by broker id; `leader` is -1 while there is none."""
 
     leader: int
     leader_epoch: int
@@ -58,7 +58,7 @@ class PartitionMetadata(NamedTuple):
 
 
 class TopicMetadata(NamedTuple):
-    """A topic that exists. `topic_id` is None where the broker is too old to give one (before KIP-516)."""
+    """A topic that exists. `topic_id` is None from brokers before KIP-516."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -66,9 +66,9 @@ class TopicMetadata(NamedTuple):
     partitions: dict[int, PartitionMetadata]
 
     def not_before(self, known: TopicMetadata | None) -> TopicMetadata:
-        """This answer without what in it is older than what is `known`: it may be from a broker that has yet to hear.
+        """This topic, with the partitions of `known` where those are newer: a broker may answer with old metadata.
 
-        A topic's partitions never get fewer, and their leader epochs only rise (as Java's `Metadata` orders leaders).
+        A topic never loses partitions, and leader epochs only rise (Java's `Metadata` compares them too).
         """
         if known is None or self.topic_id is None or self.topic_id != known.topic_id:
             return self
@@ -82,7 +82,7 @@ class TopicMetadata(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
-    """One answer, or several put together. `errors` says why a topic that was asked for is not in `topics`."""
+    """One response, or several merged. `errors` says why a requested topic is not in `topics`."""
 
     cluster_id: str | None = None
     controller_id: int = -1
@@ -91,7 +91,7 @@ class Metadata:
     errors: Mapping[str, ErrorCode] = dataclasses.field(default_factory=dict)
 
     def updated(self, newer: Metadata, asked: Iterable[str] | None) -> Metadata:
-        """`newer`, an answer about the topics `asked` or about all, with the other topics kept as they are here."""
+        """Merge `newer`, a response about the topics `asked` (None for all); other topics are kept."""
         topics = {name: topic.not_before(self.topics.get(name)) for name, topic in newer.topics.items()}
         if asked is None:
             return dataclasses.replace(newer, topics=topics)
@@ -104,10 +104,10 @@ class Metadata:
 
 
 class UnknownTopic(BrokerError):
-    """A topic or partition that a fresh answer says does not exist.
+    """A topic or partition that does not exist, according to new metadata.
 
-    Kafka counts UNKNOWN_TOPIC_OR_PARTITION as retriable, for brokers that have not heard yet; the client has
-    asked more than once before it raises this, so callers need not.
+    In Kafka UNKNOWN_TOPIC_OR_PARTITION is retriable, because a broker may not have heard of the topic yet. The client
+    has asked several brokers before it raises this, so callers need not retry.
     """
 
     retriable = False
@@ -120,7 +120,7 @@ class UnknownTopic(BrokerError):
 
 
 def parse_metadata(body: Any) -> Metadata:
-    """Read a Metadata response of any version."""
+    """Parse a Metadata response of any version."""
     brokers = {
         int(broker.node_id): Node(int(broker.node_id), broker.host, int(broker.port), field(broker, "rack"))
         for broker in body.brokers

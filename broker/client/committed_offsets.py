@@ -1,13 +1,11 @@
 """A consumer group's committed offsets: fetch and commit.
 
-Called by the consumer, the console and the Spark connector's group offset store. An offset is the next one
-to read. Without membership (`generation_id` -1) a commit is taken only while the group has no members,
-which is what tools and batch jobs want.
+A committed offset is the next offset to read. A commit without membership (`generation_id` -1), as tools and batch jobs
+send it, is accepted only while the group has no members.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -17,13 +15,13 @@ from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = ["NO_MEMBER", "CommittedOffset", "GroupMetadata", "GroupOffsets", "Membership"]
 
 
 class Membership(NamedTuple):
-    """Who commits: a member of a generation, so that one who was put out cannot (KIP-62)."""
+    """The member that commits, and its generation: a member that was removed cannot commit (KIP-62)."""
 
     generation_id: int = -1
     member_id: str = ""
@@ -34,14 +32,14 @@ NO_MEMBER = Membership()
 
 
 class GroupMetadata(NamedTuple):
-    """A group and who speaks for it; Kafka's `ConsumerGroupMetadata` (KIP-447)."""
+    """A group and one of its members; Kafka's `ConsumerGroupMetadata` (KIP-447)."""
 
     group_id: str
     member: Membership = NO_MEMBER
 
 
 class CommittedOffset(NamedTuple):
-    """The next offset to read, the text that was committed beside it, and the leader epoch it is of (-1: not known)."""
+    """The next offset to read, the text committed with it, and its leader epoch (-1 if unknown)."""
 
     offset: int
     metadata: str
@@ -59,17 +57,20 @@ class GroupOffsets:
     def fetch(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, int]:
-        """Committed offsets of `partitions`, or all there are; one without a commit is left out."""
+        """The committed offsets of `partitions` or of all; partitions without one are left out."""
         return {tp: one.offset for tp, one in self.committed(partitions, timeout_s=timeout_s).items()}
 
     def committed(
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
-        """The same with the metadata. Offsets that a transaction is committing are waited for (KIP-447)."""
+        """As `fetch`, with metadata and leader epoch. Waits for offsets that a transaction is committing (KIP-447)."""
         topics = (
             None
             if partitions is None
-            else [{"name": topic, "partition_indexes": indexes} for topic, indexes in _by_topic(partitions).items()]
+            else [
+                {"name": topic, "partition_indexes": indexes}
+                for topic, indexes in by_topic((tp, tp.partition) for tp in partitions).items()
+            ]
         )
         if topics == []:
             return {}
@@ -83,30 +84,28 @@ class GroupOffsets:
         member: Membership = NO_MEMBER,
         timeout_s: float | None = None,
     ) -> None:
-        """Store `offsets`, with a text of the caller's beside each.
+        """Commit `offsets`, each with the text `metadata`.
 
-        Raises BrokerError: `unknown_member_id`, `illegal_generation`, `rebalance_in_progress` when the group has
-        other members or moved on; `offset_metadata_too_large`. Partitions are stored one by one, but nearly
-        always all or none.
+        Raises BrokerError: `unknown_member_id`, `illegal_generation` or `rebalance_in_progress` when the group has
+        other members or a new generation; `offset_metadata_too_large`. Usually all offsets are stored, or none.
         """
         if not offsets:
             return
-        topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        rows = {}
         for tp, offset in offsets.items():
             at = offset if isinstance(offset, Position) else Position(offset, NO_EPOCH)
-            row = {
+            rows[tp] = {
                 "partition_index": tp.partition,
                 "committed_offset": at.offset,
                 "committed_leader_epoch": at.leader_epoch,
                 "committed_metadata": metadata,
             }
-            topics[tp.topic].append(row)
         body = {
             "generation_id_or_member_epoch": member.generation_id,
             "member_id": member.member_id,
             "group_instance_id": member.group_instance_id,
             "retention_time": -1,
-            "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+            "topics": [{"name": name, "partitions": of_topic} for name, of_topic in by_topic(rows.items()).items()],
         }
         self.cluster.retrying(lambda: self._commit_once(body), timeout_s=timeout_s)
 
@@ -129,10 +128,3 @@ class GroupOffsets:
             for row in topic.partitions:
                 what = f"committing the offset of {topic.name}-{row.partition_index}"
                 self._coordinator.check(row.error_code, what)
-
-
-def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for tp in partitions:
-        topics[tp.topic].append(tp.partition)
-    return topics

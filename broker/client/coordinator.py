@@ -1,8 +1,4 @@
-"""Talking to the coordinator of a consumer group or of a transactional id, wherever it moves.
-
-Called by group_offsets.py, group.py and transactions.py, which send different requests about the same thing and
-share what goes wrong: the coordinator is another broker now, still loads its log, or does not answer.
-"""
+"""Requests to the coordinator of a consumer group or transactional id, which may move to another broker."""
 
 from __future__ import annotations
 
@@ -22,10 +18,10 @@ _MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 
 
 class Coordinator:
-    """The broker that coordinates `name`, a group or a transactional id.
+    """The coordinator of `name`, a group or a transactional id. Thread-safe.
 
-    With `dedicated=True` a connection of its own is used (and closed by `close`), for requests that wait at the
-    broker, such as JoinGroup; else the cluster's shared one. Thread-safe.
+    It uses the cluster's shared connection. With `dedicated=True` it uses one of its own, for requests that wait at the
+    broker, such as JoinGroup; `close` closes it.
     """
 
     def __init__(
@@ -46,7 +42,7 @@ class Coordinator:
         self._node: Node | None = None
 
     def request(self, api: ApiKey, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
-        """Ask once; `cluster.retrying` around it asks again. The name is added to the body."""
+        """Send once and wait; call it inside `cluster.retrying`. The name is added to the body."""
         try:
             return self._connect().request(api, {**self._naming, **body}, timeout_s=timeout_s)
         except (ConnectionFailed, RequestTimedOut):
@@ -54,7 +50,7 @@ class Coordinator:
             raise
 
     def send(self, api: ApiKey, body: Mapping[str, Any]) -> Connection:
-        """Ask without waiting; the connection to take the answer from, which must be a dedicated one."""
+        """Send without waiting, on a dedicated connection. Returns the connection to receive the response from."""
         try:
             connection = self._connect()
             connection.send(api, {**self._naming, **body})
@@ -64,11 +60,11 @@ class Coordinator:
         return connection
 
     def forget(self) -> None:
-        """Look for the coordinator anew next time."""
+        """Find the coordinator again next time."""
         self.cluster.forget_coordinator(self.name, self.kind)
 
     def check(self, code: ErrorCode, what: str) -> None:
-        """Raise BrokerError unless the code says there was none; a coordinator that moved is looked for anew."""
+        """Raise BrokerError for an error code; `what` names the action. A coordinator that moved is found again."""
         if code is ErrorCode.none:
             return
         if code in _MOVED:
@@ -76,7 +72,7 @@ class Coordinator:
         raise BrokerError(code, f"{what} of {self.kind} {self.name!r}")
 
     def close(self) -> None:
-        """Hang up the connection of our own, which ends a request that waits on it. May be called again."""
+        """Close the dedicated connection; a request that waits on it fails. May be called again."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

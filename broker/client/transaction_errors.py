@@ -1,14 +1,14 @@
-"""What goes wrong in a transaction, by what can be done about it.
+"""Errors in a transaction, by what can be done about them.
 
-Raised by the transactional methods of the producer and by transactions.py. Whoever catches one asks which class it is:
+Raised by the transactional methods of the producer and by transaction_requests.py:
 
     BrokerError
     └── TransactionError
-        ├── AbortableTransactionError     abort_transaction(), then the same may be tried again in a new transaction
-        └── FatalTransactionError  this producer is of no use any more: close it
-            └── ProducerFenced     because another one took its transactional id over
+        ├── AbortableTransactionError     call abort_transaction(), then try again in a new transaction
+        └── FatalTransactionError  this producer cannot continue: close it
+            └── ProducerFenced     a newer producer has the same transactional id
 
-What is merely slow (RequestTimedOut, ConnectionFailed) is neither: call the same method again.
+After RequestTimedOut and ConnectionFailed call the same method again.
 """
 
 from __future__ import annotations
@@ -37,28 +37,29 @@ _FATAL: Final = (
 
 
 class TransactionError(BrokerError):
-    """A transaction cannot go on; `code` says why."""
+    """A transaction cannot continue; `code` says why."""
 
     retriable = False
 
 
 class AbortableTransactionError(TransactionError):
-    """The transaction can only be aborted; afterwards the producer may begin another."""
+    """The transaction can only be aborted; then the producer may begin another one."""
 
 
 class FatalTransactionError(TransactionError):
-    """Nothing more can be done with this producer."""
+    """The producer can only be closed."""
 
 
 class ProducerFenced(FatalTransactionError):
-    """A producer that was started later has the same `transactional.id`, and this one's epoch is over."""
+    """A producer that was started later has the same `transactional.id` and a newer epoch."""
 
 
 def transaction_error(error: PykafkaError, *, producing: bool = False) -> TransactionError:
     """`error` as one of the classes above.
 
-    With `producing` an old epoch may be forgiven: the log can have forgotten a producer the coordinator still knows,
-    and only the next InitProducerId tells whether it was fenced (KIP-360, KIP-588).
+    `producing`: the error is from a Produce request. Then an old epoch is abortable, not fatal: the log may have
+    forgotten a producer that the coordinator still knows, and only the next InitProducerId tells whether it was fenced
+    (KIP-360, KIP-588).
     """
     if isinstance(error, TransactionError):
         return error

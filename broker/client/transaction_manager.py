@@ -1,8 +1,8 @@
 """The transactions of one producer: Kafka's `TransactionManager`, without a queue of its own.
 
 Made by producer.py when `transactional.id` is set. The application's thread calls `init`, `begin`, `send_offsets`,
-`commit` and `abort`, which wait for the coordinator; the sender thread asks `admit` which partitions may be
-written to, and says what failed. Thread-safe.
+`commit` and `abort`, which wait for the coordinator. The sender's thread calls `admit` to add partitions before it
+writes to them, and `failed` when a batch failed. Thread-safe.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from broker.protocol.topic_partition import TopicPartition
 __all__ = ["TransactionManager"]
 
 _STILL_ENDING_S: Final = 0.02
-"""Wait while the coordinator ends the transaction before; as in Kafka, shorter than `retry.backoff.ms`."""
+"""Wait while the coordinator completes the previous transaction; as in Kafka, shorter than `retry.backoff.ms`."""
 
 
 class TransactionManager:
-    """`settle(timeout_s)` waits until every record handed in so far was acknowledged or has failed."""
+    """`flush(timeout_s)` waits until every record sent so far is acknowledged or has failed."""
 
-    def __init__(self, cluster: Cluster, settle: Callable[[float | None], object]) -> None:
+    def __init__(self, cluster: Cluster, flush: Callable[[float | None], object]) -> None:
         self._cluster = cluster
         self._settings = cluster.settings
-        self._settle = settle
+        self._flush = flush
         self._lock = threading.Lock()
         self._state = TransactionState()
         self._handle: TransactionHandle | None = None
@@ -50,7 +50,7 @@ class TransactionManager:
     # --- the application's thread --------------------------------------------------------------
 
     def init(self) -> None:
-        """Get a producer id and fence who had the transactional id before. May be called again after a time-out."""
+        """Get a producer id and fence earlier producers. May be called again after a time-out."""
         with self._lock:
             self._state.check_uninitialized()
         settings = self._settings
@@ -64,16 +64,16 @@ class TransactionManager:
             self._state.initialized()
 
     def begin(self) -> None:
-        """A transaction begins; the coordinator learns of it with the first record."""
+        """Begin a transaction; the coordinator learns of it when the first partition is added."""
         with self._lock:
             self._state.begin()
 
     def check_open(self) -> None:
-        """Raise unless records may be added now."""
+        """Raise unless records may be sent now."""
         self._state.check_open()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
-        """Have `offsets` committed with the transaction."""
+        """Commit `offsets` with the transaction."""
         with self._lock:
             self._state.check_open()
         if not offsets:
@@ -90,25 +90,25 @@ class TransactionManager:
             raise
 
     def commit(self) -> None:
-        """Send what is left, then commit. Raises AbortableTransactionError when a record of it failed."""
+        """Send what is left, then commit. Raises AbortableTransactionError when a record failed."""
         with self._lock:
             if self._state.phase is not Phase.COMMITTING:
                 self._state.check_open()
-        self._settle(None)
+        self._flush(None)
         with self._lock:
             self._state.start_commit()
         self._end(self._settings.max_block_ms / 1000, commit=True)
 
     def abort(self, timeout_s: float | None = None) -> None:
-        """Drop what was not sent, then abort; with `timeout_s`, give up waiting for either after so long."""
+        """Drop unsent records, then abort; each waits at most `timeout_s`."""
         with self._lock:
             self._state.start_abort()
-        self._settle(timeout_s)  # the sender sees that it is doomed
+        self._flush(timeout_s)  # the sender fails the unsent records
         self._end(self._settings.max_block_ms / 1000 if timeout_s is None else timeout_s, commit=False)
 
     @property
     def open(self) -> bool:
-        """Whether there is something to abort."""
+        """Whether there is a transaction to abort."""
         return self._state.phase in (Phase.IN_TRANSACTION, Phase.ABORTING)
 
     def _end(self, timeout_s: float, *, commit: bool) -> None:
@@ -136,7 +136,7 @@ class TransactionManager:
         except TransactionError as error:
             if commit or error.code is not ErrorCode.invalid_producer_id_mapping:
                 raise
-            # The coordinator has forgotten it all: there is nothing to abort, and we begin like a new producer.
+            # The coordinator has forgotten the producer: nothing to abort, and it begins like a new one.
             self._handle = TransactionHandle(self._settings.transactional_id, -1, -1)
             self._state.needs_new_epoch = True
 
@@ -149,18 +149,18 @@ class TransactionManager:
 
     @property
     def identity(self) -> ProducerIdentity | None:
-        """What to stamp batches with; None before `init`."""
+        """The producer id and epoch of batches; None before `init`."""
         handle = self._handle
         return handle.identity if handle else None
 
     def unsent_error(self) -> TransactionError | None:
-        """What batches that are not in flight must fail with; None while they may go."""
+        """The error that unsent batches must fail with; None while they may be sent."""
         return self._state.unsent_error()
 
     def admit(self, queues: Sequence[PartitionQueue], now: float) -> tuple[list[PartitionQueue], float]:
-        """Those of `queues` that are part of the transaction, and when (monotonic) to ask for the others again.
+        """Those of `queues` that are part of the transaction, and when (monotonic seconds) to retry the others.
 
-        Asks the coordinator to take in what is missing: one attempt, for which the sender waits.
+        Adds missing partitions to the transaction in one attempt, for which the sender waits.
         """
         missing = [queue.tp for queue in queues if queue.tp not in self._state.partitions]
         if not missing:
@@ -178,7 +178,7 @@ class TransactionManager:
         return [queue for queue in queues if queue.tp in self._state.partitions], self._retry_at
 
     def failed(self, error: PykafkaError, *, gap: bool = False) -> None:
-        """A record or a request of the transaction failed; with `gap`, sequence numbers went with it."""
+        """A record or a request of the transaction failed; with `gap`, its sequence numbers are missing now."""
         with self._lock:
             self._state.needs_new_epoch |= gap
             self._state.failed(transaction_error(error, producing=gap))

@@ -30,7 +30,7 @@ from broker.client.produce_request import ProducerIdentity
 from broker.client.transaction_errors import TransactionError, transaction_error
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = [
     "TransactionHandle",
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 
 class TransactionHandle(NamedTuple):
-    """One epoch of a transactional id: what it takes to write into its transaction, and to end it."""
+    """One epoch of a transactional id: all that is needed to write in its transaction and to end it."""
 
     transactional_id: str
     producer_id: int
@@ -55,7 +55,7 @@ class TransactionHandle(NamedTuple):
 
     @property
     def identity(self) -> ProducerIdentity:
-        """What batches are stamped with."""
+        """The producer id and epoch of its batches."""
         return ProducerIdentity(self.producer_id, self.epoch)
 
 
@@ -67,11 +67,11 @@ def init_transactional_id(
     previous: ProducerIdentity | None = None,
     timeout_s: float | None = None,
 ) -> TransactionHandle:
-    """Take `transactional_id` over, with an epoch above all earlier ones; what they left open is aborted.
+    """Get a new epoch of `transactional_id`, which fences all earlier ones and aborts their open transaction.
 
-    `timeout_ms`: how long a transaction may stay open before the coordinator aborts it; brokers refuse more than
-    their `transaction.max.timeout.ms`. `previous`: only bump this epoch of our own, and raise ProducerFenced when
-    somebody else was faster (KIP-360).
+    `timeout_ms`: the coordinator aborts a transaction that is open longer; at most the broker's
+    `transaction.max.timeout.ms`. `previous`: bump the epoch only if it is still this one, else raise ProducerFenced
+    (KIP-360).
     """
     identity = previous or ProducerIdentity(-1, -1)
     coordinator = _coordinator(cluster, transactional_id)
@@ -96,17 +96,9 @@ def add_partitions(
     *,
     timeout_s: float | None = None,
 ) -> None:
-    """Make `partitions` part of the transaction, which begins with the first; before anything is written to them."""
+    """Add `partitions` to the transaction before anything is written to them. The first begins the transaction."""
     coordinator = _coordinator(cluster, transaction.transactional_id)
-    topics: dict[str, list[int]] = defaultdict(list)
-    for tp in sorted(partitions):
-        topics[tp.topic].append(tp.partition)
-    body = {
-        "v3_and_below_transactional_id": transaction.transactional_id,
-        "v3_and_below_producer_id": transaction.producer_id,
-        "v3_and_below_producer_epoch": transaction.epoch,
-        "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
-    }
+    body = _partitions_body(transaction, sorted(partitions))
 
     def attempt() -> None:
         answer = coordinator.request(ApiKey.ADD_PARTITIONS_TO_TXN, body)
@@ -115,7 +107,7 @@ def add_partitions(
             for topic in answer.results_by_topic_v3_and_below
             for row in topic.results_by_partition
         ]
-        # One that is refused keeps the others out too: what is wrong with it is to be said, not that.
+        # When one partition is refused, the others are not attempted: report the cause, not its consequence.
         for code, what in sorted(rows, key=lambda row: row[0] is ErrorCode.operation_not_attempted):
             coordinator.check(code, what)
 
@@ -125,7 +117,7 @@ def add_partitions(
 def add_offsets(
     cluster: Cluster, transaction: TransactionHandle, group: str, *, timeout_s: float | None = None
 ) -> None:
-    """Announce that offsets of `group` will be committed in the transaction; before `commit_offsets`."""
+    """Add the offsets of `group` to the transaction, before `commit_offsets`."""
     coordinator = _coordinator(cluster, transaction.transactional_id)
     body = {**_producer(transaction), "group_id": group}
 
@@ -145,12 +137,12 @@ def commit_offsets(
     metadata: str = "",
     timeout_s: float | None = None,
 ) -> None:
-    """Commit `offsets`, each the next to read, with a text beside each, when and if the transaction commits."""
+    """Commit `offsets` (each the next offset to read) with the transaction, each with the text `metadata`."""
     coordinator = Coordinator(cluster, group.group_id)
-    topics: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for tp, offset in offsets.items():
-        row = {"partition_index": tp.partition, "committed_offset": offset, "committed_metadata": metadata}
-        topics[tp.topic].append(row)
+    topics = by_topic(
+        (tp, {"partition_index": tp.partition, "committed_offset": offset, "committed_metadata": metadata})
+        for tp, offset in offsets.items()
+    )
     body = {
         **_producer(transaction),
         "transactional_id": transaction.transactional_id,
@@ -172,7 +164,7 @@ def commit_offsets(
 def end_transaction(
     cluster: Cluster, transaction: TransactionHandle, *, commit: bool, timeout_s: float | None = None
 ) -> None:
-    """Commit or abort. May be repeated: the same end is answered with success again, the other one with an error."""
+    """Commit or abort. To repeat the same call succeeds; to commit what was aborted, or the reverse, is an error."""
     coordinator = _coordinator(cluster, transaction.transactional_id)
     body = {**_producer(transaction), "committed": commit}
 
@@ -185,6 +177,16 @@ def end_transaction(
 
 def _coordinator(cluster: Cluster, transactional_id: str) -> Coordinator:
     return Coordinator(cluster, transactional_id, CoordinatorKind.TRANSACTION)
+
+
+def _partitions_body(transaction: TransactionHandle, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
+    topics = by_topic((tp, tp.partition) for tp in partitions)
+    return {
+        "v3_and_below_transactional_id": transaction.transactional_id,
+        "v3_and_below_producer_id": transaction.producer_id,
+        "v3_and_below_producer_epoch": transaction.epoch,
+        "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
+    }
 
 
 def _producer(transaction: TransactionHandle) -> dict[str, Any]:
@@ -201,17 +203,14 @@ def _run(cluster: Cluster, attempt: Callable[[], T], timeout_s: float | None) ->
 
 
 _WINDOW: Final = 64
-"""Requests under way at one coordinator: some kilobytes, which fit into what sockets hold."""
+"""Requests in flight to one coordinator: some kilobytes, which fit into the socket's buffer."""
 
 Outcome = TransactionError | None
 
 
 def end_transactions(cluster: Cluster, transactions: Sequence[TransactionHandle], *, commit: bool) -> list[Outcome]:
-    """End each; what went wrong with it, in their order. Raises what is not the transaction's fault."""
-    bodies = [
-        (one, {"producer_id": one.producer_id, "producer_epoch": one.epoch, "committed": commit})
-        for one in transactions
-    ]
+    """Commit or abort each. Returns the error of each, None for success. Raises errors that are not a transaction's."""
+    bodies = [(one, {**_producer(one), "committed": commit}) for one in transactions]
     codes = _ask(cluster, ApiKey.END_TXN, bodies, lambda answer: answer.error_code)
     what = "committing the transaction" if commit else "aborting the transaction"
     return [
@@ -221,23 +220,12 @@ def end_transactions(cluster: Cluster, transactions: Sequence[TransactionHandle]
 
 
 def check_open(cluster: Cluster, transactions: Sequence[tuple[TransactionHandle, TopicPartition]]) -> list[Outcome]:
-    """Why each, given with a partition that is in it, is not open any more; None for one that is.
+    """Whether each transaction, given with one of its partitions, is still open: None, or why it is not.
 
-    Asks for the partition to be added, which changes nothing where it is in, and is refused where the transaction has
-    timed out or its id was taken over: so this works with any broker.
+    It adds the partition again. That changes nothing in an open transaction, and is refused after a time-out or when
+    the transactional id has a newer epoch, by any version of a broker.
     """
-    bodies = [
-        (
-            one,
-            {
-                "v3_and_below_transactional_id": one.transactional_id,
-                "v3_and_below_producer_id": one.producer_id,
-                "v3_and_below_producer_epoch": one.epoch,
-                "v3_and_below_topics": [{"name": tp.topic, "partitions": [tp.partition]}],
-            },
-        )
-        for one, tp in transactions
-    ]
+    bodies = [(one, _partitions_body(one, [tp])) for one, tp in transactions]
     codes = _ask(cluster, ApiKey.ADD_PARTITIONS_TO_TXN, bodies, _code_of_partition)
     return [
         _outcome(code, one, f"adding {tp}", lambda one=one, tp=tp: add_partitions(cluster, one, [tp]))  # type: ignore[misc]
@@ -270,7 +258,7 @@ def _ask(
     bodies: Sequence[tuple[TransactionHandle, Mapping[str, Any]]],
     code_of: Callable[[Any], ErrorCode],
 ) -> list[ErrorCode | None]:
-    """What the coordinators answer, once; None where they did not."""
+    """Send all requests once; None where there was no answer."""
     codes: list[ErrorCode | None] = [None] * len(bodies)
     if len(bodies) < 2:
         return codes

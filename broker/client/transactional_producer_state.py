@@ -1,12 +1,12 @@
-"""Where a transactional producer stands and what it may do next; a pure state machine.
+"""The state of a transactional producer, and what it may do next; a pure state machine.
 
-Held by transaction_manager.py, which does the requests and the locking. Kafka's `TransactionManager.State`:
+transaction_manager.py holds it and does the requests and the locking. Kafka's `TransactionManager.State`:
 
     UNINITIALIZED → READY → IN_TRANSACTION → COMMITTING → READY
                                            → ABORTING   → READY
     anything → FATAL
 
-An error in a transaction leaves it IN_TRANSACTION with `error` set: then all but abort is refused.
+After an error in a transaction it stays IN_TRANSACTION with `error` set: then only abort is allowed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["Phase", "TransactionState"]
 
 
 class Phase(Enum):
-    """What the producer is doing; the values complete "the producer …"."""
+    """The phases; in messages their values follow "the transactional producer"."""
 
     UNINITIALIZED = "has not called init_transactions() yet"
     READY = "is in no transaction: call begin_transaction()"
@@ -33,84 +33,84 @@ class Phase(Enum):
 
 
 class TransactionState:
-    """Events in, refusals out. Not thread-safe."""
+    """Each event changes the phase or raises why it is not allowed. Not thread-safe."""
 
     def __init__(self) -> None:
         self.phase = Phase.UNINITIALIZED
         self.error: TransactionError | None = None
-        """Why the transaction cannot be committed, or nothing be done at all."""
+        """Why the transaction can only be aborted, or in phase FATAL why nothing can be done."""
         self.partitions: set[TopicPartition] = set()
-        """What the coordinator knows to be part of the transaction."""
+        """The partitions that the coordinator has added to the transaction."""
         self.has_offsets = False
         self.needs_new_epoch = False
-        """A batch with a sequence number was lost: the next ones would not follow on it (KIP-360)."""
+        """A batch with a sequence number failed, so there is a gap: a new epoch is needed (KIP-360)."""
 
     @property
     def begun(self) -> bool:
-        """Whether the coordinator knows of the transaction, so that it has to be ended there."""
+        """Whether the coordinator knows the transaction and has to end it."""
         return bool(self.partitions) or self.has_offsets
 
     def check_uninitialized(self) -> None:
-        """Refuse to fence ourselves."""
+        """Raise unless `init_transactions` may be called: a second call would fence the producer itself."""
         if self.phase is Phase.READY:
             raise PykafkaError("init_transactions() was called before")
         self._require(Phase.UNINITIALIZED)
 
     def initialized(self) -> None:
-        """There is a producer id."""
+        """The producer id has arrived."""
         self._require(Phase.UNINITIALIZED)
         self.phase = Phase.READY
 
     def begin(self) -> None:
-        """A transaction begins. Raises PykafkaError when one is open."""
+        """Begin a transaction. Raises PykafkaError while one is open."""
         self._require(Phase.READY)
         self.phase = Phase.IN_TRANSACTION
 
     def check_open(self) -> None:
-        """Refuse to add to anything but a healthy transaction."""
+        """Raise unless a transaction is open and has not failed."""
         self._require(Phase.IN_TRANSACTION)
         if self.error is not None:
             raise self.error
 
     def added(self, partitions: Iterable[TopicPartition]) -> None:
-        """The coordinator took these in."""
+        """The coordinator added these partitions."""
         self.partitions.update(partitions)
 
     def start_commit(self) -> None:
-        """From now on only the commit may be tried again. Raises what the transaction failed with."""
+        """Start to commit: from now on only commit may be called again. Raises the error of a failed transaction."""
         if self.phase is not Phase.COMMITTING:
             self.check_open()
             self.phase = Phase.COMMITTING
 
     def start_abort(self) -> None:
-        """From now on only the abort may be tried again."""
+        """Start to abort: from now on only abort may be called again."""
         if self.phase is not Phase.ABORTING:
             self._require(Phase.IN_TRANSACTION)
             self.phase = Phase.ABORTING
 
     def ended(self) -> None:
-        """The coordinator has noted the end."""
+        """The coordinator has stored the commit or abort."""
         self.phase = Phase.READY
         self.error = None
         self.partitions.clear()
         self.has_offsets = False
 
     def renewed(self) -> None:
-        """There is a new epoch: sequence numbers begin at 0."""
+        """There is a new epoch: sequence numbers begin at 0 again."""
         self.needs_new_epoch = False
 
     def failed(self, error: TransactionError) -> None:
-        """Something could not be done; the first reason stands, but a fatal one goes above."""
+        """Something failed. The first error is kept, unless a fatal one follows."""
         if isinstance(error, FatalTransactionError):
             if self.phase is not Phase.FATAL:
                 self.phase, self.error = Phase.FATAL, error
-        elif self.phase is Phase.COMMITTING:  # the coordinator refused it, so it can be aborted still
+        elif self.phase is Phase.COMMITTING:  # the coordinator refused the commit: abort is still possible
             self.phase, self.error = Phase.IN_TRANSACTION, error
         elif self.error is None and self.phase is Phase.IN_TRANSACTION:
             self.error = error
 
     def unsent_error(self) -> TransactionError | None:
-        """What records that wait to be sent fail with; None while they may go."""
+        """The error that unsent records must fail with; None while they may be sent."""
         if self.phase is Phase.ABORTING:
             return self.error or AbortableTransactionError(
                 ErrorCode.transaction_abortable, "the transaction was aborted"

@@ -1,7 +1,4 @@
-"""Ends a selector's wait from another thread.
-
-Made by producer.py: the sender thread waits with it in its selector, the accumulator and `Producer.close` call `wake`.
-"""
+"""Ends the wait of a selector from another thread: the accumulator and `Producer.close` wake the sender with it."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ __all__ = ["Waker"]
 
 
 class Waker:
-    """Ends the wait of a selector from another thread."""
+    """A socket pair to register with the selector. `wake` makes it readable."""
 
     def __init__(self) -> None:
         self._inner, self._outer = socket.socketpair()
@@ -24,17 +21,17 @@ class Waker:
         return self._inner.fileno()
 
     def wake(self) -> None:
-        """Cheap when the wait is to end anyway."""
+        """Costs nothing if it was woken before and has not been cleared yet."""
         if not self._signalled:
             self._signalled = True
             with contextlib.suppress(OSError):
                 self._outer.send(b"\0")
 
     def clear(self) -> None:
-        """Called by the thread that waited, before it looks for what there is to do.
+        """Called by the thread that waited, before it looks for work.
 
-        In this order: a signal that comes in between is left out, but what it was about is seen when looking. The
-        other way round its byte would be swallowed, the mark stay, and no later signal would be sent.
+        The order matters. If `wake` is called between the two lines, it sends no byte, but the thread finds the work
+        afterwards. In the other order the byte could be read while `_signalled` stays set: no later `wake` would work.
         """
         with contextlib.suppress(OSError):
             self._inner.recv(64)
