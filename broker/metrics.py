@@ -1,9 +1,9 @@
-"""What the broker counts while it works: plain numbers, cheap enough for the hot path.
+"""The broker's counters: plain numbers, cheap enough for the hot path.
 
-`Metrics` is one object, made by the server and handed to whoever counts: the router's request log (requests by
-API), the listeners (connections). Partitions count their own bytes and records. Nothing here knows Prometheus:
-`web/figures.py` reads these numbers at each scrape, and a broker without `metrics.listener` loads no library for
-them. Everything belongs to the event loop. Idea: Kafka's `RequestMetrics` and `SocketServer` sensors.
+The server makes one `Metrics` for the request log (requests by API) and the listeners (connections). Partitions count
+their own bytes and records. Nothing here knows Prometheus: `web/collector.py` reads the numbers at each scrape, and a
+broker without `metrics.listener` loads no library for them. All counters belong to the event loop. Idea: Kafka's
+`RequestMetrics` and the sensors of `SocketServer`.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from bisect import bisect_left
 __all__ = ["LATENCY_BOUNDS_S", "ApiMetrics", "CleanerMetrics", "Histogram", "ListenerMetrics", "Metrics"]
 
 LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-"""Upper bounds of the latency buckets, in seconds; what takes longer falls into the last, unbounded one."""
+"""Upper bounds of the latency buckets, in seconds; the last bucket has none."""
 
 
 class Histogram:
-    """Counts per bucket and the sum of all that was observed."""
+    """Counts per bucket, and the sum of all observed values."""
 
     __slots__ = ("counts", "sum")
 
@@ -36,8 +36,8 @@ class Histogram:
 
 
 class ApiMetrics:
-    """One API. Times are seconds: `queue` before a request is looked at, `remote` while its handler waits (a long poll,
-    a flush, ZooKeeper), `total` from the frame's last byte to the response; what remains is `local`, our own work."""
+    """One API. Times in seconds: `queue` until the handler starts, `remote` while it waits (a long poll, a flush,
+    ZooKeeper), `total` from the frame's last byte to the response; the rest is `local`, the broker's own work."""
 
     __slots__ = ("errors", "queue", "remote", "request_bytes", "requests", "response_bytes", "total")
 
@@ -45,7 +45,7 @@ class ApiMetrics:
         self.requests: collections.defaultdict[int, int] = collections.defaultdict(int)
         """By version."""
         self.errors: collections.Counter[int] = collections.Counter()
-        """By Kafka's error code, as often as it stands in a response; successes are not counted."""
+        """By Kafka's error code, as often as it is in a response; success is not counted."""
         self.total = Histogram()
         self.queue = 0.0
         self.remote = 0.0
@@ -65,13 +65,13 @@ class ListenerMetrics:
     def __init__(self) -> None:
         self.accepted = 0
         self.closed: collections.Counter[str] = collections.Counter()
-        """By reason: `client` when the peer left."""
+        """By reason: `client` when the client closed it."""
         self.failed_authentications = 0
         self.successful_authentications = 0
 
 
 class CleanerMetrics:
-    """Compactions that were swapped in, and what went through them."""
+    """Completed compactions, and what they read and wrote."""
 
     __slots__ = ("bytes_read", "bytes_written", "records_kept", "records_read", "runs", "uncleanable")
 
@@ -82,11 +82,11 @@ class CleanerMetrics:
         self.records_read = 0
         self.records_kept = 0
         self.uncleanable = 0
-        """Partitions that are not compacted any more until the broker starts again."""
+        """Partitions that are not compacted until the broker restarts."""
 
 
 class Metrics:
-    """Everything that is counted. Entries appear with the first event."""
+    """All counters. An entry appears with its first event."""
 
     def __init__(self) -> None:
         self.apis: dict[int, ApiMetrics] = collections.defaultdict(ApiMetrics)
@@ -95,5 +95,5 @@ class Metrics:
         """By listener name."""
 
     def failed(self, api: int, code: int) -> None:
-        """Count an error in a response whose handler counts them itself."""
+        """Count an error of a handler that counts its errors itself."""
         self.apis[api].errors[code] += 1

@@ -35,7 +35,7 @@ from broker.net.listener import ListenerSet
 from broker.net.request_log import RequestLog
 from broker.net.router import Router
 from broker.replica.replica_manager import stored_log_config
-from broker.web.figures import Sources
+from broker.web.collector import MetricSources
 from broker.web.health import Health
 from broker.web.http_listener import HttpListener
 from broker.zookeeper.change_notifications import ChangeNotifications
@@ -148,7 +148,7 @@ class BrokerServer:
 
         assert self._coordinators is not None
         health = Health(self.config.broker_id, self._logs, connected)
-        sources = Sources(
+        sources = MetricSources(
             metrics=self._metrics,
             topics=self._topics,
             groups=self._coordinators.groups,

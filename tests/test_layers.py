@@ -99,7 +99,7 @@ ONLY_IN = {
     },
     "typer": {"broker/tools/", "spark_connector/cli/", "pykafka_demo/"},
     "prometheus_client": {
-        "broker/web/exposition.py",
+        "broker/web/app.py",
         "spark_connector/progress/prometheus.py",
     },
     "starlette": {"broker/web/"},

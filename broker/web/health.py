@@ -1,7 +1,7 @@
-"""Is the broker fit to serve? What /healthz answers, and the same for the metrics.
+"""Whether the broker can serve, for /healthz and the metrics.
 
-Called by app.py. Looks at what a load balancer or an orchestrator should act on: a ZooKeeper that answers, and data
-directories that can be written. That it is asked at all says that the event loop turns.
+Checks what a load balancer or an orchestrator should act on: ZooKeeper answers, and the data directories can be
+written. The response itself shows that the event loop runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OK = "ok"
 
 
 class Health:
-    """The checks, by name; each gives "ok" or what is wrong."""
+    """The checks of /healthz."""
 
     def __init__(self, broker_id: int, logs: LogManager, zookeeper_connected: Callable[[], bool]) -> None:
         self._broker_id = broker_id
@@ -27,12 +27,12 @@ class Health:
         self.zookeeper_connected = zookeeper_connected
 
     def report(self) -> tuple[bool, dict[str, Any]]:
-        """Whether all is well, and the document that says so. Blocks for a look at the directories."""
+        """Whether all checks pass, and the JSON of the response. Blocks: it looks at the directories."""
         checks = {
             "zookeeper": OK if self.zookeeper_connected() else "no ZooKeeper server answers (zookeeper.connect)",
             "log.dirs": "; ".join([*self.directory_problems().values(), *self._offline_partitions()]) or OK,
         }
-        well = all(said == OK for said in checks.values())
+        well = all(result == OK for result in checks.values())
         return well, {"status": OK if well else "failing", "broker.id": self._broker_id, "checks": checks}
 
     def _offline_partitions(self) -> list[str]:
@@ -42,7 +42,7 @@ class Health:
         return [f"{len(offline)} partitions are offline, the first: {next(iter(offline.values()))}"]
 
     def directory_problems(self) -> dict[Path, str]:
-        """Data directories that are not fit to be written, with the reason."""
+        """Data directories that cannot be written, with the reason."""
         problems = self._logs.failures
         problems |= {
             directory: f"{directory} cannot be written"

@@ -1,8 +1,7 @@
-"""The socket of `metrics.listener`: bound before the broker starts, served once it does.
+"""The socket of `metrics.listener`: bound before the broker starts, served once the broker serves.
 
-Called by the server. The web libraries cost a tenth of a second and 20 MB; they are loaded in a worker thread after
-the first client can be served, and not at all when the listener is off. A request that comes before waits in the
-socket's queue.
+The web libraries cost 0.1 s and 20 MB. They are loaded in a worker thread after the broker serves its first client, and
+not at all when the listener is off. Until then requests wait in the socket's backlog.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError
-from broker.web.figures import Sources
+from broker.web.collector import MetricSources
 from broker.web.health import Health
 
 __all__ = ["HttpListener"]
@@ -25,7 +24,7 @@ BACKLOG = 64
 
 
 class HttpListener:
-    """One HTTP listener. `url` says where it is."""
+    """The HTTP listener at `url`."""
 
     def __init__(self, text: str) -> None:
         """Bind `HTTP://host:port`. Raises ConfigError."""
@@ -40,7 +39,7 @@ class HttpListener:
         self._server: Any = None
         self._closed = False
 
-    async def serve(self, sources: Sources, health: Health) -> None:
+    async def serve(self, sources: MetricSources, health: Health) -> None:
         """Answer requests until `close`."""
         self._server = await asyncio.to_thread(_make_server, sources, health)
         if self._closed:
@@ -51,14 +50,14 @@ class HttpListener:
             logger.exception("the HTTP listener at %s ended", self.url)
 
     def close(self) -> None:
-        """Stop to accept; `serve` returns soon after."""
+        """Accept no more connections; `serve` returns soon after."""
         self._closed = True
         if self._server is not None:
             self._server.should_exit = True
         self._socket.close()
 
 
-def _make_server(sources: Sources, health: Health) -> Any:
+def _make_server(sources: MetricSources, health: Health) -> Any:
     from broker.web.app import make_server
 
     return make_server(sources, health)

@@ -16,7 +16,7 @@ from broker.log.log_config import LogConfig
 from broker.security.stores import SECURITY
 from broker.settings import Setting, settings_of
 from broker.tools.main import commands, summary
-from broker.web.families import FAMILIES
+from broker.web.collector import FAMILIES
 from spark_connector.options.option_table import OPTIONS, WRITE_OPTIONS, Option
 from tests.support.console_reference import console
 from tests.support.markdown_table import table
