@@ -1,8 +1,6 @@
-"""Time as a value that is handed in.
+"""The clock that the broker's parts are given, so that tests of retention and timeouts advance a `ManualClock`.
 
-The broker takes a `Clock`, so that retention, time-outs and expiry are tested by turning a
-`ManualClock` forward. Wall time is milliseconds since the epoch (what records carry), monotonic
-time is seconds (what waits are measured in).
+Wall time is in milliseconds since the epoch, as in records. Monotonic time, for waits, is in seconds.
 """
 
 from __future__ import annotations
@@ -14,14 +12,14 @@ __all__ = ["Clock", "ManualClock", "SystemClock"]
 
 
 class Clock(Protocol):
-    """Where a component asks for the time."""
+    """Tells the time."""
 
     def now_ms(self) -> int:
-        """Wall clock, milliseconds since the epoch."""
+        """Wall time, milliseconds since the epoch."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds that never run backwards."""
+        """Monotonic time, seconds."""
         ...
 
 
@@ -36,7 +34,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until it is told to advance."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
         self._now_ms = now_ms

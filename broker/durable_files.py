@@ -1,8 +1,7 @@
-"""Small files that are replaced whole and survive a power loss: the one way in which checkpoints are written.
+"""Replaces small files such as checkpoints atomically and durably.
 
-Used by broker/log for its checkpoints and by meta_properties.py. The data is fsynced before the rename and the
-directory after it, so that a start finds the old or the new file, never an empty one (Kafka: `CheckpointFile` over
-`Utils.atomicMoveWithFallback`).
+The data is synced before the rename and the directory after it, so that after a power loss a start finds the old or the
+new file, never an empty one (Kafka: `CheckpointFile` over `Utils.atomicMoveWithFallback`).
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from pathlib import Path
 __all__ = ["TEMPORARY_SUFFIX", "sync_directory", "write_atomically"]
 
 TEMPORARY_SUFFIX = ".tmp"
-"""Ends the name of a file that is being written; a start removes what a crash left of them."""
+"""Suffix of a file that is being written. A start deletes those that a crash left."""
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Replace a file: readers, and a start after a crash or a power loss, see the old or the new one whole.
+    """Replace a file. Readers, and a start after a crash or power loss, see the whole old or new file.
 
     Blocks for two fsyncs. Raises OSError.
     """
@@ -35,7 +34,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make creations, renames and deletions in it durable. Raises OSError."""
+    """Make creations, renames and deletions in a directory durable. Raises OSError."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

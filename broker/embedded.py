@@ -1,12 +1,12 @@
-"""A broker for a notebook, a test or a script: started as a child process, gone when its owner is.
+"""A broker for a notebook, a test or a script, in a child process that ends with its owner.
 
     from broker.embedded import EmbeddedBroker
 
     with EmbeddedBroker() as kafka:
         spark.read.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap)…
 
-It is the ordinary broker with a ZooKeeper of its own, run by `python -m broker start`; nothing of it runs
-in the owner's process. The child stops when its standard input closes, so also when the owner is killed.
+It is the ordinary broker with an embedded ZooKeeper, run by `python -m broker start`. The child stops when its standard
+input closes, and so also when the owner is killed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _READY = re.compile(
     r"(?: \(its own ZooKeeper on (\S+)\))?(?:, metrics on (\S+))?$",
     re.MULTILINE,
 )
-_LOOK_EVERY_S = 0.02
+_POLL_S = 0.02
 
 
 class EmbeddedBroker:
-    """One broker over `data_dir`; without one, over a temporary directory that `stop` removes.
+    """One broker on `data_dir`, by default a temporary directory that `stop` deletes.
 
-    `settings` are broker settings in Kafka's names; it listens on a free loopback port unless they say
-    otherwise, and on the same ports when it is started again.
+    `settings` are broker settings in Kafka's names. By default it listens on a free loopback port, and on the same port
+    again after a restart.
     """
 
     def __init__(self, data_dir: Path | str | None = None, settings: Mapping[str, str] | None = None) -> None:
@@ -53,13 +53,13 @@ class EmbeddedBroker:
         }
         self._process: subprocess.Popen[bytes] | None = None
         self.bootstrap = ""
-        """`host:port` for `kafka.bootstrap.servers`: the first listener's."""
+        """`host:port` of the first listener, for `kafka.bootstrap.servers`."""
         self.listeners: dict[str, str] = {}
         """`host:port` of each listener by its name."""
         self.zookeeper = self._settings.get("zookeeper.connect", "")
         """`host:port` of its ZooKeeper."""
         self.metrics_url = ""
-        """`http://host:port` of /metrics and /healthz, when the setting `metrics.listener` is on."""
+        """`http://host:port` of /metrics and /healthz, when `metrics.listener` is set."""
 
     @property
     def running(self) -> bool:
@@ -67,7 +67,7 @@ class EmbeddedBroker:
 
     @property
     def log_file(self) -> Path:
-        """What the broker logs."""
+        """The broker's log."""
         return self.data_dir / "broker.log"
 
     @property
@@ -75,13 +75,13 @@ class EmbeddedBroker:
         return self._process.pid if self._process is not None else None
 
     def start(self, timeout_s: float = 60.0) -> Self:
-        """Return when it listens. Raises PykafkaError with what it said when it does not come up."""
+        """Return when it listens. Raises PykafkaError with the end of its log when it does not start."""
         if self.running:
             return self
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        said = self.data_dir / "broker.out"
+        output = self.data_dir / "broker.out"
         overrides = [word for key, value in self._settings.items() for word in ("--override", f"{key}={value}")]
-        with said.open("wb") as stdout, self.log_file.open("ab") as stderr:
+        with output.open("wb") as stdout, self.log_file.open("ab") as stderr:
             process = subprocess.Popen(
                 [sys.executable, "-m", "broker", "start", "--stop-on-eof", *overrides],
                 stdin=subprocess.PIPE,
@@ -92,12 +92,12 @@ class EmbeddedBroker:
             )
         self._process = process
         deadline = time.monotonic() + timeout_s
-        while (ready := _READY.search(said.read_text())) is None:
+        while (ready := _READY.search(output.read_text())) is None:
             if process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
                 log = self.log_file.read_text(errors="replace")[-2000:]
                 raise PykafkaError(f"the broker did not come up within {timeout_s:g} s:\n{log}")
-            time.sleep(_LOOK_EVERY_S)
+            time.sleep(_POLL_S)
         bound = [one if "://" in one else f"PLAINTEXT://{one}" for one in ready.group(1).split(", ")]
         self.listeners = dict(one.split("://") for one in bound)
         self.bootstrap, self.zookeeper = next(iter(self.listeners.values())), ready.group(2) or self.zookeeper
@@ -106,13 +106,13 @@ class EmbeddedBroker:
         return self
 
     def stop(self) -> None:
-        """A clean end; removes the data if they were temporary. Idempotent."""
+        """Stop it cleanly, and delete the data if the directory is temporary. Idempotent."""
         self._end(signal.SIGTERM)
         if self._temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
     def kill(self) -> None:
-        """SIGKILL, as a crash; the data stay and `start` goes on with them."""
+        """Stop it with SIGKILL, as a crash would. Keeps the data for the next `start`."""
         self._end(signal.SIGKILL)
 
     def __enter__(self) -> Self:

@@ -1,18 +1,18 @@
-"""The error table and the exception tree of the broker and its client.
+"""Kafka's error codes and the exceptions of the broker and its client.
 
-Every layer imports from here and nothing here imports a layer. Kafka's codes come from kio's
-generated table (`ErrorCode.name`, `.value`, `.retriable`); callers ask the flag, never a class list.
+The codes are kio's generated table (`ErrorCode.name`, `.value`, `.retriable`). To decide on a retry, callers read the
+flag `retriable` and never compare classes.
 
     PykafkaError
     ├── ConfigError            a setting, option or argument is wrong; the text says what to set
     ├── BrokerError            carries a Kafka error code: `.code`, `.retriable`
     │   ├── CorruptBatch       a record batch failed its length, magic or CRC check
-    │   └── RecordsRefused     records of a batch break their topic's rules; names each of them
-    ├── ConnectionFailed       no connection to a broker, or it broke; retriable
-    ├── RequestTimedOut        a reply did not come in time; retriable
-    ├── AuthenticationFailed   TLS or SASL: one side does not trust the other, or speaks otherwise
-    └── ProtocolError          bytes that are no Kafka request or response
-        └── UnsupportedVersion the API or its version is not known to this side
+    │   └── RecordsRefused     records of a batch break rules of their topic; lists them
+    ├── ConnectionFailed       a connection could not be made, or broke; retriable
+    ├── RequestTimedOut        no response in time; retriable
+    ├── AuthenticationFailed   TLS or SASL failed
+    └── ProtocolError          bytes that are not a Kafka request or response
+        └── UnsupportedVersion the API or its version is not supported
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class PykafkaError(Exception):
-    """Root of everything this project raises on purpose."""
+    """Base of all exceptions that this project raises on purpose."""
 
     retriable: bool = False
 
@@ -47,7 +47,7 @@ class ConfigError(PykafkaError, ValueError):
 
 
 class BrokerError(PykafkaError):
-    """A failure with a Kafka error code, on either side of the wire."""
+    """An error with a Kafka error code, in the broker or the client."""
 
     def __init__(self, code: ErrorCode, message: str = "") -> None:
         self.code = code
@@ -55,7 +55,7 @@ class BrokerError(PykafkaError):
         super().__init__(f"{error_name(code)}: {message}" if message else error_name(code))
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.code, self.message)  # survives the way back from a Spark worker
+        return type(self), (self.code, self.message)  # so that it can be pickled in a Spark worker
 
     @property
     def retriable(self) -> bool:  # type: ignore[override]
@@ -73,47 +73,47 @@ class CorruptBatch(BrokerError):
 
 
 class RecordsRefused(BrokerError):
-    """A produced batch with records that their topic does not take (KIP-467)."""
+    """A produced batch has records that its topic does not accept (KIP-467)."""
 
     def __init__(self, code: ErrorCode, message: str, record_errors: tuple[tuple[int, str], ...]) -> None:
         super().__init__(code, message)
         self.record_errors = record_errors
-        """(place in the batch, what is wrong) of each, the first hundred at most."""
+        """(index in the batch, reason) of each such record, at most the first hundred."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.code, self.message, self.record_errors)
 
 
 class ConnectionFailed(PykafkaError, ConnectionError):
-    """No connection to a broker could be made, or it broke before the reply."""
+    """No connection could be made, or it broke before the response."""
 
     retriable = True
 
 
 class RequestTimedOut(PykafkaError, TimeoutError):
-    """The broker did not answer within the time the caller gave."""
+    """The broker did not answer within the caller's timeout."""
 
     retriable = True
 
 
 class AuthenticationFailed(PykafkaError):
-    """A certificate that is not trusted, a login that was refused, TLS where there is none. Trying again is no use."""
+    """An untrusted certificate, a refused login, or TLS on one side only. A retry will not help."""
 
 
 class ProtocolError(PykafkaError):
-    """Bytes that cannot be read as a Kafka request or response."""
+    """Bytes that cannot be decoded as a Kafka request or response."""
 
 
 class UnsupportedVersion(ProtocolError):
-    """The API key, or the version of it, is not served (or not known to the peer)."""
+    """The API key or its version is not supported by one side."""
 
 
 def error_name(code: ErrorCode) -> str:
-    """Kafka's spelling with the number: `UNKNOWN_TOPIC_OR_PARTITION (3)`."""
+    """Kafka's name and number: `UNKNOWN_TOPIC_OR_PARTITION (3)`."""
     return f"{code.name.upper()} ({int(code)})"
 
 
 def raise_for(code: ErrorCode, message: str = "") -> None:
-    """Raise `BrokerError` unless the code says there was none."""
+    """Raise `BrokerError` unless the code is `none`."""
     if code is not ErrorCode.none:
         raise BrokerError(code, message)

@@ -1,7 +1,7 @@
-"""`meta.properties` in every log directory: which broker of which cluster the logs belong to.
+"""`meta.properties` in every log directory: the broker and the cluster that its logs belong to.
 
-Written at first start, checked at every later one (Kafka: BrokerMetadataCheckpoint), so that logs are
-never served under a ZooKeeper that does not know them, or by a broker with another id.
+Written at the first start and checked at every later one (Kafka: BrokerMetadataCheckpoint), so that logs are never
+served with another cluster's ZooKeeper or by a broker with another id.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _OWNER_KEYS = {"broker.id", "node.id", "cluster.id"}
 def refuse_foreign(directories: Sequence[Path], own_zookeeper: Path | None) -> None:
     """Raise ConfigError for a directory of an Apache Kafka, before anything but the lock is written there.
 
-    `own_zookeeper`: where the ZooKeeper keeps its data that the broker is going to start, None for one that runs
-    already and can tell its cluster (check_meta_properties).
+    `own_zookeeper` is the data directory of the embedded ZooKeeper that will be started. It is None for an external
+    ZooKeeper, whose cluster id `check_meta_properties` compares later.
     """
     for directory in directories:
         stored = _stored(directory)
         if "node.id" in stored and "broker.id" not in stored:
             raise ConfigError(
-                f"log.dirs: {directory} is of an Apache Kafka in KRaft mode (node.id={stored['node.id']}, cluster "
-                f"{stored.get('cluster.id')}), whose topics pykafka cannot know, for they are not in a ZooKeeper; set "
+                f"log.dirs: {directory} belongs to an Apache Kafka in KRaft mode (node.id={stored['node.id']}, cluster "
+                f"{stored.get('cluster.id')}), whose topics are not in a ZooKeeper, so pykafka cannot know them; set "
                 "log.dirs to another directory, and copy the records with a consumer and a producer"
             )
         if own_zookeeper is not None and "cluster.id" in stored and not own_zookeeper.exists():
@@ -45,14 +45,13 @@ def refuse_foreign(directories: Sequence[Path], own_zookeeper: Path | None) -> N
 
 
 def stored_broker_id(directories: Sequence[Path]) -> int | None:
-    """The id that the directories have been claimed for; None for new ones. What is claimed for others comes out
-    later (check_meta_properties)."""
+    """The first broker id in the directories, None when there is none. `check_meta_properties` compares them all."""
     ids = (stored["broker.id"] for directory in directories if "broker.id" in (stored := _stored(directory)))
     return next((int(text) for text in ids if text.isdecimal()), None)
 
 
 def _stored(directory: Path) -> dict[str, str]:
-    """Empty for none, and for one that cannot be read."""
+    """The file's properties; empty if there is no file or it cannot be read."""
     path = directory / FILE_NAME
     try:
         return read_properties_file(path) if path.exists() else {}
@@ -63,10 +62,10 @@ def _stored(directory: Path) -> dict[str, str]:
 def check_meta_properties(
     directories: Sequence[Path], broker_id: int, cluster_id: str, *, holds_ours: Callable[[Path], bool]
 ) -> dict[Path, str]:
-    """Claim new directories for this broker; returns those that cannot be used, with the reason.
+    """Write the file into new directories; returns those that cannot be used, with the reason.
 
-    A file that cannot be read, as a power loss may leave it, says nothing: it is written anew where `holds_ours`
-    knows the directory by its partitions. Raises ConfigError when a directory belongs to another broker or cluster.
+    A file that cannot be read, as after a power loss, is written again if `holds_ours` recognizes the directory by its
+    partitions. Raises ConfigError when a directory belongs to another broker or cluster.
     """
     unusable = {}
     for directory in directories:
@@ -84,7 +83,7 @@ def check_meta_properties(
                 unusable[directory] = f"{complaint}, and ZooKeeper knows none of the topics in {directory}"
                 continue
             if complaint:
-                logger.warning("%s; its partitions are of this cluster, so it is written anew", complaint)
+                logger.warning("%s; its partitions belong to this cluster, so it is written again", complaint)
             write_atomically(path, f"version=0\nbroker.id={broker_id}\ncluster.id={cluster_id}\n".encode())
         except OSError as error:
             unusable[directory] = f"cannot write {path}: {error.strerror}"
@@ -100,6 +99,6 @@ def _check(directory: Path, stored: dict[str, str], broker_id: int, cluster_id: 
     if stored.get("cluster.id") != cluster_id:
         raise ConfigError(
             f"log.dirs: {directory} belongs to cluster {stored.get('cluster.id')}, and the broker's ZooKeeper to "
-            f"cluster {cluster_id}; set zookeeper.connect to that of the former, or log.dirs to a directory of "
-            "the latter"
+            f"cluster {cluster_id}; set zookeeper.connect to the ZooKeeper of the first, or log.dirs to another "
+            "directory"
         )

@@ -1,8 +1,7 @@
-"""A whole broker: its parts, put together and taken apart in the right order.
+"""The broker: starts its parts in order, and stops them in reverse.
 
-`pykafka broker start` runs one in the foreground. Start: bind the listeners, reach ZooKeeper (or start
-our own), recover the logs, register, load the groups, serve. Stop is the same backwards, and leaves
-the mark of a clean shutdown.
+`pykafka broker start` runs one in the foreground. Start: bind the listeners, connect to ZooKeeper (or start an embedded
+one), recover the logs, register, load the groups, serve. Stop is the reverse, and leaves the mark of a clean shutdown.
 """
 
 from __future__ import annotations
@@ -53,20 +52,20 @@ logger = logging.getLogger(__name__)
 ZOOKEEPER_DIRECTORY = "zookeeper"
 SESSION_FILE = "zookeeper.session"
 ZOOKEEPER_OPERATION_TIMEOUT_S = 10.0
-"""How long a client that wants a topic created waits for a ZooKeeper that is away, before it gets an error; less when
-sessions are short."""
+"""How long a request that needs ZooKeeper waits while that is away, before its client gets an error; less when sessions
+are short."""
 
 
 class BrokerServer:
-    """One broker process. `start` returns when it serves; `stop` may be called at any time after."""
+    """One broker. `start` returns when it serves. `stop` may be called at any time after that call began."""
 
     def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
         self.config = config
         self._clock = clock or SystemClock()
         self.embedded_zookeeper = ""
-        """`host:port` of the ZooKeeper this broker started, if it did."""
+        """`host:port` of the embedded ZooKeeper, if this broker started one."""
         self.metrics_url = ""
-        """Where /metrics and /healthz are, when `metrics.listener` is set."""
+        """URL of /metrics and /healthz when `metrics.listener` is set."""
         self._http: HttpListener | None = None
         self._metrics = Metrics()
         self._check_threads = CheckThreads()
@@ -88,7 +87,7 @@ class BrokerServer:
         self._coordinators: Coordinators | None = None
 
     async def start(self) -> list[Listener]:
-        """Bring everything up; gives the bound listeners. Raises PykafkaError with nothing left running."""
+        """Start all parts and return the bound listeners. Stops what it started before it raises PykafkaError."""
         try:
             return await self._start()
         except BaseException:
@@ -100,7 +99,7 @@ class BrokerServer:
         if self.config.metrics_listener:
             self._http = HttpListener(self.config.metrics_listener)
             self.metrics_url = self._http.url
-        registry, changes = await self._reach_zookeeper(bound)
+        registry, changes = await self._connect(bound)
         metadata = await asyncio.to_thread(registry.load_metadata)
         self._topics = Topics(
             self._dynamic.current,
@@ -160,24 +159,24 @@ class BrokerServer:
         )
         await http.serve(sources, health)
 
-    async def _reach_zookeeper(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:
-        """Do it in a worker thread, and when we are told to stop meanwhile see that thread end first."""
-        reaching = asyncio.ensure_future(asyncio.to_thread(self._reach_zookeeper_blocking, bound))
+    async def _connect(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:
+        """Run `_connect_blocking` in a thread. When the start is cancelled, wait until that thread has ended."""
+        connecting = asyncio.ensure_future(asyncio.to_thread(self._connect_blocking, bound))
         try:
-            return await asyncio.shield(reaching)
+            return await asyncio.shield(connecting)
         except asyncio.CancelledError:
             if self._zookeeper is not None:
                 await asyncio.to_thread(self._zookeeper.close)
-            await asyncio.gather(reaching, return_exceptions=True)
+            await asyncio.gather(connecting, return_exceptions=True)
             raise
 
-    def _reach_zookeeper_blocking(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:
-        """ZooKeeper, then the logs (topic settings come from there), then the registration."""
+    def _connect_blocking(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:
+        """Connect to ZooKeeper, load the logs (their settings are in ZooKeeper), and register."""
         own_zookeeper = None if self.config.zookeeper_connect else self._directories[0] / ZOOKEEPER_DIRECTORY
         self._logs.lock()
         refuse_foreign(self._directories, own_zookeeper)
         zookeeper = self._zookeeper = ZooKeeper(
-            self.config.zookeeper_connect or self._start_own_zookeeper(),
+            self.config.zookeeper_connect or self._start_embedded_zookeeper(),
             self.config.zookeeper_session_timeout_ms,
             operation_timeout_s=min(ZOOKEEPER_OPERATION_TIMEOUT_S, self.config.zookeeper_session_timeout_ms / 1000 + 1),
         )
@@ -186,7 +185,7 @@ class BrokerServer:
         registry = Registry(zookeeper, self._clock)
         registry.ensure_paths()
         if self.config.broker_id < 0:
-            self._take_id(registry)
+            self._set_broker_id(registry)
         topics = registry.topics()
         self._claim_directories(registry.cluster_id(), topics)
         self._load_logs(registry, topics)
@@ -203,7 +202,7 @@ class BrokerServer:
         self._undo.append(election.stop)
         return registry, changes
 
-    def _start_own_zookeeper(self) -> str:
+    def _start_embedded_zookeeper(self) -> str:
         supervisor = ZooKeeperSupervisor(
             EmbeddedZooKeeper(self._directories[0] / ZOOKEEPER_DIRECTORY, self.config.embedded_zookeeper_port)
         )
@@ -211,8 +210,8 @@ class BrokerServer:
         self.embedded_zookeeper = supervisor.start()
         return self.embedded_zookeeper
 
-    def _take_id(self, registry: Registry) -> None:
-        """`broker.id=-1`: the id that the directories have, or a new one."""
+    def _set_broker_id(self, registry: Registry) -> None:
+        """For `broker.id=-1`: the id in the log directories, or a new one."""
         stored = stored_broker_id(self._directories)
         broker_id = registry.generate_broker_id() if stored is None else stored
         self.config = dataclasses.replace(self.config, broker_id=broker_id)
@@ -240,7 +239,9 @@ class BrokerServer:
         self._logs.load(lambda topic: stored_log_config(topic, settings.get(topic, {}), defaults))
         for tp in self._logs.logs():
             if tp.topic not in settings:
-                logger.warning("%s lies in log.dirs but ZooKeeper knows no such topic; it is left alone", tp)
+                logger.warning(
+                    "%s is in log.dirs, but ZooKeeper has no such topic; it is left there and not served", tp
+                )
 
     def _info(self, bound: list[Listener]) -> BrokerInfo:
         advertised = advertised_listeners(bound, self.config.parsed_advertised())
@@ -251,7 +252,7 @@ class BrokerServer:
     # --- while it runs
 
     def _broker_configs(self, registry: Registry, changes: ChangeNotifications) -> BrokerConfigs:
-        """Who hears of settings altered while the broker runs, and the ways to alter them."""
+        """Subscribe the parts that settings altered at run time affect."""
         self._dynamic.subscribe(self._topics.update_defaults)
         self._dynamic.subscribe(self._logs.update_broker_config)
         self._dynamic.subscribe(self._listeners.update_config)
@@ -278,10 +279,10 @@ class BrokerServer:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # --- the end
+    # --- stopping
 
     async def stop(self) -> None:
-        """Close connections, flush and mark the logs, leave ZooKeeper, end our own."""
+        """Close connections, flush and mark the logs, leave ZooKeeper, stop an embedded one."""
         if self._http is not None:
             self._http.close()
         await self._listeners.close()
