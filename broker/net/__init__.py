@@ -1,1 +1,1 @@
-"""Sockets and frames; the handler table is handed in."""
+"""Sockets, frames, TLS and SASL. The server passes the table of handlers."""

@@ -1,1 +1,1 @@
-"""Kafka's messages: kio behind one door, and the response encoders that are written by hand."""
+"""Kafka's messages: kio behind messages.py, and the encoders that are written by hand."""

@@ -1,8 +1,8 @@
-"""What the members of a consumer group tell each other inside JoinGroup and SyncGroup.
+"""The messages that members of a consumer group exchange inside JoinGroup and SyncGroup.
 
-Called by the client's group member; to the broker it is opaque. A subscription is what a member wants, an
-assignment what the group's leader gives it. Both begin with a version (int16), and a reader takes what it
-knows of a newer one (Kafka's `ConsumerProtocol`). Raises ProtocolError for other bytes.
+Used by the client's group member; the broker does not read them. A subscription says what a member wants, an assignment
+what the group's leader gives it. Both begin with a version (int16). Of a newer version a reader uses the fields it
+knows (Kafka's `ConsumerProtocol`). Raises ProtocolError for other bytes.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ __all__ = [
 ]
 
 PROTOCOL_TYPE: Final = "consumer"
-"""`protocol_type` of such a group."""
+"""The `protocol_type` of a consumer group."""
 
 _SUBSCRIPTION, _ASSIGNMENT = "consumer_protocol_subscription", "consumer_protocol_assignment"
 _HIGHEST: Final = 3
-_WRITTEN: Final = {_SUBSCRIPTION: 2, _ASSIGNMENT: 1}  # 3 adds a rack, which no assignor of ours reads
+_WRITTEN: Final = {_SUBSCRIPTION: 2, _ASSIGNMENT: 1}  # version 3 adds a rack, which none of our assignors reads
 
 _VERSION = struct.Struct(">h")
 
 
 class Subscription(NamedTuple):
-    """The topics a member wants, the partitions it has now (KIP-429), and since which generation (KIP-792)."""
+    """The topics a member wants, the partitions it owns now (KIP-429) and since which generation (KIP-792)."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
     generation_id: int = -1
     user_data: bytes | None = None
-    """The assignor's own."""
+    """Data of the assignor."""
 
 
 def encode_subscription(subscription: Subscription) -> bytes:
-    """Metadata for a JoinGroup request."""
+    """A member's metadata for a JoinGroup request."""
     body = {
         "topics": sorted(subscription.topics),
         "user_data": subscription.user_data,
@@ -65,7 +65,7 @@ def encode_subscription(subscription: Subscription) -> bytes:
 
 
 def decode_subscription(data: bytes) -> Subscription:
-    """A member's metadata out of a JoinGroup response."""
+    """A member's metadata from a JoinGroup response."""
     body = _decode(_SUBSCRIPTION, data)
     owned = tuple(_flatten(field(body, "owned_partitions", ())))
     return Subscription(tuple(body.topics), owned, int(field(body, "generation_id", -1)), body.user_data)
@@ -77,7 +77,7 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Our assignment out of a SyncGroup response; empty bytes, which a broker gives to idle members, are none."""
+    """The assignment in a SyncGroup response; empty bytes, which idle members get, mean no partitions."""
     return _flatten(_decode(_ASSIGNMENT, data).assigned_partitions) if data else []
 
 
@@ -103,7 +103,7 @@ def _decode(name: str, data: bytes) -> Any:
         raise ProtocolError(f"{name} has version {version}")
     _, read, _ = _schema(name, min(version, _HIGHEST))
     try:
-        return read(data, _VERSION.size)[0]  # what a newer version has behind it is left alone
+        return read(data, _VERSION.size)[0]  # ignores what a newer version adds at the end
     except (SerialError, ValueError, OverflowError, struct.error, IndexError, MemoryError) as error:
         raise ProtocolError(f"{name} version {version}: {type(error).__name__}: {error}") from error
 

@@ -1,7 +1,7 @@
-"""From plain mappings to kio's entities, by field name.
+"""Builds kio's entities from plain mappings, by field name.
 
-Called by messages.py and response_errors.py. For each entity class the fields, their converters and their zero values
-are worked out once; building one is then a dictionary look-up per field.
+Used by the modules that encode messages. The fields of an entity class, their converters and defaults are computed
+once; building an instance then costs a dictionary look-up for each field.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class _Field(typing.NamedTuple):
 
 
 def entity_class(api: int, version: int, kind: EntityType) -> Any:
-    """kio's class of a request or response. Raises UnsupportedVersion for what kio lacks."""
+    """kio's class of a request or response. Raises UnsupportedVersion if kio has none."""
     try:
         module = load_payload_module(api, version, kind)  # type: ignore[arg-type]
     except Exception as error:
@@ -58,7 +58,7 @@ def entity_class(api: int, version: int, kind: EntityType) -> Any:
 
 
 def _let_times_be_absent(entity: Any) -> None:
-    """kio takes some times for never absent, such as a transaction's start; Kafka writes -1 in any of them."""
+    """Make all times optional: kio requires some, such as a transaction's start, but Kafka may write -1 in any."""
     for field in dataclasses.fields(entity):
         hint, optional = unwrap_optional(field.type)
         if typing.get_origin(hint) is tuple:
@@ -70,7 +70,7 @@ def _let_times_be_absent(entity: Any) -> None:
 
 
 def build(entity: Any, values: Mapping[str, Any]) -> Any:
-    """An instance of kio's `entity` class from `values`, nested mappings and sequences included."""
+    """An instance of kio's `entity` class from `values`, including nested mappings and sequences."""
     arguments = {}
     for name, convert, missing in _plan(entity):
         value = values.get(name, missing)
@@ -101,7 +101,7 @@ def _plan_field(field: dataclasses.Field[Any], hint: Any) -> _Field:
 
 
 def unwrap_optional(hint: Any) -> tuple[Any, bool]:
-    """The type without its `| None`, and whether it had one."""
+    """(the type without `| None`, whether it had that)."""
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         inner = [a for a in typing.get_args(hint) if a is not type(None)]
         return inner[0], True
@@ -138,7 +138,7 @@ def _timedelta(value: Any) -> Any:
 
 
 def _datetime(value: Any) -> Any:
-    """Milliseconds since the epoch; kio writes None as -1."""
+    """From milliseconds since the epoch; kio writes None as -1."""
     if not isinstance(value, int):
         return value
     if value < 0:

@@ -1,8 +1,8 @@
-"""The Fetch response, written by hand so that record bytes never pass through Python.
+"""The Fetch response, encoded by hand so that record bytes never pass through Python.
 
-Called by api/fetch. The answer is a list of parts: header bytes and, between them, whatever file range
-stands for a partition's records. Layout per version (KIP-227 sessions from 7, KIP-320 epochs, flexible
-from 12, topic ids instead of names from 13); parity with kio's codec is tested.
+Called by api/fetch. The response is a list of parts: bytes and, between them, the file ranges of the partitions'
+records. The layout depends on the version: fetch sessions from 7 (KIP-227), leader epochs (KIP-320), flexible from 12,
+topic ids instead of names from 13. Tests compare it with kio's encoding.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _FIRST_TOPIC_ID = 13
 
 
 class Sized(Protocol):
-    """Records that the caller knows how to send: only their length is looked at."""
+    """Records that the caller will send; only their length is used here."""
 
     @property
     def length(self) -> int: ...
 
 
 class PartitionAnswer(NamedTuple):
-    """One partition's part of the answer. `aborted` is None for read_uncommitted."""
+    """The answer for one partition. `aborted` is None for read_uncommitted."""
 
     partition: int
     error: int
@@ -42,7 +42,7 @@ class PartitionAnswer(NamedTuple):
 
 
 class TopicAnswer(NamedTuple):
-    """A topic under the name (below version 13) or id (from 13) the client used."""
+    """The answer for one topic, with its name for versions below 13 and its id from 13 on."""
 
     name: str
     topic_id: uuid.UUID
@@ -52,7 +52,7 @@ class TopicAnswer(NamedTuple):
 def encode_fetch_response(
     version: int, correlation_id: int, topics: Sequence[TopicAnswer], *, error: int = 0
 ) -> list[Any]:
-    """The parts of a whole response frame, length first: bytes, and the `records` objects as they were given."""
+    """The parts of a whole response frame, length first: bytes, and the `records` objects themselves."""
     parts: list[bytes | Sized] = []
     head = bytearray(struct.pack(">i", correlation_id))
     flexible = version >= _FIRST_FLEXIBLE
@@ -60,7 +60,7 @@ def encode_fetch_response(
         head += b"\0"
     head += struct.pack(">i", 0)  # throttle time
     if version >= 7:
-        head += struct.pack(">hi", error, 0)  # session id 0: every fetch names its partitions
+        head += struct.pack(">hi", error, 0)  # session id 0: no fetch session
     head += array_length(len(topics), flexible)
     for topic in topics:
         head += topic.topic_id.bytes if version >= _FIRST_TOPIC_ID else string(topic.name, flexible)

@@ -1,13 +1,13 @@
-"""Is a frame as long as its arrays say? Looked at before kio decodes it, for every message.
+"""Checks the lengths in a frame before kio decodes it.
 
-Called by messages.py. kio reserves memory for as many elements as an array's length announces, and when there is not
-so much memory the process is aborted, whatever Python would catch: thirty bytes would end a broker. So the frame is
-walked first, by kio's own schema: lengths only, nothing is decoded, and elements of one size are stepped over at once.
-A step takes a buffer, a position and where the buffer ends, and gives the next position; it raises ValueError for an
-array, string or tag that reaches beyond the end, or that is null and may not be.
+Called by messages.py for every message. kio allocates memory for as many elements as an array announces. If there is
+not enough memory, the process is aborted, and Python cannot catch that: thirty bytes could end a broker. So the frame
+is walked first by kio's own schema. The walk reads only lengths, and skips elements of a fixed size all at once. A step
+takes a buffer, a position and the end of the buffer, and returns the next position. It raises ValueError for an array,
+string or tag that ends after the buffer, or that is null and must not be.
 
-The same walk takes out of a frame the tagged fields that a schema does not know, which KIP-482 has every reader ignore
-and kio refuses: a newer peer may send them. That costs a second walk of the rare frame that has some.
+The same walk removes tagged fields that the schema does not know. A newer peer may send them; KIP-482 says that readers
+ignore them, but kio refuses them. So a frame that has some is walked a second time.
 """
 
 from __future__ import annotations
@@ -43,8 +43,11 @@ _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 
 class _Layout(NamedTuple):
-    """How to step over a value. `size`: its bytes when they are always as many, else -1. `untagged_size`: of a struct
-    that is of one size but for its tags, the bytes it has without any; the last one is a zero then."""
+    """How to skip a value.
+
+    `size` is its fixed size in bytes, or -1. `untagged_size` is the size of a struct without tags, whose last byte is
+    then 0, if only its tags make its size vary; else -1.
+    """
 
     step: Step
     size: int = -1
@@ -52,19 +55,16 @@ class _Layout(NamedTuple):
 
 
 def check_body(entity: Any, buffer: Buffer, position: int) -> None:
-    """Raise ValueError, IndexError or struct.error unless a body of kio's class `entity` lies at `position`."""
+    """Raise ValueError, IndexError or struct.error unless a body of kio's class `entity` is at `position`."""
     _struct(entity).step(buffer, position, len(buffer))
 
 
 def without_unknown_tags(header: Any, entity: Any, frame: memoryview) -> memoryview:
-    """A copy of the frame, kio's `header` and then its `entity`, without the tagged fields that they do not know.
-
-    Raises as `check_body` does.
-    """
+    """A copy of the frame (a `header`, then an `entity`) without unknown tagged fields. Raises as `check_body`."""
     copy = _Frame(frame)
-    position = 4  # behind a response's correlation id
+    position = 4  # after a response's correlation id
     if any(field.name == "client_id" for field in dataclasses.fields(header)):
-        position = _string(copy, 8, len(copy))  # never compact
+        position = _string(copy, 8, len(copy))  # the client id is never compact
     if header.__flexible__:
         position = _tags({}, copy, position, len(copy))
     _struct(entity).step(copy, position, len(copy))
@@ -77,7 +77,7 @@ def without_unknown_tags(header: Any, entity: Any, frame: memoryview) -> memoryv
 
 
 class _Frame(bytearray):
-    """A frame that gathers what `_tags` would change in it: (start, end, new bytes)."""
+    """A frame that collects the changes `_tags` wants to make: (start, end, new bytes)."""
 
     def __init__(self, frame: memoryview) -> None:
         super().__init__(frame)
@@ -110,7 +110,7 @@ def _struct(entity: Any) -> _Layout:
 
 
 def _merged(layouts: list[_Layout]) -> list[Step]:
-    """Neighbours of fixed size become one step."""
+    """The steps of the layouts; neighbours of fixed size become one step."""
     steps, run = [], 0
     for layout in layouts:
         if layout.size >= 0:
@@ -179,7 +179,7 @@ def _array(element: _Layout, flexible: bool, optional: bool) -> Step:
 
 
 def _optional(step: Step, buffer: Buffer, position: int, end: int) -> int:
-    """A nullable struct: a byte below zero stands for null."""
+    """A nullable struct: a negative first byte means null."""
     present = buffer[position] < 0x80
     return step(buffer, position + 1, end) if present else position + 1
 

@@ -1,11 +1,9 @@
-"""The one door to kio: frames to entities and back, for every API in every version.
+"""Decodes and encodes frames of every API and version with kio.
 
-Called by the broker's router and by the client. Handlers and callers never name a version: bodies
-to be sent are plain mappings in kio's field names that may hold the fields of any version — what the
-version at hand lacks is dropped, what is missing takes its schema default or zero — and decoded
-bodies are kio's frozen dataclasses, read with `field()` where some versions lack a name.
-
-Raises ProtocolError for bytes that are no such message and UnsupportedVersion for what kio lacks.
+Used by the broker's router and by the client. Handlers and callers do not depend on versions. A body to send is a plain
+mapping with kio's field names. It may have the fields of any version: fields that the version lacks are dropped, and
+missing fields get the schema's default or zero. A decoded body is kio's frozen dataclass; `field()` reads a field that
+some versions lack. Raises ProtocolError for invalid bytes and UnsupportedVersion for what kio lacks.
 """
 
 from __future__ import annotations
@@ -51,12 +49,12 @@ _CORRELATION_ID = struct.Struct(">i")
 _MISSING: Any = object()
 
 _REPEATED_APIS = frozenset({ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.END_TXN, ApiKey.HEARTBEAT})
-"""Of which a client says the same again and again, but for the correlation id: what was decoded once is looked up."""
+"""Clients repeat these requests with another correlation id, so decoded ones are cached."""
 _REPEATED_BYTES = 512
 
 
 class Request(NamedTuple):
-    """A decoded request: who asks for what, in which version. `size` is the frame's, in bytes."""
+    """A decoded request; `size` is that of its frame, in bytes."""
 
     api: ApiKey
     version: int
@@ -86,7 +84,7 @@ def _codec(api: int, version: int, kind: EntityType) -> _Codec:
 
 @functools.cache
 def known_versions(api: int) -> tuple[int, int]:
-    """Lowest and highest version of `api` that kio can read and write. Raises UnsupportedVersion."""
+    """The lowest and highest version of `api` that kio knows. Raises UnsupportedVersion."""
     try:
         versions = schema_name_map[api_key_map[api]]
     except KeyError:
@@ -95,7 +93,7 @@ def known_versions(api: int) -> tuple[int, int]:
 
 
 def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
-    """API key, version and correlation id, which every request begins with."""
+    """The API key, version and correlation id at the start of every request."""
     if len(frame) < _PREFIX.size:
         raise ProtocolError(f"a request of {len(frame)} bytes has no header")
     key, version, correlation_id = _PREFIX.unpack_from(frame)
@@ -103,7 +101,7 @@ def peek(frame: bytes | bytearray | memoryview) -> tuple[int, int, int]:
 
 
 def decode_request(frame: bytes | bytearray | memoryview) -> Request:
-    """Read a whole request (without its 4-byte length)."""
+    """Decode a whole request, without its 4-byte length."""
     key, version, correlation_id = peek(frame)
     if key == ApiKey.PRODUCE and version in PRODUCE_VERSIONS:
         return _decode_produce(frame, version, correlation_id)
@@ -126,8 +124,10 @@ def _decode_repeated(key: int, version: int, frame: bytes) -> tuple[str | None, 
 
 
 def with_correlation_id(message: bytes, correlation_id: int) -> bytes:
-    """The same message with another correlation id. It stands at byte 4: of a request without its length, and of a
-    response with it."""
+    """The same message with another correlation id: a request without its length, or a response with it.
+
+    In both the correlation id is at byte 4.
+    """
     return message[:4] + _CORRELATION_ID.pack(correlation_id) + message[8:]
 
 
@@ -140,14 +140,14 @@ def _decode_produce(frame: bytes | bytearray | memoryview, version: int, correla
 
 
 def decode_response(api: ApiKey, version: int, payload: bytes | bytearray | memoryview) -> tuple[int, Any]:
-    """Read a whole response (without its length): (correlation id, body)."""
+    """Decode a whole response, without its length: (correlation id, body)."""
     codec = _codec(api, version, EntityType.response)
     header, body = _read(codec, payload, f"{api.name} response version {version}")
     return header.correlation_id, body
 
 
 def _read(codec: _Codec, data: bytes | bytearray | memoryview, what: str) -> tuple[Any, Any]:
-    """Header and body. Stray bytes after them are let pass, as Kafka does: librdkafka sends some."""
+    """(header, body). Ignores bytes after them, as Kafka does: librdkafka sends some."""
     data = memoryview(data).toreadonly()  # kio reads no writable buffer
     try:
         try:
@@ -182,14 +182,14 @@ def encode_request(
 def request_frame(
     api: ApiKey, version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
 ) -> Sequence[bytes | bytearray | memoryview]:
-    """The same in parts to be sent one after another: the record batches of a Produce request are not copied."""
+    """The same in parts to send in order, without a copy of the record batches of a Produce request."""
     if api is ApiKey.PRODUCE and version in PRODUCE_VERSIONS:
         return encode_produce_request(version, correlation_id, client_id, body)
     return [encode_request(api, version, correlation_id, client_id, body)]
 
 
 def encode_response(request: Request, body: Mapping[str, Any]) -> bytes:
-    """The response frame to `request`, in its version, length first."""
+    """The response frame for `request`, in its version, length first."""
     if request.api is ApiKey.PRODUCE and request.version in PRODUCE_VERSIONS:
         return encode_produce_response(request.version, request.correlation_id, body)
     codec = _codec(request.api, request.version, EntityType.response)
@@ -207,13 +207,13 @@ def _write(codec: _Codec, header: Mapping[str, Any], body: Mapping[str, Any]) ->
 
 
 def field(entity: Any, name: str, default: Any = None) -> Any:
-    """A field that some versions lack."""
+    """The field `name`, or `default` in versions that lack it."""
     value = getattr(entity, name, _MISSING)
     return default if value is _MISSING else value
 
 
 def to_ms(value: datetime.timedelta | datetime.datetime | int | None) -> int:
-    """Milliseconds of a time field; -1 stands for none, as on the wire."""
+    """The milliseconds of a time field; -1 for None, as on the wire."""
     if value is None:
         return -1
     if isinstance(value, int):

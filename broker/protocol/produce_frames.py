@@ -1,9 +1,8 @@
-"""The Produce request and response, read and written by hand so that record bytes are never copied.
+"""The Produce request and response, decoded and encoded by hand so that record bytes are never copied.
 
-Called by messages.py in place of kio, for the versions served. The records of a request that is read are views of the
-frame they came in, to be patched there and written to the log as they lie; those of one that is written are sent from
-where they lie. Layout: flexible from version 9;
-parity with kio's codec is tested. Whatever does not fit its frame raises ValueError or struct.error.
+Called by messages.py instead of kio. The records of a decoded request are views of its frame; they are patched there
+and written to the log from there. The client sends the records of an encoded request from their own buffers. The layout
+is flexible from version 9. Tests compare it with kio's codec. Raises ValueError or struct.error for a malformed frame.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _PREFIX_BYTES = 8  # API key, version, correlation id
 
 @dataclasses.dataclass(slots=True)
 class PartitionData:
-    """What one partition is sent; `records` is a view of the frame, writable when the frame is."""
+    """The data for one partition; `records` is a view of the frame, writable if the frame is."""
 
     index: int
     records: memoryview | None
@@ -51,7 +50,7 @@ class TopicData(NamedTuple):
 
 
 class ProduceRequest(NamedTuple):
-    """A Produce request's body under kio's field names; `timeout` in ms."""
+    """The body of a Produce request, with kio's field names; `timeout` in ms."""
 
     transactional_id: str | None
     acks: int
@@ -60,12 +59,12 @@ class ProduceRequest(NamedTuple):
 
 
 def decode_produce(frame: bytes | bytearray | memoryview, version: int) -> tuple[str | None, ProduceRequest]:
-    """(client id, body) of a whole Produce request without its length."""
+    """(client id, body) of a whole Produce request, without its length."""
     return _Reader(memoryview(frame), version >= _FIRST_FLEXIBLE).read()
 
 
 class _Reader:
-    """Walks one frame. Every length is checked against what is left before anything is made of it."""
+    """Decodes one frame. Checks every length against the rest of the frame before using it."""
 
     def __init__(self, frame: memoryview, flexible: bool) -> None:
         self._frame = frame
@@ -109,7 +108,7 @@ class _Reader:
         return None if length < 0 else str(self._take(length), "utf-8")
 
     def _count(self, least_bytes: int) -> int:
-        """Elements of an array, each at least so many bytes long; null is none."""
+        """The length of an array whose elements have at least `least_bytes`; 0 for null."""
         count = self._varint() - 1 if self._flexible else self._int(_INT32)
         if count * least_bytes > len(self._frame) - self._at:
             raise ValueError(f"an array of {count} elements in {len(self._frame) - self._at} bytes")
@@ -140,7 +139,7 @@ class _Reader:
             shift += 7
 
     def _tags(self) -> None:
-        """Step over tagged fields: none is known (KIP-482)."""
+        """Skip tagged fields; none is known (KIP-482)."""
         if self._flexible:
             for _ in range(self._varint()):
                 self._varint()
@@ -150,7 +149,7 @@ class _Reader:
 def encode_produce_request(
     version: int, correlation_id: int, client_id: str | None, body: Mapping[str, Any]
 ) -> list[bytes | bytearray | memoryview]:
-    """A whole request frame, length first, in parts: the batches of `body` (under kio's names) and all between."""
+    """A whole request frame, length first, in parts: the batches of `body` (kio's names) and the bytes between them."""
     flexible = version >= _FIRST_FLEXIBLE
     tags = b"\0" if flexible else b""
     head = bytearray(4) + _REQUEST.pack(ApiKey.PRODUCE, version, correlation_id) + _nullable(client_id, False) + tags
@@ -182,7 +181,7 @@ def _nullable(text: str | None, flexible: bool) -> bytes:
 
 
 def encode_produce_response(version: int, correlation_id: int, body: Mapping[str, Any]) -> bytes:
-    """A whole response frame, length first, from a body in kio's field names."""
+    """A whole response frame, length first, from a body with kio's field names."""
     flexible = version >= _FIRST_FLEXIBLE
     out = bytearray(_CORRELATION.pack(correlation_id))
     if flexible:

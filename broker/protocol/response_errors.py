@@ -1,7 +1,7 @@
-"""Where the error codes stand in the responses of an API, and counting those of a response to be sent.
+"""Finds the error codes in a response.
 
-Called by the request log for every response that is a mapping. The places are read off kio's schemas once per API:
-the union over all versions, as a body may hold the fields of any (see messages.py).
+Called by the request log for every response that is a mapping. The places of error codes come from kio's schemas, once
+for each API: the union over all versions, because a body may have the fields of any version (see messages.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["error_codes"]
 
 
 class _Place(NamedTuple):
-    """Fields of one structure: those that are error codes, and those that hold structures with error codes."""
+    """The fields of a structure that are error codes, and those that hold structures with error codes."""
 
     codes: tuple[str, ...]
     inner: tuple[tuple[str, _Place], ...]

@@ -1,4 +1,4 @@
-"""The name of a partition, the key of most maps in this project."""
+"""A topic and a partition number: the key of most maps in this project."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class TopicPartition(NamedTuple):
-    """A topic and the index of one of its partitions; prints and names directories as `topic-0`."""
+    """A partition of a topic; its text, and the name of its directory, is `topic-0`."""
 
     topic: str
     partition: int

@@ -1,7 +1,6 @@
-"""Strings, arrays and varints as Kafka writes them, for the two messages that are written by hand.
+"""Strings, array lengths and varints in Kafka's encoding, for the messages that are encoded by hand.
 
-Called by fetch_response.py and produce_frames.py. `flexible` messages have compact lengths (KIP-482): the
-length plus one as an unsigned varint.
+`flexible` messages have compact lengths (KIP-482): the length plus one as an unsigned varint.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The record batch, version 2: read, check and patch its header without touching a record.
 
-Used by the log (append, recovery), the client and the column decoder. The layout is KIP-98's:
+Used by the log, the client and the column codec. The layout is KIP-98's:
 
     offset  size  field
          0     8  base offset             patched by the broker
@@ -10,7 +10,7 @@ Used by the log (append, recovery), the client and the column decoder. The layou
         17     4  crc                     CRC-32C of all that follows
         21     2  attributes              bits 0-2 codec, 3 timestamp type, 4 transactional, 5 control, 6 delete horizon
         23     4  last offset delta
-        27     8  base timestamp          ms; with bit 6 the delete horizon (KIP-534): records count from it as well
+        27     8  base timestamp          ms; with bit 6 the delete horizon (KIP-534), which replaces it
         35     8  max timestamp           ms
         43     8  producer id             -1 none
         51     2  producer epoch
@@ -18,7 +18,7 @@ Used by the log (append, recovery), the client and the column decoder. The layou
         57     4  record count
         61     …  records, compressed as the codec says
 
-Base offset and leader epoch lie before the CRC's span, so patching them needs no new checksum.
+The CRC does not cover base offset and leader epoch, so patching them needs no new checksum.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _HEAD = struct.Struct(">qiibI")
 
 HEADER_SIZE = _HEADER.size
 LENGTH_END = 12
-"""Bytes that precede the counted length: a batch occupies `LENGTH_END + length`."""
+"""Bytes before the counted length: a batch has `LENGTH_END + length` bytes."""
 
 _CRC_POSITION = 17
 _MAGIC_POSITION = 16
@@ -126,7 +126,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When compaction may drop the batch's tombstones or its marker, ms; None until it first met them (KIP-534)."""
+        """When (ms) compaction may drop the batch's tombstones or marker; None before it first saw them (KIP-534)."""
         return self.base_timestamp if self.attributes & _HORIZON_BIT else None
 
     @property
@@ -136,14 +136,14 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Read the header at `position`. Raises CorruptBatch when too few bytes are left."""
+    """The header at `position`. Raises CorruptBatch when too few bytes are left."""
     if len(buffer) - position < HEADER_SIZE:
         raise CorruptBatch(f"{len(buffer) - position} bytes are too few for a batch header")
     return BatchHeader(*_HEADER.unpack_from(buffer, position))
 
 
 def is_transactional(buffer: Buffer) -> bool:
-    """Whether the first batch says that it belongs to a transaction; bytes that are no batch say nothing."""
+    """Whether the first batch belongs to a transaction; False for bytes that are no batch."""
     return (
         len(buffer) >= HEADER_SIZE
         and bool(buffer[_ATTRIBUTES_POSITION] & TRANSACTIONAL_BIT)
@@ -152,10 +152,10 @@ def is_transactional(buffer: Buffer) -> bool:
 
 
 def walk_batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield (position, header) of every whole batch; a cut one at the end is left out.
+    """Yield (position, header) of every whole batch.
 
-    A fetch answer may end in the middle of a batch (KIP-74), so a short tail is no error; a length
-    that no batch can have raises CorruptBatch.
+    A fetch response may end in the middle of a batch (KIP-74), so a cut batch at the end is skipped. An impossible
+    length raises CorruptBatch.
     """
     position, end = start, len(buffer)
     while end - position >= HEADER_SIZE:
@@ -169,9 +169,9 @@ def walk_batches(buffer: Buffer, start: int = 0) -> Iterator[tuple[int, BatchHea
 
 
 def find_last_batch(buffer: Buffer) -> tuple[int, int]:
-    """The position of the last whole batch and how many there are; (0, 0) when there is none.
+    """(position of the last whole batch, number of whole batches); (0, 0) without one.
 
-    Looks at nothing but lengths: a quarter of what `walk_batches` costs. Raises CorruptBatch like that.
+    Reads only the lengths, at a quarter of the cost of `walk_batches`. Raises CorruptBatch as that does.
     """
     position, last, count, end = 0, 0, 0, len(buffer)
     while end - position >= HEADER_SIZE:
@@ -195,7 +195,7 @@ def verify_batch(buffer: Buffer, position: int, header: BatchHeader, *, check_cr
 
 
 def verify_bytes(buffer: Buffer, position: int, header: BatchHeader, *, check_crc: bool = True) -> None:
-    """Check magic, length and CRC alone: whether the batch is as it was sent. Raises CorruptBatch."""
+    """Check only magic, length and CRC: whether the batch is as it was sent. Raises CorruptBatch."""
     if header.magic != 2:
         raise CorruptBatch(f"magic {header.magic} is not 2 (record batches older than 0.11)")
     end = position + header.size
@@ -206,18 +206,18 @@ def verify_bytes(buffer: Buffer, position: int, header: BatchHeader, *, check_cr
 
 
 def patch_base_offset(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
-    """Write the broker's two fields; the CRC does not cover them."""
+    """Write base offset and leader epoch."""
     struct.pack_into(">q", buffer, position, base_offset)
     struct.pack_into(">i", buffer, position + LENGTH_END, leader_epoch)
 
 
 def patch_log_append_time(buffer: bytearray | memoryview, position: int, header: BatchHeader, now_ms: int) -> None:
-    """Stamp the batch with the broker's time (`message.timestamp.type=LogAppendTime`) and renew its CRC."""
+    """Set the broker's time (`message.timestamp.type=LogAppendTime`) and a new CRC."""
     _patch_time(buffer, position, header, header.attributes | TIMESTAMP_TYPE_BIT, now_ms)
 
 
 def patch_max_timestamp(buffer: bytearray | memoryview, position: int, header: BatchHeader, newest_ms: int) -> None:
-    """Say which time the newest record of the batch has, that records have their own, and renew its CRC."""
+    """Set the newest record's time, the timestamp type CreateTime, and a new CRC."""
     _patch_time(buffer, position, header, header.attributes & ~TIMESTAMP_TYPE_BIT, newest_ms)
 
 
@@ -233,7 +233,7 @@ def _patch_time(
 def patch_producer(
     buffer: bytearray | memoryview, position: int, header: BatchHeader, producer_id: int, epoch: int, sequence: int
 ) -> None:
-    """Say which producer sends the batch and its first record's sequence number, and renew the CRC (KIP-98)."""
+    """Set producer id, epoch and base sequence (KIP-98), and a new CRC."""
     struct.pack_into(">qhi", buffer, position + 43, producer_id, epoch, sequence)
     checked = memoryview(buffer)[position + _CHECKED_POSITION : position + header.size]
     struct.pack_into(">I", buffer, position + _CRC_POSITION, crc32c(checked))
@@ -255,7 +255,7 @@ def build_batch(
     control: bool = False,
     last_offset_delta: int | None = None,
 ) -> bytes:
-    """Frame a record section, already compressed with `codec`, as a batch."""
+    """A batch of a record section that is already compressed with `codec`."""
     attributes = codec | (TRANSACTIONAL_BIT if transactional else 0) | (CONTROL_BIT if control else 0)
     delta = record_count - 1 if last_offset_delta is None else last_offset_delta
     producer = producer_id, producer_epoch, base_sequence
@@ -272,10 +272,10 @@ def rebuild_batch(
     max_timestamp: int,
     delete_horizon_ms: int | None = None,
 ) -> bytes:
-    """The batch of `header` with fewer records, compressed as they were: it keeps its place, its codec, its producer
-    and its sequence numbers. A `delete_horizon_ms`, when given, takes the place of the base timestamp.
+    """The batch of `header` with fewer records, compressed with its codec. Offsets, producer and sequences stay.
 
-    `records` are relative to that base. Without any the codec is none, as Kafka has it.
+    `delete_horizon_ms` replaces the base timestamp, to which `records` are relative. Without records the codec is none,
+    as in Kafka.
     """
     attributes, base = header.attributes, header.base_timestamp
     if not record_count:
@@ -296,13 +296,13 @@ def rebuild_batch(
 
 
 def recompressed_batch(header: BatchHeader, records: Buffer, codec: int) -> bytes:
-    """The batch of `header` with all its records, which are now compressed with `codec`."""
+    """The batch of `header` with all its records, now compressed with `codec`."""
     attributes = header.attributes & ~CODEC_MASK | codec
     return _frame(header.base_offset, header.leader_epoch, (attributes, *header[6:]), records)
 
 
 def _frame(base_offset: int, leader_epoch: int, fields: tuple[int, ...], records: Buffer) -> bytes:
-    """`fields` are those under the CRC, in wire order."""
+    """`fields` are those that the CRC covers, in wire order."""
     checked = _CHECKED.pack(*fields)
     crc = crc32c(records, crc32c(checked))
     length = HEADER_SIZE - LENGTH_END + len(records)

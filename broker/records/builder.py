@@ -1,7 +1,6 @@
-"""A batch built record by record.
+"""Builds a batch record by record, for the producer, the console and the coordinators.
 
-Used by the client's producer, the console and the group coordinator, who have Python objects in
-hand; columns of records become batches through `columns.py` instead.
+`columns.py` builds batches from columns of records instead.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ DEFAULT_BATCH_BYTES: Final = 16384
 
 
 class BatchBuilder:
-    """Records in, one batch out. `max_bytes` bounds the batch before compression, header included.
+    """Builds one batch of at most `max_bytes` before compression, header included.
 
-    Producer id, epoch and base sequence are those of an idempotent or transactional producer; -1
-    means none.
+    Producer id, epoch and base sequence are those of an idempotent or transactional producer, or -1.
     """
 
     def __init__(
@@ -53,9 +51,9 @@ class BatchBuilder:
         return len(self._records)
 
     def append(self, timestamp: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> bool:
-        """Add a record, `timestamp` in ms. False, and nothing is added, when it does not fit any more.
+        """Add a record, `timestamp` in ms. Returns False, and adds nothing, when it does not fit.
 
-        The first record always fits: a record larger than a batch travels alone.
+        The first record always fits, so a record larger than `max_bytes` gets a batch of its own.
         """
         records = self._records
         if not records:
@@ -71,7 +69,7 @@ class BatchBuilder:
         return True
 
     def build(self) -> bytes:
-        """The batch, with base offset 0: the broker assigns offsets. The builder is left as it was."""
+        """The batch, with base offset 0, because the broker assigns offsets. Does not change the builder."""
         return build_batch(
             compress(self._codec, b"".join(self._records)),
             len(self._records),

@@ -28,14 +28,14 @@ from broker.records.varint import MAX_VARINT_BYTES
 __all__ = ["EncodeOptions", "PrefixBuilder", "binary_array", "encode", "varint_size", "zigzag"]
 
 _MOST_BYTES: Final = 64 << 20
-"""More is written in two halves, to bound the memory in use and Arrow's 32-bit offsets."""
+"""Larger input is encoded in two halves, because of memory and Arrow's 32-bit offsets."""
 
 _LARGEST_RECORD: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class EncodeOptions:
-    """The arguments of `columns.encode_columns`, described there."""
+    """The arguments of `columns.encode_columns`."""
 
     codec: int
     max_bytes: int
@@ -45,17 +45,17 @@ class EncodeOptions:
     transactional: bool
 
     def sequence_of(self, row: int) -> int:
-        """Sequences wrap at 2**31 - 1, as Kafka's do; -1 stays: no sequence."""
+        """Sequences wrap at 2**31 - 1, as in Kafka; -1 means none and stays."""
         return self.base_sequence if self.base_sequence < 0 else (self.base_sequence + row) & 0x7FFFFFFF
 
     def behind(self, rows: int) -> EncodeOptions:
-        """The options of what follows after `rows` records."""
+        """The options for the records after the first `rows`."""
         return replace(self, base_sequence=self.sequence_of(rows))
 
 
 @dataclass(frozen=True, slots=True)
 class _HeaderPairs:
-    """How many headers each row has, and all of them: those of the first row first."""
+    """The number of headers of each row, and all headers in the order of the rows."""
 
     count: Int64s
     key: pa.Array
@@ -64,7 +64,7 @@ class _HeaderPairs:
 
 @dataclass(frozen=True, slots=True)
 class _HeaderParts:
-    """What stands in each record for its headers: arrays (or one scalar) to be joined, and their size."""
+    """The encoded headers of each record: arrays (or one scalar) to join, and their size."""
 
     parts: list[pa.Array | pa.Scalar]
     size: Int64s | int
@@ -73,7 +73,7 @@ class _HeaderParts:
 def encode(
     key: pa.Array | None, value: pa.Array, timestamp: pa.Array, headers: pa.Array | None, options: EncodeOptions
 ) -> list[bytes]:
-    """See `columns.encode_columns`; the columns are of equal length and the types given there."""
+    """See `columns.encode_columns`, which has checked the columns."""
     rows = len(value)
 
     def part(begin: int, size: int) -> list[bytes]:
@@ -100,7 +100,7 @@ def _encode_natively(
     headers: _HeaderPairs | None,
     options: EncodeOptions,
 ) -> list[bytes]:
-    """The kernel cuts the rows into batches by the rule of `_batch_starts`, and frames those that stay as they are."""
+    """The kernel cuts rows into batches by the rule of `_batch_starts`, and adds the headers of uncompressed ones."""
     framed = None
     if options.codec == Codec.NONE and native.crc_in_kernel():
         attributes = TRANSACTIONAL_BIT if options.transactional else 0
@@ -132,7 +132,7 @@ def _encode(
     key_size = np.full(len(value), -1, np.int64) if key is None else _sizes(key)
     value_size = _sizes(value)
     key_number, value_number = zigzag(key_size), zigzag(value_size)
-    # What does not depend on the batch: attributes, key, value, headers.
+    # The size of what does not depend on the batch: attributes, key, value, headers.
     fixed = 1 + varint_size(key_number) + np.maximum(key_size, 0)
     fixed += varint_size(value_number) + np.maximum(value_size, 0) + headers.size
     starts = _batch_starts(fixed, timestamp, options.max_bytes - HEADER_SIZE)
@@ -161,9 +161,9 @@ def _encode(
 
 
 def _batch_starts(fixed: Int64s, timestamp: Int64s, room: int) -> Int64s:
-    """The first row of each batch, and the number of rows. A record larger than `room` gets a batch alone.
+    """The first row of each batch, then the number of rows. A record larger than `room` gets a batch of its own.
 
-    How long a record's deltas are depends on where its batch begins, so the longest that can occur are taken.
+    The length of a record's deltas depends on where its batch begins, so the longest possible ones are assumed.
     """
     largest = fixed + _delta_bytes(timestamp)
     largest += varint_size(zigzag(largest))
@@ -178,7 +178,7 @@ def _batch_starts(fixed: Int64s, timestamp: Int64s, room: int) -> Int64s:
 
 
 def _delta_bytes(timestamp: Int64s) -> int:
-    """Bytes that a record's time and offset take at most, relative to those of its batch."""
+    """The most bytes that a record's timestamp and offset deltas can take."""
     span = int(timestamp.max()) - int(timestamp.min())
     if span >= 1 << 62:
         raise ConfigError(f"timestamps {timestamp.min()} and {timestamp.max()} are too far apart for one batch")
@@ -188,7 +188,7 @@ def _delta_bytes(timestamp: Int64s) -> int:
 def _frame(
     sections: Sequence[bytes | memoryview], starts: Int64s, timestamp: Int64s, options: EncodeOptions
 ) -> list[bytes]:
-    """Compress the records of each batch and put a batch header before them."""
+    """Compress the records of each batch and add its header."""
     base_timestamps = timestamp[starts[:-1]].tolist()
     max_timestamps = np.maximum.reduceat(timestamp, starts[:-1]).tolist()
     rows = starts.tolist()
@@ -222,10 +222,10 @@ def _header_pairs(headers: pa.Array | None) -> _HeaderPairs | None:
 
 
 def _header_parts(headers: _HeaderPairs | None) -> _HeaderParts:
-    """Count, then per header key and value.
+    """The header count, then key and value of each header.
 
-    The headers of a row lie side by side, so they are joined header by header; laying the rows'
-    edges over the result makes one element per row.
+    The headers of a row are neighbours, so they are joined header by header; the rows' edges over the result then make
+    one element of each row.
     """
     if headers is None:
         return _HeaderParts([pa.scalar(b"\0", pa.binary())], 1)
@@ -242,14 +242,14 @@ def _header_parts(headers: _HeaderPairs | None) -> _HeaderParts:
 
 
 def _join(parts: list[pa.Array | pa.Scalar]) -> pa.Array:
-    """The parts of each row behind each other; null is nothing."""
+    """The parts of each row, joined; null counts as empty."""
     return pc.binary_join_element_wise(
         *parts, pa.scalar(b"", pa.binary()), null_handling="replace", null_replacement=b""
     )
 
 
 def _offsets(column: pa.Array) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """Where each element of a binary array begins in its data, and where the last ends."""
+    """Where each element of a binary array begins in its data, and where the last one ends."""
     return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
 
 
@@ -281,7 +281,7 @@ def varint_size(number: UInt64s) -> Int64s:
 
 
 class PrefixBuilder:
-    """A run of varints and single bytes per row, built column by column into one binary array."""
+    """Builds a run of varints and single bytes for each row, column by column, as one binary array."""
 
     def __init__(self) -> None:
         self._columns: list[npt.NDArray[np.uint8]] = []
@@ -328,5 +328,5 @@ class PrefixBuilder:
 
 
 def binary_array(offsets: npt.NDArray[np.int32], data: Buffer | npt.NDArray[np.uint8]) -> pa.Array:
-    """A binary array without nulls over `data`, nothing copied."""
+    """A binary array without nulls over `data`, without a copy."""
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])

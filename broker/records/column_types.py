@@ -1,7 +1,4 @@
-"""What the column codec gives: Arrow arrays of one run of records, and their types.
-
-Built by columns_decode.py and columns_reference.py; `columns.py` hands it to callers.
-"""
+"""The Arrow columns that a run of records is decoded to, and their types. Callers import them from columns.py."""
 
 from __future__ import annotations
 
@@ -19,17 +16,17 @@ HEADERS_TYPE: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string(
 TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
 
 NO_LIMIT: Final = 2**63 - 1
-"""An offset behind every record."""
+"""An offset after every record."""
 
 _MOST_MILLIS: Final = (2**63 - 1) // 1000
 
 FIELDS: Final = frozenset({"key", "value", "offset", "timestamp", "timestamp_type", "headers"})
-"""What can be asked for: the columns of `Columns`."""
+"""The columns of `Columns` that a caller can ask for."""
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Records as Arrow arrays of equal length. A column that was not asked for is None."""
+    """Records as Arrow arrays of equal length; a column that was not requested is None."""
 
     key: pa.Array
     """binary; null where a record has none"""
@@ -44,16 +41,16 @@ class Columns:
     headers: pa.Array | None
     """HEADERS_TYPE, null where a record has none"""
     num_rows: int
-    """Length of the columns, known even if none was asked for"""
+    """length of the columns, even if none was requested"""
     next_offset: int
-    """Where to go on: behind the last batch read, be it a control, aborted or unwanted one"""
+    """where to continue: after the last batch read, even if its records were skipped"""
 
     def timestamp_us(self) -> pa.Array:
-        """The timestamps as Spark takes them, timestamp[us, UTC].
+        """The timestamps as Spark takes them: timestamp[us, UTC].
 
-        Raises CorruptBatch for one that does not fit, more than 292,000 years from 1970.
+        Raises CorruptBatch for a timestamp that does not fit, more than 292,000 years from 1970.
         """
-        # pyarrow would import pandas to multiply by a number, or for `to_numpy`: a third of a second of a new worker.
+        # pyarrow's own multiply and `to_numpy` import pandas, which costs a new worker a third of a second.
         array, buffer = self.timestamp, self.timestamp.buffers()[1]
         millis = np.frombuffer(buffer or b"", np.int64)[array.offset : array.offset + len(array)]
         if len(millis) and (millis.min() < -_MOST_MILLIS or millis.max() > _MOST_MILLIS):
@@ -63,7 +60,7 @@ class Columns:
 
 
 def header_keys(keys: pa.Array) -> pa.Array:
-    """The binary keys of headers as text; those that are no UTF-8 with replacement characters, as Java reads them."""
+    """Binary header keys as text. Invalid UTF-8 becomes replacement characters, as in Java."""
     try:
         return keys.cast(pa.string())
     except pa.ArrowInvalid:

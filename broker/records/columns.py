@@ -1,9 +1,7 @@
 """Record batches to Arrow columns and back: the hot path between a fetch and Spark.
 
-Called by the connector, whole fetch responses (1 to 4 MB is best) or Arrow batches at a time; numpy
-and pyarrow do the work, so the cost per record is a fraction of a microsecond. How it is done is
-behind these two functions; columns_reference.py does the same slowly and plainly, and the tests
-hold the two against each other.
+The connector passes whole fetch responses (1 to 4 MB is best) or Arrow batches. A record costs a fraction of a
+microsecond. The tests compare both functions with a slow codec in plain Python (tests/support/reference_codec.py).
 """
 
 from __future__ import annotations
@@ -40,21 +38,18 @@ def decode_columns(
     max_bytes: int = _MOST_PLAIN_BYTES,
     batch_limit: int = DECOMPRESSION_LIMIT,
 ) -> Columns:
-    """The records of all whole batches in `chunk`; a batch cut off at its end is left for the next fetch.
+    """The records of all whole batches in `chunk`; a cut batch at the end is left for the next fetch.
 
-    fields: the columns that are wanted, of "key", "value", "offset", "timestamp", "timestamp_type" and
-        "headers"; the others stay None and cost next to nothing. None: all but the headers, and those
-        too if `headers` says so, which means nothing else.
-    low, high: only records with `low <= offset < high`; the first batch of a fetch usually begins
-        before the offset that was asked for.
-    aborted: (producer id, first offset) of the aborted transactions that a read-committed fetch
-        names; their records are left out. Control batches always are; `next_offset` counts both.
-    max_bytes: decompressed bytes to stop at, though after one batch at least; `next_offset` says
-        where to fetch again.
-    batch_limit: decompressed bytes beyond which one batch is taken for an attack.
+    fields: the requested columns, of "key", "value", "offset", "timestamp", "timestamp_type" and "headers". The others
+        are None and cost almost nothing. The default is all but the headers, or all if `headers` is True.
+    low, high: only records with `low <= offset < high`. The first batch of a fetch usually begins before `low`.
+    aborted: (producer id, first offset) of each aborted transaction, as a read_committed fetch reports them. Their
+        records are skipped, and so are control batches; `next_offset` counts both.
+    max_bytes: stop after so many decompressed bytes, but not before one batch; `next_offset` says where to continue.
+    batch_limit: the most decompressed bytes of one batch, against decompression bombs.
 
-    Raises CorruptBatch for whatever is malformed, in any field; inside the headers that is only seen
-    when they are asked for. Raises ConfigError for a field of another name.
+    Raises CorruptBatch for malformed data in any field, in headers only if they are requested. Raises ConfigError for
+    an unknown field.
     """
     wanted = (FIELDS if headers else FIELDS - {"headers"}) if fields is None else frozenset(fields)
     if not wanted <= FIELDS:
@@ -88,18 +83,16 @@ def encode_columns(
 ) -> list[bytes]:
     """Record batches of the rows in order, each at most `max_bytes` before compression, or of one row.
 
-    key: binary, or None for no keys at all. value: binary.
+    key: binary, or None without keys. value: binary.
     timestamp: int64 in ms without nulls, or one number for all rows.
-    headers: HEADERS_TYPE; null and empty lists both mean none.
+    headers: HEADERS_TYPE; a null and an empty list both mean no headers.
     codec: a `Codec`.
-    producer_id, producer_epoch, base_sequence, transactional: of an idempotent or transactional
-        producer; the sequence goes on from batch to batch.
+    producer_id, producer_epoch, base_sequence, transactional: of an idempotent or transactional producer; the sequence
+        continues from batch to batch.
 
-    The base offset of every batch is 0, which is all that Kafka takes from a producer (`UnifiedLog`): the log assigns
-    the offsets.
+    The base offset of every batch is 0, as Kafka requires from producers, because the log assigns offsets.
 
-    Raises ConfigError for columns of other types or lengths, BrokerError (message_too_large) for a
-    row of more than 1 GiB.
+    Raises ConfigError for columns of other types or lengths, BrokerError (message_too_large) for a row above 1 GiB.
     """
     if isinstance(timestamp, int):
         timestamp = pa.repeat(pa.scalar(timestamp, pa.int64()), len(value))

@@ -1,12 +1,11 @@
 """The four codecs of a record batch, by Kafka's names and ids (`CompressionType`).
 
-Used by the batch builders and by everything that reads records. What is written can be read by
-Kafka's Java client (snappy in xerial framing, lz4 frames of independent blocks); what is read may
-come from any client. Reading is bounded: a section that would grow beyond `limit` raises
-CorruptBatch before the memory is taken, as does every malformed one.
+Used by the batch builders and by everything that reads records. Kafka's Java client can read what is written (snappy in
+xerial framing, lz4 frames of independent blocks); data of any client can be read. A section that would decompress to
+more than `limit` bytes raises CorruptBatch before it takes the memory, and so does a malformed one.
 
-The fastest of what is there does the work: the standard library (gzip), cramjam (snappy and lz4), pyarrow (zstd).
-pyarrow is loaded with the first use, for a broker has none and should not carry its 40 MB.
+The fastest library does the work: the standard library (gzip), cramjam (snappy and lz4), pyarrow (zstd). pyarrow is
+imported on first use, because a broker rarely needs its 40 MB.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ __all__ = [
 Buffer = bytes | bytearray | memoryview
 
 DECOMPRESSION_LIMIT: Final = 256 << 20
-"""Bytes that one batch may grow to, by default. Kafka's own batches are at most ~1 MB."""
+"""The default for the most decompressed bytes of one batch. Batches of Kafka's clients are at most ~1 MB."""
 
 _GZIP = 31  # zlib's window bits of a gzip stream
 
@@ -57,29 +56,29 @@ _XERIAL_BLOCK = 32 << 10  # snappy-java's default
 _SNAPPY_MAX_RATIO = 24  # a copy element makes at most 64 bytes out of 3
 
 _ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
-_ZSTD_BLOCK = 128 << 10  # most that a block, of 4 bytes at least, can hold
+_ZSTD_BLOCK = 128 << 10  # the most that a block, which has at least 4 bytes, can hold
 
 STEP_BYTES: Final = 128 << 10
-"""Plain bytes compressed between two looks at how long it takes; a multiple of every codec's blocks."""
+"""Plain bytes compressed in one step of a check; a multiple of every codec's block size."""
 
 PIECE_BYTES: Final = 256 << 10
-"""Of what is decompressed piece by piece."""
+"""Size of a piece when decompressing piece by piece."""
 
 _READ_SIZE = 64 << 10
 
 _ZSTD_AT_ONCE = 8 << 20
-"""Plain bytes that are kept to be compressed at once with a level above the default: only then the window, of up to
-128 MiB at level 22, and the tables, of several times that, are no larger than what there is to compress."""
+"""With a level above the default, so many plain bytes are collected and compressed at once. Only then zstd limits its
+window (up to 128 MiB at level 22) and its tables (several times that) to the size of the data."""
 _ZSTD_STREAM_LEVEL = 19
-"""The highest for what is more than that: those above have windows of more than 8 MiB."""
+"""The highest level for more data than that, because higher levels have windows above 8 MiB."""
 
 
 class GrowsTooLarge(CorruptBatch):
-    """A batch that holds more plain bytes than its reader takes."""
+    """A batch decompresses to more bytes than its reader accepts."""
 
 
 class Codec(IntEnum):
-    """Bits 0-2 of a batch's attributes; the names are those of `compression.type`."""
+    """Bits 0-2 of a batch's attributes, with the names of `compression.type`."""
 
     NONE = 0
     GZIP = 1
@@ -98,13 +97,13 @@ class Codec(IntEnum):
 
 
 DEFAULT_LEVELS: Final[Mapping[int, int]] = {Codec.GZIP: -1, Codec.LZ4: 9, Codec.ZSTD: 3}
-"""What Kafka's `compression.<codec>.level` are when nobody sets them; lz4's 9 stands for its fast compressor."""
+"""Kafka's defaults of `compression.<codec>.level`; lz4's 9 means its fast compressor."""
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
-    """`data` compressed with `codec` (an id), with Kafka's default level or another of its `compression.<codec>.level`.
+    """`data` compressed with `codec` (an id), or `data` itself for Codec.NONE.
 
-    Returns `data` itself for Codec.NONE; snappy has no levels.
+    `level` is as in `compression.<codec>.level`; the default is Kafka's. snappy has no levels.
     """
     if codec == Codec.NONE:
         return data
@@ -115,7 +114,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
 def compressed_parts(codec: int, pieces: Iterable[Buffer], level: int | None = None) -> Iterator[Buffer]:
     """`pieces` as one section compressed with `codec`, part by part.
 
-    All but the last have a multiple of `STEP_BYTES`, so that blocks are full.
+    All pieces but the last must be a multiple of `STEP_BYTES` long, so that blocks are full.
     """
     if level is None:
         level = DEFAULT_LEVELS.get(codec, 0)
@@ -140,7 +139,7 @@ def compressed_parts(codec: int, pieces: Iterable[Buffer], level: int | None = N
 
 
 def _zstd_frame(pieces: Iterator[Buffer], level: int) -> Iterator[Buffer]:
-    """A single piece is compressed at once, and the frame tells its size; so are several that take long."""
+    """A single piece is compressed at once, so that the frame has its size; so are some pieces with a slow level."""
     kept, size, most = [next(pieces, b"")], 0, _ZSTD_AT_ONCE if takes_long(Codec.ZSTD, level) else 0
     for following in pieces:
         size += len(kept[-1])
@@ -158,7 +157,7 @@ def _zstd_frame(pieces: Iterator[Buffer], level: int) -> Iterator[Buffer]:
 
 
 def in_steps(pieces: Iterable[Buffer]) -> Iterator[bytes]:
-    """Pieces of any size as copies of `STEP_BYTES`, the last one as long as it is."""
+    """Pieces of any size as copies of `STEP_BYTES` each; the last one may be shorter."""
     step = bytearray()
     for piece in pieces:
         step += piece
@@ -179,9 +178,9 @@ def decompress(codec: int, data: Buffer, limit: int = DECOMPRESSION_LIMIT) -> Bu
 def plain_pieces(
     codec: int, data: Buffer, limit: int = DECOMPRESSION_LIMIT, *, at_once: int = PIECE_BYTES
 ) -> Iterator[Buffer]:
-    """The same bytes piece by piece, in little memory; each piece is to be used before the next is asked for.
+    """The same piece by piece, in little memory. A piece is valid until the next one is requested.
 
-    A piece has up to `at_once` bytes, where it is no snappy block. Raises CorruptBatch: GrowsTooLarge beyond `limit`.
+    A piece has at most `at_once` bytes, except a snappy block. Raises CorruptBatch, and GrowsTooLarge above `limit`.
     """
     view = memoryview(data)
     try:
@@ -204,9 +203,9 @@ def plain_pieces(
 
 
 def starts_slowly(codec: int, section: Buffer = b"") -> bool:
-    """Whether the first use of a codec in this process will take some tenths of a second: pyarrow is to be loaded.
+    """Whether the first use of a codec takes some tenths of a second, because it imports pyarrow.
 
-    For lz4 that is with frames that Go's clients write, say; `section` is what is to be read.
+    That is so for zstd, and for lz4 frames of an unusual shape, such as Go clients write, when reading `section`.
     """
     if "pyarrow" in sys.modules:
         return False
@@ -214,7 +213,7 @@ def starts_slowly(codec: int, section: Buffer = b"") -> bool:
 
 
 def takes_long(codec: int, level: int | None) -> bool:
-    """Whether to compress even little takes some ms: with a level above the default, or lz4's thorough compressor."""
+    """Whether compressing even little data takes milliseconds: a level above the default, or lz4's slow compressor."""
     if level is None or codec not in DEFAULT_LEVELS:
         return False
     return level != DEFAULT_LEVELS[codec] if codec == Codec.LZ4 else level > (3 if codec == Codec.ZSTD else 6)
@@ -233,7 +232,7 @@ def _too_large(limit: int) -> GrowsTooLarge:
 
 @functools.lru_cache(maxsize=8)
 def _lz4_thorough(level: int) -> Callable[[memoryview], bytes]:
-    """The slow compressor of liblz4, of 12 levels; Kafka's five above are its highest, too."""
+    """liblz4's slow compressor with its 12 levels. Kafka's levels above 12 mean 12."""
     codec = _pyarrow().Codec("lz4_raw", min(level, 12))
     return functools.partial(codec.compress, asbytes=True)
 
@@ -244,7 +243,7 @@ def _zstd(level: int = 3) -> Any:
 
 
 def _read_stream(data: Buffer, codec: str, limit: int, step: int = PIECE_BYTES) -> Iterator[bytes]:
-    """Frames do not tell their plain size for sure, so they are read piece by piece."""
+    """Reads piece by piece, because a frame may not contain its plain size."""
     pyarrow = _pyarrow()
     stream = pyarrow.CompressedInputStream(pyarrow.BufferReader(data), codec)
     total = 0
@@ -256,10 +255,10 @@ def _read_stream(data: Buffer, codec: str, limit: int, step: int = PIECE_BYTES) 
 
 
 def _unlz4(view: memoryview, limit: int) -> Iterator[Buffer]:
-    """The stream reader takes over, behind what it has been given, where a frame turns out to be of another shape."""
+    """When a frame turns out to have an unusual shape, the stream reader yields what is still missing."""
     given = 0
     if not is_usual_frame(view):
-        _pyarrow()  # though it might be a frame of one block: then the next one does not start slowly
+        _pyarrow()  # even if one block can be read without it: the next batch then does not start slowly
     for piece in frame_pieces(view, limit):
         if piece is not None:
             given += len(piece)
@@ -271,12 +270,12 @@ def _unlz4(view: memoryview, limit: int) -> Iterator[Buffer]:
 
 
 def _unzstd(view: memoryview, limit: int, at_once: int) -> Iterator[bytes]:
-    """In one piece where the frame tells its plain size, as those of librdkafka and of `compress` do; Java's do not."""
+    """One piece if the frame contains its plain size, as librdkafka's and ours do; Java's frames do not."""
     size = _zstd_plain_size(view)
     if 0 < size <= min(limit, at_once, (len(view) // 4 + 1) * _ZSTD_BLOCK):
         try:
             plain: bytes = _zstd().decompress(view, size, asbytes=True)
-        except (ValueError, OSError):  # malformed, or frames follow that the first one does not count
+        except (ValueError, OSError):  # malformed, or more frames follow
             pass
         else:
             yield plain
@@ -285,7 +284,7 @@ def _unzstd(view: memoryview, limit: int, at_once: int) -> Iterator[bytes]:
 
 
 def _zstd_plain_size(view: memoryview) -> int:
-    """What the frame's header says (RFC 8878, 3.1.1.1), or -1."""
+    """The plain size in the frame's header (RFC 8878, 3.1.1.1), or -1."""
     if len(view) < 6 or view[:4] != _ZSTD_MAGIC:
         return -1
     flags = view[4]
@@ -316,7 +315,7 @@ def _gunzip(view: memoryview, limit: int) -> Iterator[bytes]:
 
 
 def _snappy_xerial(pieces: Iterable[Buffer]) -> Iterator[bytes]:
-    """snappy-java's SnappyOutputStream: a header, then length-prefixed blocks."""
+    """As snappy-java's SnappyOutputStream: a header, then blocks with their lengths."""
     yield _XERIAL_HEADER
     for piece in pieces:
         view = memoryview(piece)
@@ -344,7 +343,7 @@ def _unsnappy(view: memoryview, limit: int) -> Iterator[bytes]:
 
 
 def _unsnappy_block(block: memoryview, before: int, limit: int) -> bytes:
-    """A raw block; earlier ones gave `before` bytes. What it claims to hold is checked before it is allocated."""
+    """Decompress a raw block, after `before` bytes of earlier ones. Checks its claimed size before allocating."""
     size, _ = read_unsigned_varint(block, 0)
     if before + size > limit:
         raise _too_large(limit)

@@ -1,8 +1,8 @@
-"""Control records, which end transactions, and what they mean to a reader (KIP-98).
+"""Control records, which end transactions (KIP-98).
 
-The transaction coordinator writes `end_transaction_marker`s; readers of committed data ask
-`AbortedTransactions` which batches to leave out. A control record's key is (version, type), both
-int16; an end marker's value is (version int16, coordinator epoch int32).
+The leader of a partition writes `end_transaction_marker`s. Readers of committed records ask `AbortedTransactions` which
+batches to skip. The key of a control record is (version, type), both int16; the value of an end marker is (version
+int16, coordinator epoch int32).
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ _END_MARKER = struct.Struct(">hi")
 
 
 class ControlType(IntEnum):
-    """Kafka's `ControlRecordType`, those of clients' logs."""
+    """The types of Kafka's `ControlRecordType` that occur in topics."""
 
     ABORT = 0
     COMMIT = 1
 
 
 class EndMarker(NamedTuple):
-    """What an end marker says: how the transaction ended, and the epoch of the coordinator that wrote it."""
+    """How the transaction ended, and the epoch of its coordinator."""
 
     control_type: ControlType
     coordinator_epoch: int
@@ -64,15 +64,17 @@ def end_transaction_marker(
 
 
 def read_control_type(buffer: Buffer, position: int, header: BatchHeader) -> int:
-    """The type of the control batch at `position`; one that `ControlType` lacks is no error. Raises CorruptBatch."""
+    """The type of the control batch at `position`, even if `ControlType` lacks it. Raises CorruptBatch."""
     plain, key_at, _ = _control_key(buffer, position, header)
     control_type: int = _KEY.unpack_from(plain, key_at)[1]
     return control_type
 
 
 def read_end_marker(buffer: Buffer, position: int, header: BatchHeader) -> EndMarker | None:
-    """The marker in the control batch at `position`; None when it is of a type that `ControlType` lacks, or when
-    compaction left it without its record. Raises CorruptBatch."""
+    """The marker in the control batch at `position`. Raises CorruptBatch.
+
+    None for a type that `ControlType` lacks, and for a batch whose record was compacted away.
+    """
     if not header.record_count:
         return None
     plain, key_at, key_end = _control_key(buffer, position, header)
@@ -86,10 +88,10 @@ def read_end_marker(buffer: Buffer, position: int, header: BatchHeader) -> EndMa
 
 
 def _control_key(buffer: Buffer, position: int, header: BatchHeader) -> tuple[memoryview, int, int]:
-    """The records of the control batch, and where the first one's key begins and ends in them."""
+    """(record section of the control batch, start of the first record's key in it, end of that key)."""
     plain = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
     _, at = read_varint(plain, 0)  # length of the record
-    _, at = read_varint(plain, at + 1)  # timestamp, behind the attributes
+    _, at = read_varint(plain, at + 1)  # timestamp, after the attributes
     _, at = read_varint(plain, at)  # offset
     key_length, at = read_varint(plain, at)
     if key_length < _KEY.size or at + key_length > len(plain):
@@ -98,20 +100,20 @@ def _control_key(buffer: Buffer, position: int, header: BatchHeader) -> tuple[me
 
 
 class AbortedTransactions:
-    """Which batches of a fetch belong to aborted transactions. Feed it every batch, in offset order.
+    """Which batches of a fetch belong to aborted transactions. Needs every batch, in offset order.
 
-    A fetch names each aborted transaction by producer and first offset; it ends at that producer's
-    abort marker (Kafka's `CompletedFetch.consumeAbortedTransactionsUpTo`).
+    A fetch reports an aborted transaction by producer and first offset. It ends at that producer's abort marker
+    (Kafka's `CompletedFetch.consumeAbortedTransactionsUpTo`).
     """
 
     def __init__(self, aborted: Iterable[tuple[int, int]] = ()) -> None:
         """`aborted`: (producer id, first offset) of each."""
         self._waiting = sorted((first_offset, producer_id) for producer_id, first_offset in aborted)
-        self._waiting.reverse()  # next one last, to pop
+        self._waiting.reverse()  # reversed, to pop the next one
         self._open: set[int] = set()
 
     def drops(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
-        """Whether the batch at `position` is to be left out as aborted. Raises CorruptBatch."""
+        """Whether to skip the batch at `position` as aborted. Raises CorruptBatch."""
         while self._waiting and self._waiting[-1][0] <= header.last_offset:
             self._open.add(self._waiting.pop()[1])
         if not self._open or not header.is_transactional:

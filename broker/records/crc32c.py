@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli), the checksum of a record batch.
 
-`crc32c(data, crc=0)` continues from an earlier value. The hardware library is used where it is
-installed; crcmod is the portable definition, and the oracle in the tests.
+`crc32c(data, crc=0)` continues from an earlier value. It uses the hardware library if that is installed, else crcmod.
+The tests compare the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _portable = crcmod.predefined.mkPredefinedCrcFun("crc-32c")
 
 
 def portable_crc32c(data: bytes | bytearray | memoryview, crc: int = 0) -> int:
-    """The same checksum by crcmod: slow where it was installed without a compiler."""
+    """The same with crcmod, which is slow if it was installed without a compiler."""
     return int(_portable(bytes(data), crc))
 
 

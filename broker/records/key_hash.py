@@ -1,8 +1,7 @@
-"""Which partitions a whole column of keys goes to: Kafka's murmur2, all keys at once.
+"""The partitions of a whole column of keys: Kafka's murmur2 for all keys at once.
 
-Called by the connector's sink and by whoever else has keys in columns. The rule for one key is
-`broker.client.partitioner.partition_of_key`; both give the same answer, so records of one key meet
-in one partition whoever wrote them (Kafka's `BuiltInPartitioner.partitionForKey`).
+Used by the connector's sink. `broker.client.partitioner.partition_of_key` gives the same result for one key, so all
+records of a key are in one partition, whoever wrote them (Kafka's `BuiltInPartitioner.partitionForKey`).
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from broker.records import native
 __all__ = ["NO_KEY", "partitions_of_keys"]
 
 NO_KEY: Final = -1
-"""The partition of a row whose key is null: the caller's choice."""
+"""Stands for a null key, whose partition the caller chooses."""
 
 _SEED: Final = np.uint32(0x9747B28C)
 _M: Final = np.uint32(0x5BD1E995)
@@ -33,8 +32,7 @@ Int32s = npt.NDArray[np.int32]
 def partitions_of_keys(keys: pa.Array, partitions: int) -> Int32s:
     """The partition of each key, 0 to `partitions` - 1, or NO_KEY where it is null; an empty key is a key.
 
-    keys: a binary (or string) array, which may be a slice of another. Raises ConfigError for one of
-    another type and for less than one partition.
+    keys: a binary or string array, perhaps a slice. Raises ConfigError for another type and for `partitions` below 1.
     """
     if partitions < 1:
         raise ConfigError(f"{partitions} partitions: a topic has at least one")
@@ -56,11 +54,11 @@ def partitions_of_keys(keys: pa.Array, partitions: int) -> Int32s:
 
 
 def _murmur2(data: npt.NDArray[np.uint8], start: npt.NDArray[np.int64], length: npt.NDArray[np.int64]) -> UInt32s:
-    """The hash of each range of `data`: word by word, the k-th of all keys that have one at once."""
+    """The hash of each range of `data`: first all keys' first words at once, then the second ones, and so on."""
     longest_first = np.argsort(-length, kind="stable")  # keys that still have a word are then a prefix
     start, length = start[longest_first], length[longest_first]
     words = length >> 2
-    # Four bytes as one number at every place; the few last places of the data hold no whole word.
+    # The four bytes at every position as one number; the last three positions hold no whole word.
     word_at = np.ndarray((max(len(data) - 3, 0),), "<u4", data, 0, (1,))
     h = _SEED ^ length.astype(np.uint32)
     for step, alive in enumerate(np.searchsorted(-words, -np.arange(int(words[0])), "left").tolist()):
@@ -81,7 +79,7 @@ def _murmur2(data: npt.NDArray[np.uint8], start: npt.NDArray[np.int64], length: 
 def _mix_tails(
     h: UInt32s, data: npt.NDArray[np.uint8], start: npt.NDArray[np.int64], size: npt.NDArray[np.int64]
 ) -> None:
-    """The one to three bytes behind the last word, where there are any."""
+    """Mix in the one to three bytes after the last whole word."""
     for position in (2, 1, 0):
         has = np.flatnonzero(size > position)
         h[has] ^= data[start[has] + position].astype(np.uint32) << np.uint32(8 * position)

@@ -1,7 +1,7 @@
-"""The lz4 frame format, as far as record batches have it: independent blocks without checksums.
+"""The lz4 frame format as far as record batches use it: independent blocks without checksums.
 
-Called by compression.py. Block by block is twice as fast as a stream reader, and the batch's CRC covers all of it.
-What clients write otherwise (linked blocks, checksums, dictionaries, several frames) is left to the stream reader.
+Called by compression.py. Reading block by block is twice as fast as a stream reader, and the batch's CRC covers all of
+it. Other frames (linked blocks, checksums, dictionaries, several frames) are left to the stream reader.
 
     magic           4 bytes
     flags           1 byte: bits 6-7 version 1, 5 independent blocks, 4 and 2 checksums, 3 plain size, 0 dictionary
@@ -30,19 +30,19 @@ _INDEPENDENT: Final = 0x20
 _PLAIN_SIZE: Final = 0x08
 _VERSION: Final = 0x40
 _MOST_RATIO: Final = 255
-"""A byte of a block makes at most that many."""
+"""The most plain bytes that one byte of a block can make."""
 
 _LENGTH: Final = struct.Struct("<I")
 
 
 def _fast(plain: memoryview) -> bytes:
-    return bytes(cramjam.lz4.compress_block(plain, store_size=False))  # its own buffer is large, and may stay
+    return bytes(cramjam.lz4.compress_block(plain, store_size=False))  # a copy: cramjam's buffer is much larger
 
 
 def write_frame(
     pieces: Iterable[bytes | bytearray | memoryview], compress: Callable[[memoryview], bytes] = _fast
 ) -> Iterator[bytes | memoryview]:
-    """One frame of independent blocks, each by `compress`, part by part: Kafka's Java client reads no others."""
+    """One frame of independent blocks (Kafka's Java client reads no others), part by part."""
     yield _HEADER
     for piece in pieces:
         view = memoryview(piece)
@@ -56,14 +56,14 @@ def write_frame(
 
 
 def is_usual_frame(view: bytes | bytearray | memoryview) -> bool:
-    """Whether its header announces independent blocks without checksums, which `frame_pieces` reads to the end."""
+    """Whether the header promises independent blocks without checksums, which `frame_pieces` can read completely."""
     return view[:4] == _MAGIC and len(view) > 4 and view[4] & ~_PLAIN_SIZE == _VERSION | _INDEPENDENT
 
 
 def frame_pieces(view: memoryview, limit: int) -> Iterator[memoryview | None]:
-    """The plain bytes of a frame block by block, each to be used before the next is asked for.
+    """The plain bytes of a frame, block by block; a block is valid until the next one is requested.
 
-    None ends them where the frame is of another shape, malformed or of more than `limit` bytes.
+    Yields None and stops where the frame has an unusual shape, is malformed or has more than `limit` bytes.
     """
     if len(view) < len(_HEADER) or view[:4] != _MAGIC or not 0x40 <= view[5] <= 0x70:
         yield None
@@ -96,7 +96,7 @@ def frame_pieces(view: memoryview, limit: int) -> Iterator[memoryview | None]:
         else:
             room = min(largest, limit, _MOST_RATIO * length)
             if len(scratch) < room:
-                scratch = bytearray(room)  # one for all blocks: a new one for each would take a sixth of the time
+                scratch = bytearray(room)  # shared by all blocks, which saves a sixth of the time
             try:
                 piece = memoryview(scratch)[: cramjam.lz4.decompress_block_into(block, scratch, room)]
             except cramjam.DecompressionError:

@@ -1,8 +1,7 @@
-"""The codec's optional kernel in C (`_kernel.c`): whether it is in use, and what it offers.
+"""The codec's optional C kernel (`_kernel.c`): whether it is in use, and its functions.
 
-`pip install` builds it where there is a C compiler; elsewhere, or with `PYKAFKA_NATIVE=0` in the
-environment, numpy and Python do the same more slowly. Asked by the codec at every call, and by users with
-`implementation()`. Results do not differ, nor does what is refused.
+`pip install` builds it if there is a C compiler. Without it, or with `PYKAFKA_NATIVE=0` in the environment, numpy and
+Python do the same more slowly, with the same results and errors.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ BinaryColumn = tuple[Buffer, Buffer | None, Buffer | None, int]
 """Edges, validity, data and first row of an Arrow binary array."""
 
 NATIVE_VARIABLE: Final = "PYKAFKA_NATIVE"
-"""Environment variable: `0` leaves the kernel unused, read when this module is first imported."""
+"""Environment variable, read at import: `0` means do not use the kernel."""
 
 
 class Kernel(Protocol):
-    """The functions of `_kernel.c`, described there. They raise ValueError for malformed batches."""
+    """The functions of `_kernel.c`, documented there. They raise ValueError for malformed batches."""
 
     def scan(self, chunk: Buffer, rows: Buffer | None, /) -> tuple[int, int]: ...
 
@@ -65,13 +64,13 @@ def _load() -> Kernel | None:
         return None
     try:
         module = importlib.import_module("broker.records._kernel")
-    except ImportError:  # not built, or for another machine
+    except ImportError:  # not built, or built for another machine
         return None
     return cast(Kernel, module) if hasattr(module, "check_records") else None  # else built from older sources
 
 
 kernel: Kernel | None = _load()
-"""None: numpy does the work."""
+"""None if numpy does the work."""
 
 
 def implementation() -> Literal["native", "numpy"]:
@@ -80,11 +79,11 @@ def implementation() -> Literal["native", "numpy"]:
 
 
 def crc_in_kernel() -> bool:
-    """Whether the kernel computes CRC-32C, which it does where the processor has an instruction for it."""
+    """Whether the kernel computes CRC-32C, which needs a processor with an instruction for it."""
     return hasattr(kernel, "first_bad_crc")
 
 
 def column_buffers(column: pa.Array) -> BinaryColumn:
-    """A binary or string array as the kernel takes it."""
+    """The buffers of a binary or string array, as the kernel takes them."""
     validity, edges, data = column.buffers()
     return edges, validity, data, column.offset

@@ -1,7 +1,7 @@
-"""Decompressed records read with numpy, thousands of varints at a time: the vectorised twin of varint.py.
+"""Reads thousands of varints of decompressed records at a time with numpy: the vectorised form of varint.py.
 
-Used by the column codec and by the check of what is produced, where the kernel is not in use. Needs no pyarrow: a
-broker does without.
+Used without the kernel, by the column decoder and by the check of produced records. Does not import pyarrow, which a
+broker does not need.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _UNKNOWN: Final = 1 << 62
 
 
 def _two_byte_table() -> Int64s:
-    """The number that begins with two given bytes, read as one little-endian number; _UNKNOWN for longer ones."""
+    """The varint of each pair of bytes (a little-endian number); _UNKNOWN for longer varints."""
     pair = np.arange(1 << 16, dtype=np.int64)
     first, second = pair & 0xFF, pair >> 8
     number = np.where(first < 0x80, first, (first & 0x7F) | second << 7)
@@ -39,8 +39,8 @@ _VALUE_OF_PAIR: Final = _two_byte_table()
 class PlainBytes:
     """Decompressed record sections, read at many positions at once.
 
-    `pairs` views the same bytes as a 2-byte number at *every* position: one gather fetches all of
-    a short varint, and a table of all pairs decodes it.
+    `pairs` has the two bytes at *every* position as one number: one gather fetches a short varint, and a table of all
+    pairs decodes it.
     """
 
     def __init__(self, data: Buffer) -> None:
@@ -50,7 +50,7 @@ class PlainBytes:
         self.pairs: npt.NDArray[np.uint16] = np.ndarray((max(self.size - 1, 0),), "<u2", data, 0, (1,))
 
     def varints(self, position: Int64s) -> tuple[Int64s, Int64s]:
-        """The varints at `position`, which must not be negative, and where each ends.
+        """(the varints at these positions, which must not be negative, where each varint ends).
 
         Raises CorruptBatch for one of more than 10 bytes or beyond the end of the data.
         """
@@ -68,7 +68,7 @@ class PlainBytes:
         return value, end
 
     def _long_varints(self, position: Int64s) -> tuple[Int64s, Int64s]:
-        """Byte by byte: for varints of more than two bytes, and for the last byte of the data."""
+        """Read byte by byte, for varints of more than two bytes and for the last byte of the data."""
         number = np.zeros(len(position), np.uint64)
         end = position.copy()
         unfinished = np.arange(len(position))

@@ -1,8 +1,7 @@
-"""One record of a batch (KIP-98; Kafka's `DefaultRecord`), and the plain-Python way to read many.
+"""One record of a batch (KIP-98; Kafka's `DefaultRecord`), encoded and decoded in plain Python.
 
-`decode_records` serves consumers and the console, who want Python objects anyway, and everything
-that reads few records; whole fetches for Spark go through `columns.py` instead. Layout of a record,
-every number a zigzag varint:
+Used by the consumer, the console and all that read few records; whole fetches for Spark go through `columns.py`.
+Layout of a record, every number a zigzag varint:
 
     length         of all that follows
     attributes     1 byte, unused
@@ -33,11 +32,11 @@ Header = tuple[str, bytes | None]
 _NULL = encode_varint(-1)
 
 _LARGEST_PREFIX: Final = 21
-"""Most bytes that length, attributes, timestamp and offset of a record take."""
+"""The most bytes that length, attributes, timestamp and offset of a record take."""
 
 
 class Record(NamedTuple):
-    """A record as consumers see it. `timestamp` in ms; `timestamp_type` 0 create time, 1 log append time."""
+    """A record as a consumer sees it: `timestamp` in ms, `timestamp_type` 0 create time or 1 log append time."""
 
     offset: int
     timestamp: int
@@ -48,7 +47,7 @@ class Record(NamedTuple):
 
 
 def size_bound(key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()) -> int:
-    """Bytes of a batch of this one record at most, before compression: what Kafka's producer holds against
+    """The most bytes of a batch of this one record before compression. Kafka's producer compares this with
     `max.request.size` (`AbstractRecords.estimateSizeInBytesUpperBound`)."""
     size = HEADER_SIZE + _LARGEST_PREFIX + _field_size(key) + _field_size(value) + len(encode_varint(len(headers)))
     return size + sum(_field_size(name.encode()) + _field_size(content) for name, content in headers)
@@ -63,8 +62,8 @@ def decode_records(
 ) -> Iterator[Record]:
     """The records of all whole batches in `buffer` with an offset of at least `low`.
 
-    Control batches are skipped, as are the transactions in `aborted`, (producer id, first offset)
-    as a read-committed fetch names them. Raises CorruptBatch at the first malformed batch.
+    Skips control batches and the transactions in `aborted`, given as (producer id, first offset) like in a
+    read_committed fetch. Raises CorruptBatch at the first malformed batch.
     """
     transactions = AbortedTransactions(aborted)
     for position, header in walk_batches(buffer):
@@ -80,10 +79,7 @@ def decode_records(
 
 
 def decode_batch(buffer: Buffer, position: int, header: BatchHeader) -> list[Record]:
-    """The records of the one batch at `position`, control records too. Raises CorruptBatch.
-
-    The CRC is not looked at: `verify_batch` does that.
-    """
+    """The records of the batch at `position`, also of a control batch. Does not check the CRC. Raises CorruptBatch."""
     section = memoryview(buffer)[position + HEADER_SIZE : position + header.size]
     plain = bytes(decompress(header.codec, section))
     try:
@@ -95,7 +91,7 @@ def decode_batch(buffer: Buffer, position: int, header: BatchHeader) -> list[Rec
 def encode_record(
     timestamp_delta: int, offset_delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header] = ()
 ) -> bytes:
-    """One record, its length in front. Deltas are relative to the batch's base timestamp (ms) and offset."""
+    """One record with its length. Deltas are relative to the batch's base timestamp (ms) and base offset."""
     small = SMALL_VARINTS
     body = b"".join(
         (
@@ -121,9 +117,9 @@ def _encode_headers(headers: Sequence[Header]) -> bytes:
 
 
 def _decode_section(plain: bytes, header: BatchHeader) -> list[Record]:
-    """First bytes of varints are read in place, most have no other: calls would double the time.
+    """Reads the first byte of a varint inline, because most have no more and a call would double the time.
 
-    A number is kept as it was written, zigzagged: odd ones are negative.
+    `number` is the zigzag code: odd codes are negative numbers.
     """
     records: list[Record] = []
     append, new, more = records.append, tuple.__new__, _read_more
@@ -136,7 +132,7 @@ def _decode_section(plain: bytes, header: BatchHeader) -> list[Record]:
         if number > 0x7F:
             number, position = more(plain, position, number)
         length, end = number, position + (number >> 1)
-        number, position = plain[position + 1], position + 2  # behind the attributes
+        number, position = plain[position + 1], position + 2  # after the attributes
         if number > 0x7F:
             number, position = more(plain, position, number)
         timestamp = base_timestamp + ((number >> 1) ^ -(number & 1)) if append_time is None else append_time
@@ -172,7 +168,7 @@ def _decode_section(plain: bytes, header: BatchHeader) -> list[Record]:
 
 
 def _read_more(plain: bytes, position: int, first: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte, before `position`, says that there is more."""
+    """The rest of a varint whose first byte, the one before `position`, says that more follow."""
     byte = plain[position]
     if byte < 0x80:
         return first & 0x7F | byte << 7, position + 1
@@ -186,7 +182,7 @@ def _null(number: int) -> bytes | None:
 
 
 def _read_bytes(plain: bytes, position: int) -> tuple[bytes | None, int]:
-    """A slice that runs past the end is short; the caller sees it by the position."""
+    """A slice past the end is too short; the caller notices by the returned position."""
     length, position = read_varint(plain, position)
     if length >= 0:
         return plain[position : position + length], position + length
@@ -196,7 +192,7 @@ def _read_bytes(plain: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def _read_headers(plain: bytes, position: int) -> tuple[tuple[Header, ...], int]:
-    """A key that is no UTF-8 is read with replacement characters, as Java does."""
+    """A key with invalid UTF-8 gets replacement characters, as in Java."""
     count, position = read_varint(plain, position)
     if not 0 <= count <= len(plain):
         raise CorruptBatch(f"a record with {count} headers")

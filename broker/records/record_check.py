@@ -1,13 +1,12 @@
-"""Whether the records of a batch are what its header says: walked piece by piece, as they are decompressed.
+"""Checks the records of a batch against its header, piece by piece as they are decompressed.
 
-Called by the log's append checks, so that nothing is stored that readers cannot read. A record's length must be that
-of its fields, its offset delta its place in the batch, its numbers such as Java reads (varints of at most 5 bytes, 10
-for the timestamp); there must be as many records as the header says, and nothing behind them. What breaks that is
-InvalidRecord. On the way two rules are looked at that a topic has for each record, and the newest timestamp is found.
+Called by the log's append checks, so that the log contains only what readers can read. A record's length must match its
+fields, its offset delta must be its place in the batch, and its varints must be short enough for Java (5 bytes, 10 for
+the timestamp). There must be as many records as the header says, and no bytes after them. Everything else is
+INVALID_RECORD. The same pass checks the topic's two rules for records and finds the newest timestamp.
 
-The kernel does it in one pass over a piece (`_kernel_check.c`); where it is not in use record_walk.py does the same.
-Idea: Kafka's `LogValidator` and `DefaultRecord.readFrom`, which are more lenient about offset deltas and lengths below
--1; our readers are not.
+The kernel (`_kernel_check.c`) or, without it, record_walk.py does the work. Idea: Kafka's `LogValidator` and
+`DefaultRecord.readFrom`, which accept other offset deltas and lengths below -1; our readers do not.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from broker.records import native
 from broker.records.batch import NO_TIMESTAMP, BatchHeader
 from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
 
-if TYPE_CHECKING or native.kernel is None:  # numpy would hold up the first batch
+if TYPE_CHECKING or native.kernel is None:  # else the first batch would wait for the import of numpy
     from broker.records.record_walk import RecordWalk
 
 __all__ = ["RecordCheck", "is_slow"]
@@ -33,7 +32,7 @@ _NO_KEY: Final = 0
 
 
 class RecordCheck:
-    """The records of one batch. `feed` takes its plain bytes in any pieces, `finish` says that these were all."""
+    """The check of one batch. Call `feed` with its plain bytes, in pieces of any size, then `finish`."""
 
     def __init__(self, header: BatchHeader, rules: RecordRules) -> None:
         self._count = header.record_count
@@ -46,9 +45,9 @@ class RecordCheck:
             self._walk = _walk(header, rules)
 
     def feed(self, piece: Buffer) -> int:
-        """Check the next bytes; nobody needs them afterwards. Raises BrokerError `invalid_record`.
+        """Check the next bytes. Raises BrokerError `invalid_record`.
 
-        Gives what it cost beyond the kernel's look at them, in bytes that are looked at so.
+        Returns the extra cost of a check without the kernel, as a number of bytes that the kernel checks in that time.
         """
         try:
             if self._kernel is None:
@@ -66,7 +65,7 @@ class RecordCheck:
 
     @property
     def newest_timestamp(self) -> int:
-        """ms; -1 when no record has a later one."""
+        """In ms; -1 when no record has one."""
         return self._progress()[1]
 
     @property
@@ -75,7 +74,7 @@ class RecordCheck:
 
     @property
     def faults(self) -> list[Fault]:
-        """The first `MOST_FAULTS` of them."""
+        """The first `MOST_FAULTS` faults."""
         if self._kernel is None:
             return self._walk.faults
         count = min(self.fault_count, MOST_FAULTS)
@@ -83,7 +82,7 @@ class RecordCheck:
         return [Fault(index, None if kind == _NO_KEY else time) for index, kind, time in lines]
 
     def _progress(self) -> tuple[int, int, int]:
-        """Whole records so far, the newest timestamp, faults."""
+        """(whole records so far, newest timestamp, number of faults)."""
         if self._kernel is None:
             return self._walk.index, self._walk.newest, self._walk.fault_count
         index, newest, faults = _STATE.unpack(self._state)[6:9]
@@ -95,7 +94,7 @@ def _invalid(message: str) -> BrokerError:
 
 
 def is_slow() -> bool:
-    """Whether the kernel is not in use, so that each record costs more than its bytes."""
+    """Whether checks run without the kernel, so that each record costs more than its bytes."""
     return native.kernel is None
 
 

@@ -47,7 +47,7 @@ __all__ = [
 
 
 class Head(IntEnum):
-    """The columns of the table, all int64; the order is that of the kernel's `POSITION`, `SIZE` …"""
+    """The columns of the header table, all int64, in the order of the kernel's `POSITION`, `SIZE` …"""
 
     POSITION = 0
     SIZE = 1
@@ -74,7 +74,7 @@ _FIELD_AT: Final = {
     Head.MAGIC: (16, "i1"),
     Head.CRC: (17, ">u4"),
 }
-"""Byte and type of each field, see batch.py."""
+"""Position and type of each field, see batch.py."""
 
 _LENGTH: Final = struct.Struct(">i")
 _CHECKED_FROM: Final = 21
@@ -82,9 +82,9 @@ _LAST_CODEC: Final = 4
 
 
 def scan_batches(view: memoryview) -> tuple[Int64s, int | None]:
-    """A line of `Head` per whole batch of `view`; a cut one at the end is left out.
+    """A row of `Head` for each whole batch of `view`, without a cut one at the end.
 
-    And the position of a length that no batch can have, where the walk had to end.
+    Also the position of an impossible length, where the scan ended, or None.
     """
     if native.kernel is None:
         return _scan_with_numpy(view)
@@ -124,7 +124,7 @@ def verify_batches(view: memoryview, table: Int64s, *, check_crcs: bool) -> None
     if index >= 0:
         position = int(table[index, Head.POSITION])
         verify_batch(view, position, parse_header(view, position))
-        raise CorruptBatch(f"the batch at byte {position}")  # not reached: both ways find the same
+        raise CorruptBatch(f"the batch at byte {position}")  # not reached: verify_batch finds the same
 
 
 def _first_bad_crc(view: memoryview, table: Int64s) -> int:
@@ -143,21 +143,20 @@ def _first_bad_crc(view: memoryview, table: Int64s) -> int:
 Buffer = bytes | bytearray | memoryview
 
 _SMALLEST_RECORD: Final = 7
-"""Bytes of a record without key, value and headers: one for each field."""
+"""Bytes of a record without key, value and headers: one byte for each field."""
 
 NO_TIME: Final = -(2**63)
-"""Stands for the append time of a batch whose records keep their own."""
+"""The append time of a batch whose records have their own times."""
 
 _MOST_BYTES: Final = 2**31 - 1
-"""What Arrow's 32-bit offsets can address."""
-
+"""The most that Arrow's 32-bit offsets can address."""
 
 _OF_SECTION: Final = [Head.POSITION, Head.SIZE, Head.COUNT, Head.ATTRIBUTES]
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeOptions:
-    """The arguments of `columns.decode_columns`, described there."""
+    """The arguments of `columns.decode_columns`."""
 
     fields: frozenset[str]
     low: int
@@ -169,7 +168,7 @@ class DecodeOptions:
 
 
 class Fact(IntEnum):
-    """The columns of `Sections.facts`, all int64; the order is that of the kernel's `PART`, `START` …"""
+    """The columns of `Sections.facts`, all int64, in the order of the kernel's `PART`, `START` …"""
 
     PART = 0
     START = 1
@@ -183,7 +182,7 @@ class Fact(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """Plain record sections. A line of `facts` per batch: where it lies in which of `parts`, and more of its header."""
+    """Plain record sections. A row of `facts` says in which of `parts` a batch is, where, and more from its header."""
 
     parts: list[Buffer]
     facts: Int64s
@@ -219,7 +218,7 @@ class Sections:
 
     @property
     def append_time(self) -> Int64s:
-        """max timestamp of the batch if the broker set it, else NO_TIME"""
+        """The batch's max timestamp if the broker set it, else NO_TIME."""
         return self.facts[:, Fact.APPEND_TIME]
 
     def in_one_part(self) -> Sections:
@@ -235,10 +234,10 @@ class Sections:
 
 
 class SectionGatherer:
-    """Sections of chosen batches of one buffer, batch by batch. Uncompressed ones stay where they are in it."""
+    """Collects the sections of chosen batches of one buffer. Uncompressed ones are not copied."""
 
     def __init__(self, view: Buffer, batch_limit: int) -> None:
-        """`batch_limit` bounds what one batch may grow to, bytes."""
+        """`batch_limit` is the most decompressed bytes of one batch."""
         self._view = memoryview(view)
         self._batch_limit = batch_limit
         self._parts: list[Buffer] = []
@@ -283,13 +282,13 @@ class SectionGatherer:
         self.size += len(section)
 
     def build(self, next_offset: int) -> Sections:
-        """All that was added; `next_offset` is only passed on."""
+        """All sections that were added."""
         return Sections(self._parts, np.array(self._facts, np.int64).reshape(-1, len(Fact)), next_offset)
 
 
 def read_sections(chunk: Buffer, options: DecodeOptions) -> Sections:
     """The sections to decode, stopping before their plain bytes exceed `max_bytes`. Raises CorruptBatch."""
-    view = memoryview(chunk)[:_MOST_BYTES]  # beyond it is a cut tail
+    view = memoryview(chunk)[:_MOST_BYTES]  # the rest counts as a cut tail
     table = _batches_in_order(view, options.high)
     last_offset = table[:, Head.BASE_OFFSET] + table[:, Head.LAST_DELTA]
     control = (table[:, Head.ATTRIBUTES] & CONTROL_BIT) != 0
@@ -308,7 +307,7 @@ def read_sections(chunk: Buffer, options: DecodeOptions) -> Sections:
 
 
 def _batches_in_order(view: memoryview, high: int) -> Int64s:
-    """The table of all batches that begin before `high`. Raises CorruptBatch where their offsets do not rise."""
+    """The table of the batches that begin before `high`. Raises CorruptBatch when their offsets do not rise."""
     table, wrong = scan_batches(view)
     base_offset = table[:, Head.BASE_OFFSET]
     last_offset = base_offset + table[:, Head.LAST_DELTA]
@@ -325,7 +324,6 @@ def _batches_in_order(view: memoryview, high: int) -> Int64s:
 
 
 def _dropped(view: memoryview, table: Int64s, seen: Bools, transactions: AbortedTransactions) -> Bools:
-    """Which batches belong to aborted transactions."""
     dropped = np.zeros(len(table), np.bool_)
     for index in np.flatnonzero(seen).tolist():
         position = int(table[index, Head.POSITION])
@@ -334,7 +332,7 @@ def _dropped(view: memoryview, table: Int64s, seen: Bools, transactions: Aborted
 
 
 def _gather_plain(view: memoryview, table: Int64s, options: DecodeOptions) -> tuple[list[Buffer], Int64s]:
-    """Parts and facts of batches none of which is compressed: nothing is copied."""
+    """Parts and facts of uncompressed batches, without a copy."""
     size = table[:, Head.SIZE] - HEADER_SIZE
     if (table[:, Head.COUNT] > size // _SMALLEST_RECORD).any():
         raise CorruptBatch("more records than a batch has room for")
@@ -344,7 +342,7 @@ def _gather_plain(view: memoryview, table: Int64s, options: DecodeOptions) -> tu
 
 
 def _gather_compressed(view: memoryview, table: Int64s, options: DecodeOptions) -> tuple[list[Buffer], Int64s]:
-    """Parts and facts of batches some of which are compressed: a part for each."""
+    """Parts and facts of batches some of which are compressed: each batch is a part."""
     parts: list[Buffer] = []
     total, most = 0, _most_bytes(options)
     for position, size, count, attributes in table[:, _OF_SECTION].tolist():
@@ -365,7 +363,7 @@ def _gather_compressed(view: memoryview, table: Int64s, options: DecodeOptions) 
 
 
 def _facts(table: Int64s) -> Int64s:
-    """The facts of batches whose sections lie in the chunk itself."""
+    """The facts of batches whose sections are in the chunk itself."""
     facts = np.empty((len(table), len(Fact)), np.int64)
     facts[:, Fact.PART] = 0
     facts[:, Fact.START] = table[:, Head.POSITION] + HEADER_SIZE

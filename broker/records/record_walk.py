@@ -1,8 +1,8 @@
-"""The walk over a batch's records where the kernel is not in use: numpy for those that lie whole in a piece.
+"""The check of a batch's records without the kernel, with numpy for the records that are whole in a piece.
 
-Made by record_check.py, which says what is checked. A plain loop finds where the records of a piece start; all else
-that is asked of them is asked of all at once. Records across two pieces, and all that numpy is not sure of, are taken
-step by step. Slower than the kernel by what `feed` gives back: the broker does the rest in a thread.
+Made by record_check.py, which documents the rules. A plain loop finds where the records of a piece start, then numpy
+checks all of them at once. Records across two pieces, and records that numpy cannot judge, are checked one by one.
+`feed` returns how much slower that was than the kernel, so that the broker can continue in a thread.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _TOO_LONG: Final = "a number in it is too long"
 
 _FEWEST_AT_ONCE: Final = 12
-"""Records below which the steps are faster (measured: 8 us a record against 100 us for numpy's calls)."""
+"""Fewer records are checked one by one (measured: 8 us for a record, 100 us for numpy's calls)."""
 _FEWEST_WITH_HEADERS: Final = 4
-"""The same for records that have one more header, of a piece's."""
+"""The same for records of a piece that have another header."""
 
-# In bytes that the kernel looks at, about 1 ns each.
+# Costs, as the number of bytes that the kernel checks in that time, about 1 ns for each.
 _COST_AT_ONCE: Final = 300
-"""Of a record that is looked at together with others."""
+"""Of a record that is checked together with others."""
 _COST_OF_HEADERS: Final = 30_000
-"""Of a look at one header of each record that has so many."""
+"""Of the check of one header of all records that have so many."""
 _COST_IN_STEPS: Final = 6000
-"""Of a record that is taken step by step."""
+"""Of a record that is checked alone."""
 
 
 class RecordWalk:
-    """`feed` it the plain section. What is wrong with the record at `index` is a ValueError."""
+    """Call `feed` with the plain section. Raises ValueError for an error in the record at `index`."""
 
     def __init__(self, header: BatchHeader, rules: RecordRules) -> None:
         self._count, self._base_time, self._rules = header.record_count, header.base_timestamp, rules
@@ -55,7 +55,7 @@ class RecordWalk:
         next(self._steps)
 
     def feed(self, piece: Buffer) -> int:
-        """What it cost, as so many bytes that the kernel looks at."""
+        """Returns the cost, as the number of bytes that the kernel checks in that time."""
         self._cost = 0
         self._steps.send(piece)
         return self._cost
@@ -76,7 +76,7 @@ class RecordWalk:
         self._at = 0
 
     def _whole_records(self) -> Generator[None, Buffer, None]:
-        """Those that lie whole in the piece."""
+        """Check the records that are whole in the piece."""
         starts = self._starts()
         if len(starts) < _FEWEST_AT_ONCE:
             for _ in starts:
@@ -93,7 +93,7 @@ class RecordWalk:
         self._at = int(look.end[-1])
 
     def _starts(self) -> list[int]:
-        """Where the whole records of the piece start, as their lengths tell."""
+        """Where the whole records of the piece start, according to their lengths."""
         piece, size, at = self._piece, len(self._piece), self._at
         starts: list[int] = []
         append = starts.append
@@ -116,11 +116,11 @@ class RecordWalk:
         return starts
 
     def _take_all(self, look: _Look, begin: int, end: int) -> None:
-        """The good records at these places of the piece."""
+        """Count the good records [begin, end) of the piece."""
         if begin == end:
             return
         times, rules = look.times[begin:end], self._rules
-        age = rules.now_ms - times  # wraps as Java's does
+        age = rules.now_ms - times  # wraps as in Java
         forbidden = (times != NO_TIMESTAMP) & ((age > rules.before_max_ms) | (age < -rules.after_max_ms))
         keyless = ~look.has_key[begin:end] if rules.needs_key else np.zeros(len(times), np.bool_)
         wrong = np.flatnonzero(forbidden | keyless)
@@ -131,7 +131,7 @@ class RecordWalk:
         self.index += end - begin
 
     def _one_record(self) -> Generator[None, Buffer, None]:
-        """One record, whatever it is like."""
+        """Check one record, which may span pieces."""
         self._cost += _COST_IN_STEPS
         length = yield from self._number(_INT_BYTES, sys.maxsize)
         if length < 1:
@@ -175,7 +175,7 @@ class RecordWalk:
         raise ValueError(_TOO_LONG)
 
     def _bytes(self, wrong: str, end: int) -> Generator[None, Buffer, bool]:
-        """A length and as many bytes; whether there are any, which -1 denies."""
+        """Skip a length and as many bytes; returns False for null (-1)."""
         length = yield from self._number(_INT_BYTES, end)
         if not -1 <= length <= end - self._before - self._at:
             raise ValueError(wrong)
@@ -204,7 +204,7 @@ class RecordWalk:
 
 
 class _Look:
-    """The records that start at `starts`, looked at all at once: `good` are those that are certainly well-formed."""
+    """A check of all records at `starts` at once. `good` marks those that are certainly well-formed."""
 
     def __init__(self, piece: bytes, starts: list[int], first_place: int, base_time: int) -> None:
         self._plain = PlainBytes(piece)
@@ -217,7 +217,7 @@ class _Look:
             length, at = self._plain.varints(start)
             self.end = at + length
             self._read(at + 1, first_place, base_time)  # behind the attributes
-        except CorruptBatch:  # some number is too long to be one
+        except CorruptBatch:  # some varint is too long
             self.good[:] = False
 
     def _read(self, at: Int64s, first_place: int, base_time: int) -> None:
@@ -243,14 +243,14 @@ class _Look:
         self.good &= (headers == 0) & (at == self.end)
 
     def _numbers(self, at: Int64s, rows: slice | Int64s, most_bytes: int = _INT_BYTES) -> tuple[Int64s, Int64s]:
-        """The varint there of each of the rows, and where it ends."""
+        """The varint at `at` in each of the rows, and where it ends."""
         end = self.end[rows]
         number, after = self._plain.varints(np.minimum(at, end - 1))
         self.good[rows] &= (at < end) & (after <= end) & (after - at <= most_bytes)
         return number, after
 
     def _spans(self, at: Int64s, rows: slice | Int64s) -> tuple[Int64s, Int64s]:
-        """The length there, -1 for null, and where as many bytes end."""
+        """The length at `at` (-1 for null) in each of the rows, and where as many bytes end."""
         length, after = self._numbers(at, rows)
         fits = (length >= -1) & (length <= self.end[rows] - after)
         self.good[rows] &= fits

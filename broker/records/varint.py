@@ -1,8 +1,7 @@
 """Zigzag varints, the integers inside a record (KIP-98; Kafka's `ByteUtils`).
 
-Used by the record codec, the batch builder and control records; the column codec has its own
-vectorised form of the same rules. A varint has at most 10 bytes and stands for a signed 64-bit
-number; small numbers of either sign take one byte.
+A varint is a signed 64-bit number in at most 10 bytes; small numbers of either sign take one byte. plain_bytes.py and
+column_encoder.py have vectorised forms.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ def encode_varint(value: int) -> bytes:
 
 
 SMALL_VARINTS: Final[tuple[bytes, ...]] = tuple(encode_varint(number) for number in range(8192))
-"""The varints of 0 to 8191, those of one and two bytes: a look-up is five times cheaper than the loop."""
+"""The varints of 0 to 8191, which have one or two bytes: a look-up is five times faster than the loop."""
 
 
 def read_unsigned_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """The plain (not zigzag) varint at `position`, and where it ends. Raises CorruptBatch."""
+    """(the plain, not zigzag, varint at `position`, where it ends). Raises CorruptBatch."""
     value = shift = 0
     try:
         while True:
@@ -51,6 +50,6 @@ def read_unsigned_varint(buffer: bytes | bytearray | memoryview, position: int) 
 
 
 def read_varint(buffer: bytes | bytearray | memoryview, position: int) -> tuple[int, int]:
-    """The zigzag varint at `position`, and where it ends. Raises CorruptBatch."""
+    """(the zigzag varint at `position`, where it ends). Raises CorruptBatch."""
     value, position = read_unsigned_varint(buffer, position)
     return (value >> 1) ^ -(value & 1), position

@@ -1,7 +1,4 @@
-"""The column codec once more, record by record in plain Python: slow, and plain to see that it is right.
-
-Called by the tests, which hold columns_decode.py and columns_encode.py against it.
-"""
+"""The column codec in plain Python, record by record: slow, but obviously right; tests compare the other with it."""
 
 from __future__ import annotations
 
