@@ -17,6 +17,7 @@ from broker.log.log_config import UNLIMITED, LogConfig
 from broker.records.batch import (
     HEADER_SIZE,
     BatchHeader,
+    Buffer,
     parse_header,
     patch_base_offset,
     patch_log_append_time,
@@ -47,8 +48,6 @@ __all__ = [
     "stamp_append_time",
     "writable",
 ]
-
-Buffer = bytes | bytearray | memoryview
 
 Batches = list[tuple[int, BatchHeader]]
 """(position, header) of each batch of a buffer."""

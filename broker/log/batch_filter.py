@@ -24,7 +24,7 @@ import numpy as np
 from broker.errors import CorruptBatch
 from broker.log.aborted_index import AbortedEntry
 from broker.log.compaction_process import LastOfProducer
-from broker.records.batch import HEADER_SIZE, BatchHeader, rebuild_batch, verify_batch
+from broker.records.batch import HEADER_SIZE, BatchHeader, Buffer, rebuild_batch, verify_batch
 from broker.records.compression import DECOMPRESSION_LIMIT, compress, decompress
 from broker.records.control import ControlType, read_control_type
 from broker.records.plain_bytes import Bools, Int64s, PlainBytes
@@ -33,8 +33,6 @@ from broker.records.record_sections import SectionGatherer
 from broker.records.varint import encode_varint, read_varint
 
 __all__ = ["BatchFilter", "CleanedTransactions", "LocatedRecords", "OffsetMap", "keys_of", "locate_records"]
-
-Buffer = bytes | bytearray | memoryview
 Batches = list[tuple[int, BatchHeader]]
 """(position, header) of batches of one buffer."""
 

@@ -57,8 +57,8 @@ class Compactor(Protocol):
         ...
 
 
-class CompactionProcess:
-    """A `Compactor` that runs at most one worker process."""
+class CompactionProcess(Compactor):
+    """Runs at most one worker process."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,7 +66,6 @@ class CompactionProcess:
         self._is_closed = False
 
     def compact(self, plan: CompactionPlan) -> Iterator[Compacted | CompactionResult]:
-        """See `Compactor`."""
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -85,18 +84,15 @@ class CompactionProcess:
 
     @property
     def is_running(self) -> bool:
-        """See `Compactor`."""
         return self._process is not None
 
     def rest(self) -> None:
-        """See `Compactor`; the next plan starts another process."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None:
             _end(process)
 
     def close(self) -> None:
-        """See `Compactor`."""
         self._is_closed = True
         self.rest()
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -161,14 +161,22 @@ class _Checker:
             yield Problem(epochs, None, f"epoch {entries[-1][0]} begins past the log's end {self._end}")
 
 
+def _read_index(path: Path, entry_size: int, closed: bool) -> Generator[Problem, None, bytes | None]:
+    """The entries of an index; None when the file is cut or missing, which it may be unless `closed`."""
+    data = path.read_bytes() if path.exists() else None
+    if data is None:
+        if closed:
+            yield Problem(path, None, "is missing")
+    elif len(data) % entry_size:
+        yield Problem(path, None, f"ends in {len(data) % entry_size} stray bytes")
+        data = None
+    return data
+
+
 def _check_offset_index(log: Path, batches: dict[int, BatchHeader], closed: bool) -> Iterator[Problem]:
     path, base = log.with_suffix(".index"), int(log.stem)
-    data = path.read_bytes() if path.exists() else None
-    if data is None or len(data) % OFFSET_ENTRY_SIZE:
-        if closed or data is not None:
-            yield Problem(path, None, "is missing" if data is None else f"ends in {len(data) % 8} stray bytes")
-        return
-    for number, (relative_offset, position) in enumerate(_OFFSET_ENTRY.iter_unpack(data)):
+    data = yield from _read_index(path, OFFSET_ENTRY_SIZE, closed)
+    for number, (relative_offset, position) in enumerate(_OFFSET_ENTRY.iter_unpack(data or b"")):
         header = batches.get(position)
         if header is None:
             text = f"entry {number} points to byte {position}, where no batch begins"
@@ -181,10 +189,8 @@ def _check_offset_index(log: Path, batches: dict[int, BatchHeader], closed: bool
 
 def _check_time_index(log: Path, batches: dict[int, BatchHeader], closed: bool) -> Iterator[Problem]:
     path, base = log.with_suffix(".timeindex"), int(log.stem)
-    data = path.read_bytes() if path.exists() else None
-    if data is None or len(data) % TIME_ENTRY_SIZE:
-        if closed or data is not None:
-            yield Problem(path, None, "is missing" if data is None else f"ends in {len(data) % 12} stray bytes")
+    data = yield from _read_index(path, TIME_ENTRY_SIZE, closed)
+    if data is None:
         return
     headers = iter(batches.values())
     newest, entry_time, offset_reached = -1, -1, base - 1

@@ -13,7 +13,7 @@ import logging
 import os
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from broker.clock import Clock
@@ -79,7 +79,9 @@ def load_log(
     if segments and clean:
         end = _clean_end(segments[-1])
     if segments and end is None:
-        recovery = _Recovery(directory, segments, epochs, aborted, config, now)
+        # The policy may have changed since the last compaction.
+        gaps_allowed = config.is_compacted or was_compacted(directory)
+        recovery = _Recovery(directory, segments, epochs, aborted, now, gaps_allowed)
         end = recovery.run(recovery_point)
         producers = recovery.producers
         clean = False
@@ -166,44 +168,35 @@ def _replay_segment(replay: Replay, segment: Segment, offset: int) -> None:
             replay.take(file, position, header, segment.base_offset)
 
 
+@dataclass
 class _Recovery:
     """Verifies the segments from the recovery point on, in order."""
 
-    def __init__(
-        self,
-        directory: Path,
-        segments: list[Segment],
-        epochs: LeaderEpochs,
-        aborted: AbortedIndex,
-        config: LogConfig,
-        now_ms: int,
-    ) -> None:
-        self._directory = directory
-        self._segments = segments
-        self._epochs = epochs
-        self._aborted = aborted
-        self._now_ms = now_ms
-        self.producers = ProducerStates()
-        """After `run`: the state at the log's end."""
-        # Compaction leaves gaps between offsets. Without it a gap means damage, because the CRC covers neither base
-        # offset nor leader epoch. The policy may have changed since the last compaction.
-        self._gaps_allowed = config.is_compacted or was_compacted(directory)
+    directory: Path
+    segments: list[Segment]
+    epochs: LeaderEpochs
+    aborted: AbortedIndex
+    now_ms: int
+    gaps_allowed: bool
+    """Compaction leaves gaps between offsets. Without it a gap means damage: the CRC does not cover base offsets."""
+    producers: ProducerStates = field(default_factory=ProducerStates)
+    """After `run`: the state at the log's end."""
 
     def run(self, recovery_point: int) -> int:
         """Truncate the log after its last sound batch and return its end offset."""
-        bases = [segment.base_offset for segment in self._segments]
+        bases = [segment.base_offset for segment in self.segments]
         first = max(bisect_right(bases, recovery_point) - 1, 0)
         end = bases[first]
-        self.producers = rebuild_producers(self._directory, self._segments[: first or 1], end, self._now_ms)
-        for number in range(first, len(self._segments)):
-            segment = self._segments[number]
-            if segment.base_offset != end and not self._gaps_allowed and number > first:
+        self.producers = rebuild_producers(self.directory, self.segments[: first or 1], end, self.now_ms)
+        for number in range(first, len(self.segments)):
+            segment = self.segments[number]
+            if segment.base_offset != end and not self.gaps_allowed and number > first:
                 self._drop(number, f"begins at offset {segment.base_offset} instead of {end}")
                 break
             if len(self.producers):
                 # The snapshot may not have been fsynced. Once older segments are deleted, nothing else has this state.
-                save_snapshot(self._directory, segment.base_offset, self.producers)
-            end, complaint = self._verify(segment, Replay(self.producers, self._now_ms, self._aborted))
+                save_snapshot(self.directory, segment.base_offset, self.producers)
+            end, complaint = self._verify(segment, Replay(self.producers, self.now_ms, self.aborted))
             if complaint:
                 logger.warning("%s is cut at byte %d: %s", segment.path(), segment.size, complaint)
                 self._drop(number + 1, "follows a segment that was cut")
@@ -215,17 +208,17 @@ class _Recovery:
         file_size, expected, complaint = segment.size, segment.base_offset, ""
         file = segment.begin_rebuild()
         segment.size = 0
-        self._aborted.drop(segment.base_offset)
+        self.aborted.drop(segment.base_offset)
         try:
             for position, header in scan_verified(file, 0, file_size):
                 base = header.base_offset
-                if base != expected and not (self._gaps_allowed and expected < base):
+                if base != expected and not (self.gaps_allowed and expected < base):
                     raise CorruptBatch(f"offset {base} where {expected} was expected")
                 if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
                     raise CorruptBatch(f"offset {base} does not fit in the segment")
                 segment.note(header, header.last_offset)
                 replay.take(file, position, header, segment.base_offset)
-                self._epochs.assign(header.leader_epoch, base)
+                self.epochs.assign(header.leader_epoch, base)
                 expected = header.next_offset
         except CorruptBatch as error:
             complaint = error.message
@@ -235,12 +228,12 @@ class _Recovery:
         return expected, complaint
 
     def _drop(self, number: int, reason: str) -> None:
-        for segment in self._segments[number:]:
+        for segment in self.segments[number:]:
             logger.warning("%s is deleted: it %s", segment.path(), reason)
-            self._aborted.drop(segment.base_offset)
+            self.aborted.drop(segment.base_offset)
             for path in segment.mark_deleted():
                 path.unlink()
-        del self._segments[number:]
+        del self.segments[number:]
 
 
 def _clean_end(active: Segment) -> int | None:

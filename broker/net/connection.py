@@ -16,6 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from broker.errors import BrokerError, ProtocolError, UnsupportedVersion
+from broker.metrics import ListenerMetrics
 from broker.net.frame_reader import FrameReader, RequestMemory, RequestTooLarge
 from broker.net.response import EncryptedWriter, Response, ResponseWriter
 from broker.net.router import Client, Router
@@ -42,19 +43,23 @@ class Connection(asyncio.BufferedProtocol):
         self,
         router: Router,
         max_request_bytes: int,
-        on_close: Callable[[Connection], None],
-        memory: RequestMemory | None = None,
+        memory: RequestMemory,
+        counts: ListenerMetrics,
         *,
-        listener: str = "PLAINTEXT",
-        sasl: SaslSession | None = None,
+        on_open: Callable[[Connection], None],
+        on_close: Callable[[Connection], None],
+        listener: str,
+        sasl: SaslSession | None,
     ) -> None:
         self._router = router
-        self._memory = memory or RequestMemory()
+        self._memory = memory
+        self._counts = counts
         self._max_request_bytes = max_request_bytes
         largest = min(max_request_bytes, sasl.max_request_bytes) if sasl is not None else max_request_bytes
         self._reader = FrameReader(largest, self._memory, self._resume_reading)
         self._sasl = sasl
         self._known = False
+        self._on_open = on_open
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
         self._frame_since = 0.0
@@ -79,11 +84,14 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("", 0)
         self.client = dataclasses.replace(self.client, host=str(peer[0]), port=int(peer[1]))
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._counts.accepted += 1
+        self._on_open(self)
 
     def secured(self, principal: str | None) -> None:
         """Called after the TLS handshake, with the name in the client's certificate."""
         if principal is not None:
             self.client = dataclasses.replace(self.client, principal=principal)
+            self._counts.successful_authentications += 1
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._task is not None:
@@ -92,6 +100,7 @@ class Connection(asyncio.BufferedProtocol):
         self._drop_queued()
         self._memory.release(self._untaken_bytes)
         self._untaken_bytes = 0  # `_held_bytes` are released when the task ends, perhaps later
+        self._counts.closed[self.end_reason] += 1
         self._on_close(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -269,19 +278,16 @@ class Connection(asyncio.BufferedProtocol):
     def _check_login(self, sasl: SaslSession) -> None:
         """Called after each answer until the login succeeded, and afterwards if logins expire."""
         if sasl.failed:
-            self._logged_in(False)
+            self._counts.failed_authentications += 1
             self._drop_queued()
             self.close(LOGIN, sasl.failure)
         elif sasl.done and sasl.principal is not None and not self._known:
             self._known = True
-            self._logged_in(True)
+            self._counts.successful_authentications += 1
             self.client = dataclasses.replace(self.client, principal=sasl.principal)
             self._reader.max_request_bytes = self._max_request_bytes
             if not sasl.lifetime_ms:
                 self._sasl = None
-
-    def _logged_in(self, succeeded: bool) -> None:
-        """A hook for counting logins."""
 
     async def _finish(self, answer: Awaitable[Response]) -> None:
         if rest := self._writer.write(await answer):

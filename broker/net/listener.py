@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from broker.config.broker_config import BrokerConfig
 from broker.config.listener import Listener
 from broker.errors import ConfigError
-from broker.metrics import ListenerMetrics, Metrics
+from broker.metrics import Metrics
 from broker.net.connection import Connection
 from broker.net.frame_reader import RequestMemory
 from broker.net.router import Router
@@ -89,14 +89,25 @@ class ListenerSet:
             make = self._factory(listener, router, find_credential)
             self._servers.append(await loop.create_server(make, sock=bound, backlog=BACKLOG))
 
-    def _factory(self, listener: Listener, router: Router, find: FindCredential) -> Callable[[], _Counted | TlsStream]:
+    def _factory(
+        self, listener: Listener, router: Router, find: FindCredential
+    ) -> Callable[[], Connection | TlsStream]:
         """A factory of the protocol objects of a listener's connections."""
         counts, security = self._metrics.listeners[listener.name], self._security[listener.name]
         context = self._contexts.get(listener.name)
 
-        def make() -> _Counted | TlsStream:
+        def make() -> Connection | TlsStream:
             sasl = SaslSession(security, find) if listener.sasl else None
-            connection = _Counted(router, self._config.socket_request_max_bytes, self, counts, listener.name, sasl)
+            connection = Connection(
+                router,
+                self._config.socket_request_max_bytes,
+                self.memory,
+                counts,
+                on_open=self._admit,
+                on_close=self._forget,
+                listener=listener.name,
+                sasl=sasl,
+            )
             return connection if context is None else TlsStream(connection, context)
 
         return make
@@ -139,7 +150,7 @@ class ListenerSet:
         for bound in self._sockets:
             bound.close()
 
-    def admit(self, connection: Connection) -> None:
+    def _admit(self, connection: Connection) -> None:
         """Count a new connection, or close it when there are too many."""
         host, config = connection.client.host, self._config
         limit = self._limits.exceeded(host, config.max_connections, config.max_connections_per_ip, self._overrides)
@@ -149,47 +160,10 @@ class ListenerSet:
         self._limits.add(host)
         self._connections.add(connection)
 
-    def forget(self, connection: Connection) -> None:
+    def _forget(self, connection: Connection) -> None:
         if connection in self._connections:
             self._connections.discard(connection)
             self._limits.remove(connection.client.host)
-
-
-class _Counted(Connection):
-    """A connection that reports to its listener set."""
-
-    def __init__(
-        self,
-        router: Router,
-        max_request_bytes: int,
-        owner: ListenerSet,
-        counts: ListenerMetrics,
-        listener: str,
-        sasl: SaslSession | None,
-    ) -> None:
-        super().__init__(router, max_request_bytes, self._ended, owner.memory, listener=listener, sasl=sasl)
-        self._owner = owner
-        self._counts = counts
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
-        self._counts.accepted += 1
-        self._owner.admit(self)
-
-    def secured(self, principal: str | None) -> None:
-        super().secured(principal)
-        if principal is not None:
-            self._logged_in(True)
-
-    def _logged_in(self, succeeded: bool) -> None:
-        if succeeded:
-            self._counts.successful_authentications += 1
-        else:
-            self._counts.failed_authentications += 1
-
-    def _ended(self, _: Connection) -> None:
-        self._counts.closed[self.end_reason] += 1
-        self._owner.forget(self)
 
 
 class ConnectionLimits:

@@ -38,6 +38,7 @@ __all__ = [
     "TIMESTAMP_TYPE_BIT",
     "TRANSACTIONAL_BIT",
     "BatchHeader",
+    "Buffer",
     "build_batch",
     "find_last_batch",
     "is_transactional",

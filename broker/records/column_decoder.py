@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from broker.errors import CorruptBatch
 from broker.records import native
+from broker.records.batch import Buffer
 from broker.records.column_types import HEADERS_TYPE, Columns, header_keys
 from broker.records.native import Kernel
 from broker.records.plain_bytes import PlainBytes
@@ -22,8 +23,6 @@ from broker.records.record_fields import Fields, Span, read_fields, read_header_
 from broker.records.record_sections import DecodeOptions, Sections, read_sections
 
 __all__ = ["decode"]
-
-Buffer = bytes | bytearray | memoryview
 
 
 def decode(chunk: Buffer, options: DecodeOptions) -> Columns:

@@ -12,6 +12,7 @@ from typing import Final
 import pyarrow as pa
 
 from broker.errors import ConfigError
+from broker.records.batch import Buffer
 from broker.records.builder import DEFAULT_BATCH_BYTES
 from broker.records.column_decoder import decode
 from broker.records.column_encoder import EncodeOptions, encode
@@ -20,8 +21,6 @@ from broker.records.compression import DECOMPRESSION_LIMIT, Codec
 from broker.records.record_sections import DecodeOptions
 
 __all__ = ["HEADERS_TYPE", "TIMESTAMP_TYPE", "Columns", "decode_columns", "encode_columns"]
-
-Buffer = bytes | bytearray | memoryview
 
 _MOST_PLAIN_BYTES: Final = 512 << 20
 

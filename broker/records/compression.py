@@ -24,6 +24,7 @@ import cramjam
 import snappy
 
 from broker.errors import ConfigError, CorruptBatch
+from broker.records.batch import Buffer
 from broker.records.lz4_frame import frame_pieces, is_usual_frame, write_frame
 from broker.records.varint import read_unsigned_varint
 
@@ -42,8 +43,6 @@ __all__ = [
     "starts_slowly",
     "takes_long",
 ]
-
-Buffer = bytes | bytearray | memoryview
 
 DECOMPRESSION_LIMIT: Final = 256 << 20
 """The default for the most decompressed bytes of one batch. Batches of Kafka's clients are at most ~1 MB."""

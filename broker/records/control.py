@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from broker.errors import CorruptBatch
-from broker.records.batch import HEADER_SIZE, BatchHeader, build_batch
+from broker.records.batch import HEADER_SIZE, BatchHeader, Buffer, build_batch
 from broker.records.varint import encode_varint, read_varint
 
 __all__ = [
@@ -24,8 +24,6 @@ __all__ = [
     "read_control_type",
     "read_end_marker",
 ]
-
-Buffer = bytes | bytearray | memoryview
 
 _KEY = struct.Struct(">hh")
 _END_MARKER = struct.Struct(">hi")

@@ -18,14 +18,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from broker.errors import CorruptBatch
-from broker.records.batch import HEADER_SIZE, BatchHeader, verify_batch, walk_batches
+from broker.records.batch import HEADER_SIZE, BatchHeader, Buffer, verify_batch, walk_batches
 from broker.records.compression import decompress
 from broker.records.control import AbortedTransactions
 from broker.records.varint import SMALL_VARINTS, encode_varint, read_unsigned_varint, read_varint
 
 __all__ = ["Header", "Record", "decode_batch", "decode_records", "encode_record", "size_bound"]
-
-Buffer = bytes | bytearray | memoryview
 
 Header = tuple[str, bytes | None]
 

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from broker.errors import BrokerError, ErrorCode
 from broker.records import native
-from broker.records.batch import NO_TIMESTAMP, BatchHeader
+from broker.records.batch import NO_TIMESTAMP, BatchHeader, Buffer
 from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
 
 if TYPE_CHECKING or native.kernel is None:  # else the first batch would wait for the import of numpy
     from broker.records.record_walk import RecordWalk
 
 __all__ = ["RecordCheck", "is_slow"]
-
-Buffer = bytes | bytearray | memoryview
 
 _STATE: Final = struct.Struct("=17q")
 _FAULT: Final = struct.Struct("=3q")

@@ -24,6 +24,7 @@ from broker.records.batch import (
     LENGTH_END,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
+    Buffer,
     parse_header,
     verify_batch,
 )
@@ -139,8 +140,6 @@ def _first_bad_crc(view: memoryview, table: Int64s) -> int:
             return index
     return -1
 
-
-Buffer = bytes | bytearray | memoryview
 
 _SMALLEST_RECORD: Final = 7
 """Bytes of a record without key, value and headers: one byte for each field."""

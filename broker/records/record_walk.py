@@ -14,14 +14,12 @@ from typing import Final
 import numpy as np
 
 from broker.errors import CorruptBatch
-from broker.records.batch import NO_TIMESTAMP, BatchHeader
+from broker.records.batch import NO_TIMESTAMP, BatchHeader, Buffer
 from broker.records.plain_bytes import Bools, Int64s, PlainBytes
 from broker.records.record_rules import MOST_FAULTS, Fault, RecordRules
 from broker.records.varint import MAX_VARINT_BYTES
 
 __all__ = ["RecordWalk"]
-
-Buffer = bytes | bytearray | memoryview
 
 _INT_BYTES: Final = 5
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
