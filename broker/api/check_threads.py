@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class CheckThreads:
-    """`finish` runs checks in a thread; `keep` completes work even if its connection is closed."""
+    """`finish` runs checks in a thread. `keep` completes work even if its connection is closed."""
 
     def __init__(self) -> None:
         self._threads: ThreadPoolExecutor | None = None

@@ -112,7 +112,7 @@ def encode_group_key(group_id: str) -> bytes:
 
 
 def decode_key(data: bytes) -> OffsetKey | GroupKey | None:
-    """What a record is about; None for a key version of a later Kafka, which is to be skipped."""
+    """The key of a record. None for a key version of a later Kafka, which should be skipped."""
     reader = RecordReader(data)
     version = reader.i16()
     if version in (0, 1):

@@ -169,11 +169,11 @@ def _sync_refusal(group: ClassicGroup, request: SyncRequest) -> ErrorCode:
     error = _check_generation(group, request.member_id, request.group_instance_id, request.generation_id)
     if error is not ErrorCode.none:
         return error
-    for given, ours in (
+    for given, current in (
         (request.protocol_type, group.roster.protocol_type),
         (request.protocol_name, group.protocol_name),
     ):
-        if given is not None and given != ours:
+        if given is not None and given != current:
             return ErrorCode.inconsistent_group_protocol
     if group.state is GroupState.PREPARING_REBALANCE:
         return ErrorCode.rebalance_in_progress

@@ -64,7 +64,7 @@ class RecordReader:
     def string(self) -> str:
         text = self.nullable_string()
         if text is None:
-            raise MalformedRecord("null where a string must stand")
+            raise MalformedRecord("null instead of a string")
         return text
 
     def nullable_string(self) -> str | None:
@@ -133,7 +133,7 @@ class RecordReader:
 
     def _text(self, length: int) -> str:
         if length < 0:
-            raise MalformedRecord("null where a string must stand")
+            raise MalformedRecord("null instead of a string")
         try:
             return self.take(length).decode()
         except UnicodeDecodeError as error:

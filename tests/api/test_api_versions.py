@@ -1,4 +1,4 @@
-"""ApiVersions: the table as it is, and an answer for clients of the future."""
+"""ApiVersions: the whole table, and the answer to versions that are not known yet."""
 
 from __future__ import annotations
 

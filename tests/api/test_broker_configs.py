@@ -1,4 +1,4 @@
-"""Settings of the broker altered while it runs: kept in ZooKeeper, held at once and over a restart; and log levels."""
+"""Broker settings that change at run time: kept in ZooKeeper, in force at once and after a restart; and log levels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FILE = {"log.retention.hours": "48", "broker.id": "7", "message.max.bytes": "200
 
 @pytest.fixture(scope="module")
 def altered(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[BrokerProcess]:
-    """A broker whose settings may be altered; each test takes away what it set."""
+    """A broker whose settings may be altered. Each test removes what it set."""
     with BrokerProcess(tmp_path_factory.mktemp("altered"), FILE, zookeeper=f"{zookeeper}/altered") as process:
         yield process
 

@@ -1,4 +1,4 @@
-"""What admin clients ask about the cluster: log directories, elections, reassignments, pages of partitions, ACLs."""
+"""Requests of admin clients about the cluster: log directories, elections, reassignments, pages of partitions, ACLs."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ class TestConfigResources:
 
 
 class TestAccess:
-    """As Kafka answers without an authorizer, and without quotas."""
+    """The answers of a Kafka without an authorizer and without quotas."""
 
     @pytest.mark.parametrize("version", versions(ApiKey.DESCRIBE_ACLS))
     def test_there_are_no_acls(self, ask: Requests, version: int) -> None:

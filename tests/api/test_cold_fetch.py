@@ -1,4 +1,4 @@
-"""Fetches of what is not in memory: the same answers, found again after each miss."""
+"""Fetches of pages that are not in the page cache: the answers are the same, with a retry after each miss."""
 
 from __future__ import annotations
 

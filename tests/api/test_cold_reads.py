@@ -1,6 +1,6 @@
-"""Look-ups of what is not in the page cache: others are served meanwhile, and the answer is the same.
+"""Look-ups of pages that are not in the page cache: other requests are served, and the answer is the same.
 
-A page is cold here until `ColdRead.warm` has read it; the event loop that waits for one fails the test.
+A page is cold here until `ColdRead.warm` has read it. A test fails if the event loop reads a cold page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def inode(file: SegmentFile) -> int:
 
 
 class ColdDisk:
-    """What the event loop would have had to wait for, and what threads have read for it."""
+    """The pages that were cold, and those that threads have read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.warmed: set[tuple[int, int]] = set()
@@ -94,7 +94,7 @@ def partition(tmp_path: Path) -> Partition:
 
 
 async def answer(handler: Any, partition: Partition, api: ApiKey, body: SimpleNamespace, version: int) -> Any:
-    """What the handler says of this partition, named t-0."""
+    """The handler's answer for this partition, named t-0."""
     topics = SimpleNamespace(partition={TP: partition}.__getitem__)
     context = SimpleNamespace(topics=topics, config=SimpleNamespace(fetch_max_bytes=1 << 20), metrics=None)
     found = handler.handle(cast(ApiContext, context), Request(api, version, 1, None, body, 0), cast(Any, None))
@@ -147,7 +147,7 @@ async def test_a_fetch_of_a_cold_log_is_looked_up_in_threads(
 async def test_a_time_is_looked_up_in_threads(
     partition: Partition, disk: ColdDisk, timestamp: int, expected: int
 ) -> None:
-    """After a start the newest time of each segment is on the disk: once all were opened and read on the event loop."""
+    """After a start the newest time of each segment must be read from disk. A bug read them all on the event loop."""
     disk.is_cold = True
     assert await offset_at(partition, timestamp) == (expected, NOW + expected * 500 if expected >= 0 else -1)
     assert len(disk.opened) <= 1
@@ -184,7 +184,7 @@ async def test_a_damaged_time_index_is_made_anew_by_its_owner(partition: Partiti
 async def test_aborted_transactions_are_read_in_threads_and_found_anew_whole(
     tmp_path: Path, disk: ColdDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Found anew when the file is damaged: a cold page in the middle once left out what was behind it."""
+    """The rebuilt index of a damaged file is complete. A bug left out all that came after a cold page."""
     log = open_log(tmp_path / "a-0", LogConfig(index_interval_bytes=100))
     for number in range(5):
         data = batch(b"x" * 5000, producer_id=7, producer_epoch=0, sequence=number, transactional=True)

@@ -1,4 +1,5 @@
-"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs: what they show, refuse, and that changes hold at once."""
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs: what they show and refuse, and that changes are in force at
+once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeleteRecords: what it answers, and that no crash brings the records back."""
+"""DeleteRecords: its answers, and that a crash does not bring the records back."""
 
 from __future__ import annotations
 

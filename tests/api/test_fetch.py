@@ -1,4 +1,4 @@
-"""Fetch: every version by name and id, the long poll, the limits, epochs, and readers that are slow."""
+"""Fetch: every version by name and id, the long poll, the limits, epochs, and slow readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What readers of committed data are told: Fetch and ListOffsets up to the last stable offset; DescribeProducers."""
+"""Isolation level read_committed: Fetch and ListOffsets up to the last stable offset; DescribeProducers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OK = ErrorCode.none
 
 @pytest.fixture
 def producer(ask: Requests, broker: BrokerProcess, topic: str) -> RawProducer:
-    """In a transaction with one record, at offset 1; a plain record stands before it."""
+    """A producer in a transaction with one record, at offset 1, after a plain record."""
     ask.create(topic, 2)
     put(ask, topic, b"plain")
     producer = RawProducer(ask, topic).begin()
@@ -83,7 +83,7 @@ class TestFetch:
 
 
 class TestWaiting:
-    """A reader of committed data waits for the end of transactions; records of open ones do not wake it."""
+    """A read_committed fetch waits for the end of a transaction. Records of open transactions do not wake it."""
 
     def wait(self, ask: Requests, broker: BrokerProcess, topic: str, offset: int, min_bytes: int = 1) -> Requests:
         waiting = Requests(broker.bootstrap)

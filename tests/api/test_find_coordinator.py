@@ -39,7 +39,7 @@ def _find(client: Requests, kind: int, name: str) -> ErrorCode:
 
 
 def _ask(client: Requests, kind: int, name: str) -> ErrorCode:
-    """What the coordinator says to a first question about the group or transaction."""
+    """The coordinator's answer to a first request about the group or transaction."""
     code: ErrorCode
     if kind == GROUP:
         answer = client.ask(ApiKey.OFFSET_FETCH, {"groups": [{"group_id": name, "topics": None}]}, 8)

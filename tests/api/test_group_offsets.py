@@ -1,4 +1,4 @@
-"""OffsetCommit, OffsetFetch, FindCoordinator: every version, and offsets that outlive the broker."""
+"""OffsetCommit, OffsetFetch, FindCoordinator: every version, and offsets that survive a restart of the broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and what describes, lists and deletes groups: every version."""
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, DescribeGroups, ListGroups, DeleteGroups: every version."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_leaving_member_that_is_not_there_is_told_where_its_version_has_it(ask
 
 
 def test_returning_static_leader_skips_the_assignment(ask: Requests, group: str) -> None:
-    """KIP-814, from JoinGroup version 9 on; it learns who is in the group nevertheless."""
+    """KIP-814, from JoinGroup version 9. The leader still gets the list of members."""
     find(ask, group)
     member = RawMember(ask, group, instance="one")
     member.join()
@@ -222,7 +222,7 @@ def test_offsets_of_other_groups_than_consumers_are_kept_while_they_have_members
 def test_group_follows_its_partition_to_another_broker_and_back(
     broker_factory: Callable[..., BrokerProcess], zookeeper: str, topic: str, group: str
 ) -> None:
-    """As Kafka's reassignment does it, the leader is changed in ZooKeeper; nothing is served from memory after it."""
+    """The leader changes in ZooKeeper, as in a reassignment by Kafka. After that nothing is served from memory."""
     chroot = f"{zookeeper}/moving-{group}"
     broker = broker_factory(
         {"offsets.topic.num.partitions": "1", "group.initial.rebalance.delay.ms": "0"}, zookeeper=chroot

@@ -1,4 +1,4 @@
-"""InitProducerId: ids that no two producers share, whatever happens to the broker."""
+"""InitProducerId: two producers never get the same id, even if the broker crashes."""
 
 from __future__ import annotations
 

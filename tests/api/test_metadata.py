@@ -1,4 +1,4 @@
-"""Metadata: every version, which topics are told, and topics that are created by being named."""
+"""Metadata: every version, which topics are in the answer, and topics that are created because a request names them."""
 
 from __future__ import annotations
 

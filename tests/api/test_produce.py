@@ -130,7 +130,7 @@ def test_records_that_are_refused_are_named(ask: Requests, topic: str, version: 
 def test_a_consumer_goes_on_past_a_batch_whose_records_lie(
     ask: Requests, broker: BrokerProcess, topic: str, codec: Codec
 ) -> None:
-    """Its checksum is right. Acknowledged, as it once was, it would hold up every consumer for ever."""
+    """Its checksum is right. A broker that accepted it, as an older one did, would block every consumer."""
     ask.create(topic)
     ask.put(topic, b"before")
     lying = build_batch(compress(codec, b"these are no records at all"), 3, codec=codec, base_timestamp=NOW)
@@ -228,7 +228,7 @@ def test_clients_do_not_write_to_internal_topics(ask: Requests) -> None:
 
 
 def test_flush_messages_1_acknowledges_what_is_on_disk(ask: Requests, broker: BrokerProcess, topic: str) -> None:
-    """The recovery point is not on the wire; that the path answers, in order, is."""
+    """The recovery point is not visible to clients, so only the answers and their order are checked."""
     ask.create(topic, 3, flush_messages="1")
     for offset in range(5):
         answers = ask.produce({(topic, index): batch(b"a") for index in range(3)})

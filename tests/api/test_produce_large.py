@@ -1,4 +1,4 @@
-"""Produce of batches that grow large: other connections go on, memory stays small, and nothing changes places."""
+"""Produce of batches that grow large: other connections are served, memory stays small, and the order is kept."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MB = 1 << 20
 
 
 def large(codec: Codec, megabytes: int, name: bytes = b"", **producer: int) -> bytes:
-    """One record of so many MB of zeros behind its name."""
+    """One record: its name and this many MB of zeros."""
     builder = BatchBuilder(codec=codec, max_bytes=1 << 30, **producer)  # type: ignore[arg-type]
     builder.append(NOW, b"k", name + bytes(megabytes * MB))
     return builder.build()
@@ -41,7 +41,7 @@ def body(topic: str, batches: dict[int, bytes], acks: int = -1) -> dict[str, obj
 
 
 class Pulse:
-    """Another connection, which asks for something small all the time; `slowest` is its longest wait, s."""
+    """Another connection that sends small requests all the time. `slowest` is its longest wait in s."""
 
     def __init__(self, bootstrap: str) -> None:
         self._requests = Requests(bootstrap)
@@ -71,7 +71,7 @@ class Pulse:
 
 @pytest.fixture(scope="module")
 def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
-    """A broker whose memory nobody else uses."""
+    """A broker of its own, so that its memory can be measured."""
     directory: Path = tmp_path_factory.mktemp("large") / "data"
     with BrokerProcess(directory) as broker:
         yield broker
@@ -79,7 +79,7 @@ def roomy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
 
 @pytest.mark.parametrize("config", [{"cleanup_policy": "compact"}, {"compression_type": "lz4"}], ids=["check", "lz4"])
 def test_bombs_hold_up_nobody_and_take_little_memory(roomy: BrokerProcess, topic: str, config: dict[str, str]) -> None:
-    """Four small batches that grow to 390 MB: once they blocked every connection, and took as much memory."""
+    """Four small batches that decompress to 390 MB. They used to block every connection and take as much memory."""
     with Requests(roomy.bootstrap) as ask:
         ask.create(topic, 4, **config)
         first = ask.produce({(topic, 0): large(Codec.ZSTD, 1)})[topic, 0]  # loads pyarrow
@@ -103,7 +103,7 @@ def test_bombs_hold_up_nobody_and_take_little_memory(roomy: BrokerProcess, topic
 
 
 def test_without_the_kernel_small_records_hold_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """16 MB of records of 8 bytes, uncompressed: once all else waited some s, until the last was looked at."""
+    """16 MB of uncompressed records of 8 bytes. All other connections used to wait seconds for their check."""
     monkeypatch.setenv(NATIVE_VARIABLE, "0")
     builder = BatchBuilder(max_bytes=1 << 30)
     for _ in range(100_000):
@@ -146,7 +146,7 @@ def test_what_all_batches_of_a_request_grow_to_is_bounded(roomy: BrokerProcess, 
 
 
 def test_requests_of_a_connection_are_appended_and_answered_in_their_order(roomy: BrokerProcess, topic: str) -> None:
-    """Large ones are checked in a thread; the small ones behind them wait, and sequences stay in order."""
+    """Large batches are checked in a thread. The small ones after them wait, and sequences stay in order."""
     with Requests(roomy.bootstrap) as ask:
         ask.create(topic, 1)
         producer = {"producer_id": 4242, "producer_epoch": 0}

@@ -1,4 +1,4 @@
-"""One replica of each partition: more are refused, on two brokers as on one, and nothing claims that there are more."""
+"""Partitions have one replica: more are refused, on one broker and on two, and no answer claims more."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REFUSED = ErrorCode.invalid_replication_factor
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[list[BrokerProcess]]:
-    """Two brokers with the factors that the files of most Kafka clusters have."""
+    """Two brokers with the replication factors of most Kafka configuration files."""
     where = tmp_path_factory.mktemp("two-brokers")
     settings = {
         "default.replication.factor": "2",
@@ -115,7 +115,7 @@ def test_the_internal_topics_have_one_replica_whatever_the_file_says(
 def test_a_topic_that_has_two_replicas_all_the_same_promises_no_copy(
     cluster: list[BrokerProcess], ask: Requests, topic: str
 ) -> None:
-    """An older pykafka, or a Kafka under the same ZooKeeper, has made it."""
+    """It was made by an older pykafka, or by a Kafka with the same ZooKeeper."""
     with_two, with_one = f"{topic}-two", f"{topic}-one"
     zk = ZooKeeper(cluster[0].zookeeper, session_timeout_ms=6000, operation_timeout_s=10.0).start()
     Registry(zk).create_topic(with_two, {0: (0, 1)}, {"min.insync.replicas": "2"})

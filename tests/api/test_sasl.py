@@ -1,4 +1,4 @@
-"""Logging in on the wire, request by request: what is admitted when, both forms, failures, renewal."""
+"""SASL logins, request by request: what is allowed when, both message formats, failures, re-authentication."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_after_a_login_everything_is_served(ask: Requests, version: int) -> None
 
 @pytest.mark.parametrize("api", [api for api in ApiKey if api not in LOGIN_APIS])
 def test_before_a_login_nothing_else_is_served(secured: SecuredBroker, api: ApiKey) -> None:
-    """Not in any state of the login; the connection is closed before the request's body is looked at."""
+    """In every state of the login the connection is closed before the request's body is read."""
     for begun in (False, True):
         with Requests(secured.listeners["SASL_PLAINTEXT"]) as ask:
             ask.ask(ApiKey.API_VERSIONS, {"client_software_name": "t", "client_software_version": "1"}, 0)
@@ -143,7 +143,7 @@ class TestAFailedLogin:
 
 
 class TestBareTokens:
-    """SaslHandshake version 0: what follows are tokens with a length, no requests."""
+    """After SaslHandshake version 0 the client sends tokens with a length, not requests."""
 
     def test_log_in(self, ask: Requests) -> None:
         assert handshake(ask, version=0).error_code is ErrorCode.none

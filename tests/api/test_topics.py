@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: every version, what is refused, and what is left afterwards."""
+"""CreateTopics, DeleteTopics, CreatePartitions: every version, every refusal, and what remains afterwards."""
 
 from __future__ import annotations
 

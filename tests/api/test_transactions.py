@@ -17,7 +17,7 @@ OK = ErrorCode.none
 
 @pytest.fixture
 def producer(ask: Requests, topic: str) -> RawProducer:
-    """Ready for its first transaction, with a topic of two partitions of its own."""
+    """A producer ready for its first transaction, with its own topic of two partitions."""
     ask.create(topic, 2)
     return RawProducer(ask, topic).begin()
 

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit in every version, through a whole transaction, over a kill of the broker, and what it refuses."""
+"""TxnOffsetCommit in every version, through a whole transaction, across a kill of the broker, and its refusals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Versions that are not served, of every API: the connection is closed with the reason in the log, as Kafka does.
+"""Versions of every API that are not served: as in Kafka, the connection is closed and the log has the reason.
 
-ApiVersions is the one that is answered (test_api_versions.py): by it a client learns which versions there are.
+Only ApiVersions is answered (test_api_versions.py), so that a client can learn the versions.
 """
 
 from __future__ import annotations

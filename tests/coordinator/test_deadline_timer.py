@@ -1,4 +1,4 @@
-"""One loop timer for many deadlines."""
+"""Many deadlines on one timer of the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The group coordinator at work: waiting, storing, replay, time-outs, lost callers."""
+"""The running group coordinator: waiting, storing, replay, time-outs, cancelled callers."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ async def test_time_spent_on_replay_does_not_count_against_the_members() -> None
 
 
 async def test_group_that_has_become_too_large_rebalances_when_it_is_loaded() -> None:
-    """Its members get a chance to commit; the last to come back are turned away (`GroupCoordinator.onGroupLoaded`)."""
+    """Its members can still commit. The last ones to join again are refused (`GroupCoordinator.onGroupLoaded`)."""
     groups = Groups()
     async with running_groups(groups):
         first = await groups.stable_member()

@@ -1,4 +1,4 @@
-"""JoinGroup, rule by rule, on the pure machine."""
+"""The rules of JoinGroup on the pure state machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which committed offsets expire (KIP-211), on the pure machine."""
+"""Which committed offsets expire (KIP-211), on the pure state machine."""
 
 from __future__ import annotations
 

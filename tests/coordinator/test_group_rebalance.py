@@ -1,4 +1,4 @@
-"""Rebalances and deadlines of the pure machine: initial delay, time-outs, lost connections, replay."""
+"""Rebalances and deadlines of the pure state machine: initial delay, time-outs, lost connections, replay."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_kill_answers_whoever_waits() -> None:
 
 
 def test_operator_reads_why_a_group_rebalances(caplog: pytest.LogCaptureFixture) -> None:
-    """KIP-800: the members' own reasons, on one line each whatever they hold."""
+    """KIP-800: the reasons of members are in the log, on one line each."""
     caplog.set_level("INFO", "broker.coordinator")
     driver = GroupDriver()
     first, second = driver.stable(2)

@@ -1,4 +1,4 @@
-"""The formats of `__consumer_offsets`: round trips, Kafka's bytes, hostile bytes."""
+"""The formats of `__consumer_offsets`: round trips, Kafka's bytes, invalid bytes."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_older_group_versions_are_read(version: int) -> None:
 
 
 def test_flexible_versions_are_read() -> None:
-    """Version 4 (KIP-915); its tagged fields are skipped, whatever a later Kafka puts there."""
+    """Version 4 (KIP-915). All its tagged fields are skipped."""
     tags = b"\x01\x00\x03abc"
     offset = pack(">hqi", 4, 1, 2) + b"\x02x" + pack(">q", 3)
     for end in (b"\x00", tags):

@@ -1,4 +1,4 @@
-"""SyncGroup, Heartbeat, LeaveGroup and the checks of OffsetCommit on the pure machine."""
+"""SyncGroup, Heartbeat, LeaveGroup and the checks of OffsetCommit on the pure state machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ READS_A = (("range", pack(">hi", 0, 1) + b"\x00\x01a" + pack(">i", -1)),)
 
 
 def completing(driver: GroupDriver) -> tuple[str, str]:
-    """Leader and follower of a generation that waits for its assignment."""
+    """The leader and a follower of a generation that waits for its assignment."""
     leader = driver.join().joined.member_id
     follower = driver.join()
     driver.join(leader)

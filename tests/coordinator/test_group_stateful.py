@@ -1,7 +1,7 @@
 """Random histories of one group: joins, syncs, heartbeats, leaves, silence, lost connections, failing appends.
 
-Checked after every step: nobody is answered twice or forgotten, an assignment comes from the leader of its
-own generation, generations never go back, and a replay of the stored records gives the same group.
+Checked after every step: each request gets exactly one answer, an assignment comes from the leader of its own
+generation, generations never decrease, and a replay of the stored records gives the same group.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INSTANCES = [None, None, "i", "j"]
 
 
 class GroupHistory(RuleBasedStateMachine):
-    """Clients that do anything in any order; what they believe is kept in `known`."""
+    """Clients that do anything in any order. `known` is what they know of the group."""
 
     def __init__(self) -> None:
         super().__init__()

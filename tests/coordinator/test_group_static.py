@@ -1,4 +1,4 @@
-"""Static members (KIP-345) on the pure machine."""
+"""Static members (KIP-345) on the pure state machine."""
 
 from __future__ import annotations
 

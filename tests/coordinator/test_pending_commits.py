@@ -1,4 +1,4 @@
-"""What open transactions have written: visible at their end, by the order of the log."""
+"""Records of open transactions: which of them count at the end, by the order of the log."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ events = st.lists(
 
 @given(events)
 def test_it_ends_like_a_log_whose_committed_records_are_compacted(history: list[tuple[str, int, str]]) -> None:
-    """The reference: of all records that hold, each key's last one, by position."""
+    """The expected result: of all records that count, the last of each key."""
     pending: PendingCommits[str, int] = PendingCommits()
     shown: dict[str, int] = {}
     holds: list[tuple[int, str, int | None]] = []

@@ -1,4 +1,4 @@
-"""The record store over a real log: what is appended is read back, in order, with its transactions."""
+"""The record store over a real log: appended records are read back in order, with their transactions."""
 
 from __future__ import annotations
 

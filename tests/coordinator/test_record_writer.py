@@ -57,7 +57,7 @@ async def test_failed_append_is_told_and_the_next_one_works(raised: Exception, c
 
 
 class SmallStore(MemoryRecordStore):
-    """Takes ten bytes of values at a time."""
+    """Accepts ten bytes of values per append."""
 
     def append(
         self, partition: int, records: Sequence[KeyValue], producer: ProducerIdAndEpoch | None = None

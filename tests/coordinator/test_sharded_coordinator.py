@@ -1,4 +1,4 @@
-"""Where an id is coordinated."""
+"""The partition of an id."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A coordinator whose disk is slow: nothing is written on the event loop, and memory follows the log all the same."""
+"""A coordinator with a slow disk: the event loop never writes, and memory is never ahead of the log."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T0 = TopicPartition("t", 0)
 
 
 class Broker:
-    """One partition of offsets, its groups, and markers into it."""
+    """One partition of offsets with its groups, and markers for it."""
 
     def __init__(self, directory: Path, clock: ManualClock, threads: ThreadPoolExecutor) -> None:
         self.log = open_log(directory / "__consumer_offsets-0", LogConfig(), clock)
@@ -82,7 +82,7 @@ class Broker:
 async def slow(
     tmp_path: Path, clock: ManualClock, disk: SlowDisk, threads: ThreadPoolExecutor
 ) -> AsyncIterator[Broker]:
-    """Its last write was late; it was the commit of offset 1."""
+    """The commit of offset 1 was still queued at its end."""
     broker = Broker(tmp_path, clock, threads)
     await broker.groups.load(0)
     disk.late_ms = LATE_MS

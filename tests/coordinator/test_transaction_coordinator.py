@@ -1,4 +1,4 @@
-"""The transaction coordinator at work: storing, markers, time-outs, expiry, lost callers."""
+"""The running transaction coordinator: storing, markers, time-outs, expiry, cancelled callers."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_completion_that_is_tried_again_does_not_come_behind_the_next_tran
 
 
 def stored_states(transactions: Transactions) -> list[TransactionState]:
-    """Of all records there are, the states."""
+    """The states of all records in the log."""
     return [decode_transaction(value or b"").state for (_, value) in chain(*transactions.store.records.values())]
 
 

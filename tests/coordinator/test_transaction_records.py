@@ -1,4 +1,4 @@
-"""The formats of `__transaction_state`: round trips, Kafka's bytes, hostile bytes."""
+"""The formats of `__transaction_state`: round trips, Kafka's bytes, invalid bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transaction coordinator after a restart: what was open goes on, what was decided is carried out."""
+"""The transaction coordinator after a restart: open transactions go on, decisions are carried out."""
 
 from __future__ import annotations
 

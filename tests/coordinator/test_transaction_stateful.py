@@ -1,8 +1,7 @@
 """Random histories of one transactional id: producers that come and go, zombies, lost answers, failing appends.
 
-Checked after every step: a producer that was replaced changes nothing, a decision is never taken back, the
-markers of a transaction go to all its partitions, and a replay of the stored records, wherever they end, gives
-a state from which the transaction comes to its end.
+Checked after every step: a fenced producer changes nothing, a decision never changes, the markers of a transaction go
+to all its partitions, and a replay of any prefix of the records gives a state from which the transaction can complete.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ FOLLOWS = {
 
 
 class TransactionHistory(RuleBasedStateMachine):
-    """Producers that do anything in any order; `told` is everybody who was ever told who it is."""
+    """Producers that do anything in any order. `told` has every id and epoch that was given out."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Offsets committed in transactions, through the running coordinator: pending, shown, dropped, replayed."""
+"""Offsets committed in transactions, through the running coordinator: pending, visible, dropped, replayed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WEEK_MS = 10_080 * 60_000
 
 
 class Transactions(Groups):
-    """With the transaction coordinator's part: markers."""
+    """Groups, and the markers that a transaction coordinator would write."""
 
     async def commit_in(
         self, producer: int, offset: int, *, group: str = "g", topic: str = "t", generation: int = -1, member: str = ""
@@ -105,7 +105,7 @@ async def test_a_later_plain_commit_wins_also_after_a_restart() -> None:
 
 
 async def test_member_of_an_older_generation_is_fenced() -> None:
-    """KIP-447: a zombie in a group must not commit, though its transaction is sound."""
+    """KIP-447: a member of an older generation must not commit, even if its transaction is valid."""
     groups = Transactions()
     async with running_groups(groups):
         member = await groups.stable_member()
@@ -142,7 +142,7 @@ async def test_offset_is_unstable_before_it_is_stored() -> None:
 
 
 async def test_marker_that_comes_while_the_offsets_are_synced_ends_them() -> None:
-    """As when a producer is fenced while its TxnOffsetCommit waits for the disk."""
+    """This happens when a producer is fenced while its TxnOffsetCommit waits for the disk."""
     store = SyncingRecordStore()
     groups = Transactions(store)  # type: ignore[arg-type]
     async with running_groups(groups):
@@ -210,7 +210,7 @@ async def test_group_that_a_transaction_moves_does_not_expire() -> None:
 
 
 async def test_deleted_group_is_not_brought_back_by_the_end_of_a_transaction() -> None:
-    """The tombstones stand after the pending offsets: by the order of the log they win, as after a compaction."""
+    """The tombstones are after the pending offsets in the log, so they win, as after a compaction."""
     groups = Transactions()
     async with running_groups(groups):
         await groups.commit(1, topic="u")

@@ -1,4 +1,4 @@
-"""`sasl.jaas.config` as Java reads it, and errors that repeat nothing of it."""
+"""`sasl.jaas.config` as Java reads it, and errors that do not show its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SCRAM: RFC 7677's example, another implementation on either side, and what an attacker sends."""
+"""SCRAM: RFC 7677's example, another implementation on either side, and messages of an attacker."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_credential_that_cannot_be_read_is_not_repeated(text: str) -> None:
 
 
 class TestAnUnknownUser:
-    """Is told the same things, in the same steps, as one with a wrong password."""
+    """An unknown user gets the same messages, in the same steps, as one with a wrong password."""
 
     @each_mechanism
     def test_sees_a_challenge_that_stays_the_same(self, mechanism: ScramMechanism) -> None:

@@ -1,4 +1,4 @@
-"""Keys and certificates from PEM files, settings and PKCS12; and what is said of those that cannot be used."""
+"""Keys and certificates from PEM files, settings and PKCS12; and the errors for those that cannot be used."""
 
 from __future__ import annotations
 
