@@ -1,21 +1,17 @@
-"""Avro data to a typed column: fastavro for every value, Arrow for what comes out of it.
+"""Avro data to a typed column: fastavro decodes every value, and Arrow converts the results.
 
-Made by decoders.py for `avro`. Without a registry a value is nothing but data of the schema. With one it is in
-Confluent's wire format: a zero byte, the id of the writer's schema in four bytes, the data; the writer's schema comes
-from the registry once per worker process, and is resolved to ours by Avro's rules. An id the registry does not know
-makes a bad record; a registry that does not answer fails the task, whatever the mode.
+Without a registry a value is plain data of the schema. With a registry it is in Confluent's wire format: a zero byte,
+the id of the writer's schema in four bytes, the data. The registry is asked once per worker process for a writer's
+schema, which is resolved to ours by Avro's rules. An id that the registry does not know makes a bad record; a registry
+that does not answer fails the task in every mode. Records are decoded one by one, at some microseconds per field
+(docs/decisions.md lists the alternatives that were tried).
 
-Avro is decoded record by record (docs/decisions.md says what was tried): some microseconds per field, not a fraction.
-
-Avro schemas: what fastavro is given, and the Arrow type that comes of it by the rules of spark-avro.
-
-Called by avro_values.py, and on the driver for the type of the column. What differs from spark-avro: every field is
-nullable (as spark-avro has it in PERMISSIVE mode), and a uuid is a string whatever it is stored as.
-
-fastavro reads a rewritten schema of the same encoding. Logical types but decimal are taken off, since Arrow makes
-dates and times of whole columns of numbers. A branch of a union of several types becomes a record of one field, which
-is encoded like the field alone, so that what comes out says which branch it was: spark-avro's `struct<member0, …>`.
-Arrays whose items take no bytes are refused: a few bytes could announce any number of them.
+The Arrow type of a schema follows the rules of spark-avro, except that every field is nullable (as in spark-avro's
+PERMISSIVE mode), and that a uuid is a string however it is stored. fastavro gets a rewritten schema with the same
+encoding. It has no logical types except decimal, because Arrow converts whole columns of numbers to dates and times. A
+branch of a union of several types becomes a record with one field, which has the same encoding, so that the result
+shows which branch it was: spark-avro's `struct<member0, …>`. Arrays whose items take no bytes are refused, because a
+few bytes could announce any number of them.
 """
 
 from __future__ import annotations
@@ -41,10 +37,10 @@ _PREFIX: Final = 5  # magic byte and id
 
 
 class AvroDecoder:
-    """Reads values of `schema`, or written by any schema of `registry` that can be read as it."""
+    """Decodes values of `schema`, or of any writer's schema in `registry` that resolves to it."""
 
     def __init__(self, schema: AvroSchema, registry: SchemaRegistry | None = None) -> None:
-        """Raises ConfigError for a schema that Spark has no type for."""
+        """Raises ConfigError for a schema without a Spark type."""
         self._schema = schema
         self._reader = prepare(schema)
         self._registry = registry
@@ -54,7 +50,7 @@ class AvroDecoder:
         return self._reader.type
 
     def decode(self, values: pa.Array) -> Decoded:
-        """See ValueDecoder. Raises ConnectorError when the registry does not answer."""
+        """Raises ConnectorError if the registry does not answer."""
         decoded = one_by_one(values, self._reader.raw, self._plain if self._registry is None else self._framed)
         if self._reader.raw == self._reader.type:
             return decoded
@@ -64,7 +60,7 @@ class AvroDecoder:
             return self._cast_each(decoded)
 
     def _cast_each(self, decoded: Decoded) -> Decoded:
-        """Some time does not fit into microseconds."""
+        """Cast value by value: some time does not fit into microseconds."""
         parts, bad = [], dict(decoded.bad)
         for row in range(len(decoded.column)):
             try:
@@ -79,7 +75,9 @@ class AvroDecoder:
 
     def _framed(self, raw: bytes) -> Any:
         if len(raw) < _PREFIX or raw[0]:
-            raise BadValue("not in the wire format of a schema registry: a zero byte and the schema's id come first")
+            raise BadValue(
+                "not in the wire format of a schema registry, which begins with a zero byte and the schema's id"
+            )
         writer = self._writer(int.from_bytes(raw[1:_PREFIX]))
         return _read(raw, _PREFIX, writer.parsed, None if writer is self._reader else self._reader.parsed)
 
@@ -97,10 +95,10 @@ def _read(raw: bytes, begin: int, writer: Any, reader: Any) -> Any:
     stream.seek(begin)
     try:
         value = fastavro.schemaless_reader(stream, writer, reader)
-    except Exception as error:  # fastavro lets through whatever its readers meet in bytes that are no Avro
+    except Exception as error:  # fastavro raises all kinds of errors for bytes that are not Avro
         raise BadValue(f"not Avro of the schema: {type(error).__name__} {error}"[:300]) from None
     if stream.tell() != len(raw):
-        raise BadValue(f"{len(raw) - stream.tell()} bytes are left behind the Avro data")
+        raise BadValue(f"{len(raw) - stream.tell()} bytes are left after the Avro data")
     return value
 
 
@@ -122,7 +120,7 @@ _LOGICAL: Final[dict[tuple[str, str], tuple[pa.DataType, pa.DataType]]] = {
     ("long", "local-timestamp-millis"): (pa.timestamp("ms"), pa.timestamp("us")),
     ("long", "local-timestamp-micros"): (pa.timestamp("us"), pa.timestamp("us")),
 }
-"""What Arrow makes of the numbers, and what the column is."""
+"""(Arrow type of the stored numbers, type of the column)."""
 
 _WIDENED: Final[tuple[set[str], ...]] = ({"int", "long"}, {"float", "double"})
 _PROMOTED: Final[dict[str, tuple[str, ...]]] = {
@@ -132,7 +130,7 @@ _PROMOTED: Final[dict[str, tuple[str, ...]]] = {
     "string": ("bytes",),
     "bytes": ("string",),
 }
-"""What else is read as a type, by Avro's rules."""
+"""Reader's type → writer's types that Avro promotes to it."""
 
 _DEEPEST: Final = 64
 _MOST_BRANCHES: Final = 32
@@ -140,7 +138,7 @@ _MOST_BRANCHES: Final = 32
 
 @dataclass(frozen=True)
 class PreparedSchema:
-    """`parsed` for fastavro; `raw` is the type to make of its objects, `type` the one to cast that to."""
+    """`parsed`: for fastavro; `raw`: the Arrow type of its objects; `type`: the type to cast these to."""
 
     parsed: Any = field(repr=False)
     raw: pa.DataType
@@ -149,13 +147,13 @@ class PreparedSchema:
 
 @functools.lru_cache(maxsize=256)
 def prepare(schema: AvroSchema) -> PreparedSchema:
-    """To read values that were written with it. Raises ConfigError for no Avro schema, or one without a Spark type."""
+    """For values written with `schema`. Raises ConfigError if it is not an Avro schema or has no Spark type."""
     return _prepared(schema, None)
 
 
 @functools.lru_cache(maxsize=256)
 def prepare_writer(schema: AvroSchema, reader: AvroSchema) -> PreparedSchema:
-    """What values were written with that are to be read as `reader`. Raises ConfigError."""
+    """For values written with `schema` that are read as `reader`. Raises ConfigError."""
     return _prepared(schema, reader)
 
 
@@ -183,10 +181,10 @@ _Visited = tuple[Any, pa.DataType, pa.DataType]
 
 
 class _Walk:
-    """One pass over a parsed schema. A named type is written out where it comes first, and by name from then on.
+    """One pass over a parsed schema. A named type is written in full the first time, and then by its name.
 
-    A reader's schema (`guide` None) decides itself which unions are told apart. A writer's is led by the reader's:
-    where that has a union of several types, whatever was written is one of its branches, and nowhere else.
+    A reader's schema (`guide` is None) determines which unions become structs. A writer's schema follows the reader's:
+    a value is treated as a branch of a union only where the reader has a union of several types.
     """
 
     def __init__(self, named: dict[str, Any], guides: dict[str, Any]) -> None:
@@ -196,7 +194,7 @@ class _Walk:
         self._unions = 0
 
     def visit(self, node: Any, inside: tuple[str, ...], guide: Any = None) -> _Visited:
-        """(what fastavro gets, raw type, type); `inside`: the named types around it."""
+        """(node for fastavro, raw type, type). `inside`: the enclosing named types. `guide`: the reader's node."""
         if len(inside) > _DEEPEST:
             raise ConfigError(f"Avro schema is nested more than {_DEEPEST} deep")
         if isinstance(guide, list):
@@ -234,7 +232,7 @@ class _Walk:
     def _array(self, node: dict[str, Any], inside: tuple[str, ...], guide: Any) -> _Visited:
         item, raw, kind = self.visit(node["items"], (*inside, "[]"), guide)
         if _takes_no_bytes(node["items"], self._named):
-            raise ConfigError("Avro schema has an array of items that take no bytes: its length could not be trusted")
+            raise ConfigError("Avro schema has an array of items that take no bytes, so its length cannot be trusted")
         return {"type": "array", "items": item}, pa.list_(raw), pa.list_(kind)
 
     def _defined(self, name: str, node: dict[str, Any], inside: tuple[str, ...], guide: Any) -> _Visited:
@@ -283,7 +281,8 @@ class _Walk:
         return rewritten, pa.struct(raws), pa.struct(kinds)
 
     def _other_names(self, branch: Any, known: set[str]) -> list[str]:
-        """Of the branches of a writer that this one of a reader stands for, unless the union has them itself."""
+        """The names of writer's branches that resolve to this branch of a reader, without those the union has
+        itself."""
         node = self._named.get(branch, branch) if isinstance(branch, str) else branch
         aliases = node.get("aliases", ()) if isinstance(node, dict) else ()
         names = [*(_branch_name(alias) for alias in aliases), *_PROMOTED.get(_branch_name(branch), ())]
@@ -291,18 +290,18 @@ class _Walk:
 
 
 def _several(branches: list[Any]) -> list[Any] | None:
-    """The branches of a union that is told apart; None for one that is a type and perhaps null."""
+    """The branches of a union of several types; None for a union of one type and perhaps null."""
     some = [branch for branch in branches if branch != "null"]
     return None if len(some) <= 1 or {str(branch) for branch in some} in _WIDENED else branches
 
 
 def _branch_name(branch: Any) -> str:
-    """What is matched between two unions: the type, of a named type its name without namespace."""
+    """The name by which branches of two unions match: the type, or the name of a named type without namespace."""
     return str(branch if isinstance(branch, str) else branch.get("name", branch["type"])).rpartition(".")[2]
 
 
 def _field_of(guide: Any, name: str) -> Any:
-    """The type of the reader's field that is called or was called `name`."""
+    """The type of the reader's field with the name or alias `name`."""
     for one in guide.get("fields", ()) if isinstance(guide, dict) else ():
         if one["name"] == name or name in one.get("aliases", ()):
             return one["type"]
@@ -310,8 +309,8 @@ def _field_of(guide: Any, name: str) -> Any:
 
 
 def _member(branch: Any, union: int, index: int, visited: _Visited, other_names: list[str]) -> dict[str, Any]:
-    """The branch as a record of one field. A writer's is matched with ours by the branch's type, not by its place:
-    names count without their namespace, and the field goes by the name of every place."""
+    """The branch as a record with one field. A writer's branch matches ours by its type, not by its index: the record
+    has the name of the type, and the field has the names of all indexes as aliases."""
     others = [f"member{other}" for other in range(_MOST_BRANCHES) if other != index]
     inner = {"name": f"member{index}", "aliases": others, "type": visited[0]}
     name = f"pykafka.union{union}.branch_{_branch_name(branch)}"
@@ -319,7 +318,7 @@ def _member(branch: Any, union: int, index: int, visited: _Visited, other_names:
 
 
 def _default(node: dict[str, Any], inner: Any) -> dict[str, Any]:
-    """The default of a field; that of a union is of its first branch."""
+    """The default of a field; the default of a union belongs to its first branch."""
     default = _plain(node, "default")
     if default and isinstance(inner, list) and isinstance(inner[0], dict) and _is_member(inner[0]):
         return {"default": {inner[0]["fields"][0]["name"]: default["default"]}}
@@ -327,7 +326,7 @@ def _default(node: dict[str, Any], inner: Any) -> dict[str, Any]:
 
 
 def _encode_defaults(node: Any) -> None:
-    """Defaults of bytes are written as text, a character per byte; fastavro hands them out as they are."""
+    """Schemas write defaults of bytes as text, one character per byte, and fastavro would return the text."""
     for branch in node if isinstance(node, list) else [node]:
         if not isinstance(branch, dict):
             continue
@@ -350,7 +349,7 @@ def _plain(node: dict[str, Any], *keys: str) -> dict[str, Any]:
 
 
 def _decimal(node: dict[str, Any]) -> pa.DataType | None:
-    """None where the attributes make no sense, which Avro says to ignore."""
+    """None if the attributes are invalid, which Avro says to ignore."""
     precision, scale = node.get("precision"), node.get("scale", 0)
     if not isinstance(precision, int) or not isinstance(scale, int) or not 0 <= scale <= precision or precision < 1:
         return None
@@ -361,7 +360,7 @@ def _decimal(node: dict[str, Any]) -> pa.DataType | None:
 
 def _takes_no_bytes(node: Any, named: dict[str, Any], inside: tuple[str, ...] = ()) -> bool:
     if isinstance(node, list):
-        return False  # the branch takes one
+        return False  # the index of the branch takes one
     name = node if isinstance(node, str) else node["type"]
     if isinstance(name, dict | list):
         return _takes_no_bytes(name, named, inside)

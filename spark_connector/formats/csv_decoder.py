@@ -1,12 +1,13 @@
-"""One line of CSV per value to a struct column: pyarrow's reader for whole columns, a small one for the rest.
+"""One line of CSV per value to a struct column: pyarrow's reader for whole columns, Python for single values.
 
-Made by decoders.py for `csv`. The semantics are those of Spark's from_csv: fields by position, an empty field is
-null, in quotes or not, nothing at all is a row of nulls, a field of another type or another number of fields is a bad
-record (from_csv then nulls what it cannot read). Quotes are doubled inside quotes (RFC 4180) or, as in Spark, escaped
-by a backslash; a line end behind the record does not count.
+The semantics are those of Spark's from_csv: fields are matched by position; an empty field is null, quoted or not; an
+empty value is a row of nulls. A field of another type and a wrong number of fields make a bad record (from_csv nulls
+the fields it cannot read). Quotes within quotes are doubled (RFC 4180) or, as in Spark, escaped by a backslash. A line
+end after the record is ignored.
 
-Values go to pyarrow joined by line feeds, and a row of nulls behind them. None that holds a line feed or carriage
-return goes there, so each is at most one row, and where an open quote swallows what follows the number of rows tells.
+Values are joined by line feeds for pyarrow, with a row of nulls at the end. A value with a line feed or carriage return
+is read in Python, so each value is at most one row, and the number of rows shows whether an open quote swallowed
+others.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from spark_connector.formats.value_decoder import BadValue, Decoded, by_halves, 
 
 __all__ = ["CsvDecoder"]
 
-# Empty, of several lines, with both quotes and backslashes, or with a byte order mark before it. pyarrow drops that of
-# the first value that it is given, from_csv that of a task's first; here it is text wherever the value stands.
+# Values for Python: empty ones, several lines, both quotes and backslashes, and a byte order mark at the beginning.
+# pyarrow drops the mark of the first value, and from_csv that of a task's first value; here it is always text.
 _ODD: Final = r'(?s)\A\z|[\r\n]|".*\\|\\.*"|\A\xef\xbb\xbf'
 
 
 class CsvDecoder:
-    """Reads `kind`, a struct of fields that are not nested."""
+    """Decodes to `kind`, a struct of fields that are not nested."""
 
     def __init__(self, kind: pa.DataType, separator: str = ",") -> None:
         if not pa.types.is_struct(kind):
@@ -46,7 +47,6 @@ class CsvDecoder:
         return self._kind
 
     def decode(self, values: pa.Array) -> Decoded:
-        """See ValueDecoder."""
         return skipping_nulls(values, self._decode)
 
     def _decode(self, values: pa.Array) -> Decoded:
@@ -93,7 +93,7 @@ class CsvDecoder:
         try:
             fields = _fields(raw.decode("utf-8"), self._separator)
         except UnicodeDecodeError as error:
-            raise BadValue(f"no UTF-8: {error}") from None
+            raise BadValue(f"not UTF-8: {error}") from None
         if fields == [None]:
             return {}
         if len(fields) != self._kind.num_fields:
@@ -108,7 +108,7 @@ class CsvDecoder:
 
 
 def _fields(line: str, separator: str) -> list[str | None]:
-    """The fields of one record; None for one with nothing in it. Raises BadValue."""
+    """The fields of one record; None for an empty field. Raises BadValue."""
     line = line.removesuffix("\n").removesuffix("\r")
     fields: list[str | None] = []
     at = 0
@@ -126,7 +126,7 @@ def _fields(line: str, separator: str) -> list[str | None]:
 
 
 def _quoted(line: str, at: int) -> tuple[str, int]:
-    """What stands from `at` up to the closing quote, and where it goes on behind that."""
+    """The text from `at` to the closing quote, and the position after the quote."""
     text: list[str] = []
     while at < len(line):
         pair = line[at : at + 2]

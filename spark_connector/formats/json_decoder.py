@@ -1,15 +1,15 @@
-"""JSON objects to a struct column: pyarrow's reader for whole columns, Python's for what that does not take.
+"""JSON objects to a struct column: pyarrow's reader for whole columns, Python's parser for the values it cannot read.
 
-Made by decoders.py for `json`. The semantics are those of Spark's from_json: missing fields are null, others are
-ignored, the last of two equal names counts, booleans, objects and numbers (as written, where from_json writes them
-anew) are taken for a STRING as their text, and nothing but blanks is a null row. A field of another type makes a bad
-record (from_json nulls that field only), and so does what is not one object and nothing behind it, in strict JSON
-(from_json takes quotes of one stroke, and ignores what follows).
+The semantics are those of Spark's from_json: missing fields are null, unknown fields are ignored, the last of two equal
+names counts, and an empty or blank value is a null row. For a STRING field, booleans, objects and numbers are taken as
+their text (numbers as written, where from_json formats them). A field of another type makes a bad record (from_json
+nulls only that field), and so does a value that is not exactly one object in strict JSON (from_json accepts single
+quotes and ignores what follows the object).
 
-Values go to pyarrow joined by line feeds, and what comes back must belong to the value it came from, whatever that
-holds. That is so when each of them begins with `{`, ends with `}` and has after no `}` anything but `,` `]` `}`: then
-it is at most one object, and it cannot end inside of one, since neither a line feed in a string nor `{` after `}` is
-JSON. Values that are not like that are read one by one. (Arrow 26 crashes on a bare `null` between objects, too.)
+Values are joined by line feeds for pyarrow, and each result must belong to its value whatever the value holds. That is
+certain if each value begins with `{`, ends with `}`, and has after any `}` only `,`, `]` or `}`. Then a value is at
+most one object, and no value can end inside an object, because neither a line feed in a string nor `{` after `}` is
+JSON. All other values are parsed one by one. (Arrow 26 also crashes on a bare `null` between objects.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GOES_ON: Final = r"\}[ \t\r\n]*[^,\]} \t\r\n]"
 
 
 class JsonDecoder:
-    """Reads `kind`, a struct."""
+    """Decodes to `kind`, a struct."""
 
     def __init__(self, kind: pa.DataType) -> None:
         if not pa.types.is_struct(kind):
@@ -47,7 +47,6 @@ class JsonDecoder:
         return self._kind
 
     def decode(self, values: pa.Array) -> Decoded:
-        """See ValueDecoder."""
         return skipping_nulls(values, self._decode)
 
     def _decode(self, values: pa.Array) -> Decoded:
@@ -69,7 +68,7 @@ class JsonDecoder:
         return column if len(column) == len(values) else None
 
     def _read(self, values: pa.Array) -> pa.Array:
-        values.cast(pa.string())  # Arrow does not look at the text of names, nor of fields it leaves out
+        values.cast(pa.string())  # Arrow does not check the UTF-8 of names and ignored fields
         joined = pc.binary_join_element_wise(values, b"\n", b"")
         begin, *_, end = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1).tolist()
         assert self._wire is not None
@@ -87,8 +86,8 @@ class JsonDecoder:
         try:
             return self._by_hand(raw)
         except BadValue:
-            # Python gives up on what is nested deep or has thousands of digits, pyarrow does not where it is not asked
-            # for: what is good among good values must be good beside a bad one.
+            # Python fails on deep nesting and thousands of digits, while pyarrow ignores them in unknown fields. So a
+            # value that is good among good values must also be good next to a bad one.
             alone = pa.array([raw], pa.binary())
             column = self._whole(alone) if self._wire is not None and _plain(alone) is None else None
             if column is None:
@@ -103,14 +102,14 @@ class JsonDecoder:
         except RecursionError:
             raise BadValue("nested too deep") from None
         except ValueError as error:  # UnicodeDecodeError, JSONDecodeError, numbers of thousands of digits
-            raise BadValue(f"no JSON: {error}") from None
+            raise BadValue(f"not JSON: {error}") from None
         if document is None:
             raise BadValue("the value is null")
         return _element(document, self._kind, "")
 
 
 def _plain(values: pa.Array) -> np.ndarray[Any, Any] | None:
-    """Which values may be read together; None: all."""
+    """A mask of the values that may be read together; None if all may."""
     begins, ends = pc.starts_with(values, "{"), pc.ends_with(values, "}")
     if not pc.all(pc.and_(begins, ends)).as_py():
         begins, ends = pc.match_substring_regex(values, _BEGINS), pc.match_substring_regex(values, _ENDS)
@@ -119,7 +118,7 @@ def _plain(values: pa.Array) -> np.ndarray[Any, Any] | None:
 
 
 def _wire_type(kind: pa.DataType) -> pa.DataType | None:
-    """What pyarrow's reader is asked for; None where it cannot give what `kind` is made of."""
+    """The type to request from pyarrow's reader; None if the reader cannot deliver `kind`."""
     if pa.types.is_struct(kind):
         kinds = [_wire_type(one.type) for one in kind]
         if any(one is None for one in kinds):
@@ -134,7 +133,7 @@ def _wire_type(kind: pa.DataType) -> pa.DataType | None:
 
 
 def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
-    """`column` of the wire type of `kind` as `kind`. Raises ArrowInvalid."""
+    """Convert `column` from the wire type of `kind` to `kind`. Raises ArrowInvalid."""
     if column.type == kind:
         return column
     if pa.types.is_struct(kind):
@@ -149,7 +148,7 @@ def _convert(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 class _Number(float):
-    """A JSON number with a fraction or exponent; keeps how it was written."""
+    """A JSON number with a fraction or exponent; keeps its text."""
 
     text: str
 
@@ -160,7 +159,7 @@ class _Number(float):
 
 
 def _element(value: Any, kind: pa.DataType, path: str) -> Any:
-    """`value` as pyarrow wants an element of `kind`. Raises BadValue naming the field."""
+    """Convert `value` to what pyarrow accepts as an element of `kind`. Raises BadValue with the name of the field."""
     if value is None:
         return None
     if pa.types.is_struct(kind):
@@ -185,7 +184,7 @@ def _element(value: Any, kind: pa.DataType, path: str) -> Any:
 
 def _atom(value: Any, kind: pa.DataType) -> Any:
     if isinstance(value, str):
-        # Spark takes text for what JSON has no notation for, and numbers that are none.
+        # Spark accepts text for types without a JSON notation, and for NaN and infinity.
         if pa.types.is_floating(kind):
             if value in {"NaN", "Infinity", "+Infinity", "+INF", "-Infinity", "-INF"}:
                 return parse_text(value, kind)
@@ -208,11 +207,11 @@ def _atom(value: Any, kind: pa.DataType) -> Any:
             return value
         if pa.types.is_decimal(kind):
             return fit_decimal(_text(value), kind)
-    raise BadValue(f"{_text(value)[:60]!r} is no {kind}")
+    raise BadValue(f"{_text(value)[:60]!r} is not a valid {kind}")
 
 
 def _text(value: Any) -> str:
-    """What a STRING holds of `value`: itself, or the JSON text of anything else."""
+    """`value` as a STRING: a string itself, or the JSON text of another value."""
     if isinstance(value, str):
         return value
     if isinstance(value, _Number):

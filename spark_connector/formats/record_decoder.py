@@ -1,13 +1,7 @@
-"""Applies the formats of a read to its record batches: what stands between fetching and Spark.
+"""Applies the formats of a read: its schema on the driver, and the decoding of its record batches on executors.
 
-Made by read/fetch.py for a task of a read with `keyFormat` or `valueFormat`; it is a `BatchDecoder` of read/arrow.py.
-
-What becomes of columns by their formats: decoders, the schema of a read, and schemas that lie elsewhere.
-
-The driver asks for the schema of a read (read/schema.py) and loads what lies elsewhere (source.py); on executors
-record_decoder.py takes the decoders.
-
-UTF-8 text to a string column, copying nothing. Made by decoders.py for `string`.
+The driver asks for the schema (read/schema.py) and loads schemas from files and registries (source.py). On executors
+read/fetch.py makes a RecordDecoder, a `BatchDecoder` of read/arrow_batches.py, for a task of a read with formats.
 """
 
 from __future__ import annotations
@@ -15,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +19,6 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.formats.avro_decoder import AvroDecoder
-from spark_connector.formats.bad_records import BadRecordsTopic
 from spark_connector.formats.csv_decoder import CsvDecoder
 from spark_connector.formats.json_decoder import JsonDecoder
 from spark_connector.formats.schema_registry import SchemaRegistry, registry_of
@@ -41,6 +34,9 @@ from spark_connector.formats.value_format import (
     SchemaSubject,
 )
 
+if TYPE_CHECKING:
+    from spark_connector.formats.bad_records import BadRecordsTopic
+
 __all__ = ["RecordDecoder", "StringDecoder", "column_decoder", "decoded_schema", "decoders", "loaded"]
 
 logger = logging.getLogger("pykafka.spark")
@@ -49,12 +45,12 @@ _OF_BAD_RECORDS = ("key", "value", "offset", "timestamp")
 
 
 class RecordDecoder:
-    """Of one partition, for one task."""
+    """Decodes the records of one partition for one task."""
 
     def __init__(
         self, formats: ReadFormats, source: pa.Schema, tp: TopicPartition, bad_records: BadRecordsTopic | None = None
     ) -> None:
-        """`source`: the columns that the read was asked for, as they come from Kafka. Raises ConfigError."""
+        """`source`: the columns of the read as Kafka has them. Raises ConfigError."""
         self._formats = formats
         self._tp = tp
         self._bad_records = bad_records
@@ -65,13 +61,13 @@ class RecordDecoder:
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The source columns it is given: those asked for, and those that tell of bad records."""
+        """The source columns that `decode` expects: those of the read, and those that identify bad records."""
         return self._needs
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """`batch` with typed keys and values, by the mode of the read.
+        """`batch` with typed keys and values; bad records are treated by the mode of the read.
 
-        Raises ConnectorError (MALFORMED_RECORD_IN_PARSING) in FAILFAST mode, and what writing bad records raises.
+        Raises ConnectorError (MALFORMED_RECORD_IN_PARSING) in FAILFAST mode, and errors of writing bad records.
         """
         decoded = {name: decoder.decode(batch[name]) for name, decoder in self._decoders.items()}
         reasons = _reasons(decoded)
@@ -90,7 +86,8 @@ class RecordDecoder:
         return made
 
     def _report(self, batch: pa.RecordBatch, reasons: dict[int, str]) -> None:
-        """Fail, or put the bad records where they were to be put, and say how many."""
+        """Raise in FAILFAST mode; otherwise write the bad records to their topic, if any, and log how many there
+        are."""
         first = next(iter(reasons))
         offset = batch["offset"][first].as_py()
         if self._formats.mode is ParseMode.FAILFAST:
@@ -117,7 +114,7 @@ class RecordDecoder:
 
 
 def _reasons(decoded: dict[str, Decoded]) -> dict[int, str]:
-    """Why, by row, in order; of a record whose key and value are both bad, both."""
+    """The reasons by row, in order; both reasons if key and value of a record are bad."""
     reasons: dict[int, str] = {}
     for name, one in decoded.items():
         for row, why in one.bad.items():
@@ -134,7 +131,7 @@ def _raw_where_bad(raw: pa.Array, decoded: Decoded) -> pa.Array:
 
 
 def column_decoder(one: ColumnFormat, registry: SchemaRegistry | None = None) -> ValueDecoder:
-    """Of a format other than binary. Raises ConfigError for a schema that the format has no use for."""
+    """The decoder of a format other than binary. Raises ConfigError for a schema that the format cannot use."""
     if one.name == "string":
         return StringDecoder()
     if isinstance(one.schema, AvroSchema):
@@ -143,22 +140,22 @@ def column_decoder(one: ColumnFormat, registry: SchemaRegistry | None = None) ->
 
 
 def decoders(formats: ReadFormats) -> dict[str, ValueDecoder]:
-    """By column; made once per task. Raises ConfigError."""
+    """The decoders by column, made once per task. Raises ConfigError."""
     registry = _registry(formats.registry)
     return {name: column_decoder(one, registry) for name, one in formats.columns.items()}
 
 
 def decoded_schema(formats: ReadFormats, source: pa.Schema) -> pa.Schema:
-    """What a read of the columns `source` gives. Raises ConfigError."""
+    """The schema of a read of the columns `source`. Raises ConfigError."""
     types = {name: decoder.type for name, decoder in decoders(formats).items()}
     fields = [pa.field(one.name, types.get(one.name, one.type)) for one in source]
     return pa.schema([*fields, *(pa.field(name, pa.binary()) for name in formats.corrupt_columns.values())])
 
 
 def loaded(formats: ReadFormats, topics: Sequence[str] | None) -> ReadFormats:
-    """With the schemas themselves where options say where they lie. Driver only; asks files and the registry.
+    """`formats` with the schemas loaded from files and the registry. For the driver only.
 
-    `topics`: those of the read, None when they are not known before it runs. Raises ConfigError, ConnectorError.
+    `topics`: the topics of the read; None if they are only known when it runs. Raises ConfigError, ConnectorError.
     """
     registry = _registry(formats.registry)
     key, value = (
@@ -180,7 +177,7 @@ def _loaded(
     if isinstance(place, SchemaSubject) and place.subject is None:
         if topics is None or len(topics) != 1:
             raise ConfigError(
-                f"Option '{column}Schema' must be set where a read has not exactly one topic: to a schema, or to "
+                f"Option '{column}Schema' must be set unless the read has exactly one topic: to a schema, or to "
                 "<schema.registry.url>/subjects/NAME/versions/latest"
             )
         place = SchemaSubject(f"{topics[0]}-{column}")
@@ -190,14 +187,14 @@ def _loaded(
 
 
 class StringDecoder:
-    """Bytes that are no UTF-8 are a bad record: Spark's own cast to string would pass them on."""
+    """UTF-8 text to a string column, without a copy. Bytes that are not UTF-8 make a bad record; Spark's own cast to
+    string would pass them on."""
 
     @property
     def type(self) -> pa.DataType:
         return pa.string()
 
     def decode(self, values: pa.Array) -> Decoded:
-        """See ValueDecoder."""
         return skipping_nulls(values, lambda there: by_halves(there, pa.string(), _whole, _one))
 
 
@@ -212,4 +209,4 @@ def _one(raw: bytes) -> Any:
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadValue(f"no UTF-8: {error}") from None
+        raise BadValue(f"not UTF-8: {error}") from None

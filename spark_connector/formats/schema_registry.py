@@ -1,9 +1,9 @@
-"""A client of schema registries: the part of Confluent's REST API that reading needs.
+"""A client of schema registries: the part of Confluent's REST API that a read needs.
 
-Used by the driver to find the schema of a column, and by executors for the schemas that values were written by, which
-`registry_of` keeps per worker process. Nothing is sent but GET; redirects are not followed, since they would carry
-the password elsewhere. `5xx`, `429` and connections that fail are tried again, at every URL given, before
-ConnectorError (condition SCHEMA_REGISTRY_UNAVAILABLE) is raised, which no mode of the read takes for a bad record.
+The driver uses it to find the schema of a column, executors to find the schemas that values were written with.
+`registry_of` caches these per worker process. Only GET requests are sent, and redirects are not followed, because they
+could send the password to another host. `5xx`, `429` and failed connections are retried at every URL before
+ConnectorError (condition SCHEMA_REGISTRY_UNAVAILABLE) is raised, which is not a bad record in any mode.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _BACK_OFF_S: Final = 0.2
 _LARGEST: Final = 16 << 20
 _MOST_SCHEMAS: Final = 1000
 _ASK_AGAIN_S: Final = 30.0
-"""How long an id that the registry did not know counts as unknown."""
+"""How long an unknown id is cached."""
 
 
 class UnknownSchema(Exception):
-    """The registry answered, and has no such schema, or none that is Avro."""
+    """The registry has no such schema, or it is not Avro."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -46,7 +46,7 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
 
 
 class SchemaRegistry:
-    """One registry. Schemas are kept for good, they never change; what it does not know, for half a minute."""
+    """One registry. Schemas never change, so they are cached for good; unknown ids for half a minute."""
 
     def __init__(self, settings: RegistrySettings, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._settings = settings
@@ -74,22 +74,22 @@ class SchemaRegistry:
         return schema
 
     def subject(self, name: str, version: str = "latest") -> AvroSchema:
-        """The schema under which `name` is written now. Raises UnknownSchema, ConnectorError."""
+        """The schema of a subject's version. Raises UnknownSchema, ConnectorError."""
         quoted = urllib.parse.quote(name, safe="")
         return self._avro(self._get(f"/subjects/{quoted}/versions/{urllib.parse.quote(version, safe='')}"))
 
     def _avro(self, answer: Any, depth: int = 0) -> AvroSchema:
         if not isinstance(answer, dict) or not isinstance(answer.get("schema"), str):
-            raise UnknownSchema("the registry answered with something else than a schema")
+            raise UnknownSchema("the registry did not answer with a schema")
         if answer.get("schemaType", "AVRO") != "AVRO":
             raise UnknownSchema(f"it is of type {answer['schemaType']}, not AVRO")
         if depth > 16:
-            raise UnknownSchema("its references go on and on")
+            raise UnknownSchema("its references are nested too deep")
         references: list[str] = []
         try:
             places = [(str(one["subject"]), int(one["version"])) for one in answer.get("references") or ()]
         except (KeyError, TypeError, ValueError):
-            raise UnknownSchema("the registry answered with references that name no subject and version") from None
+            raise UnknownSchema("the registry answered with references without subject and version") from None
         for subject, version in places:
             quoted = urllib.parse.quote(subject, safe="")
             referred = self._avro(self._get(f"/subjects/{quoted}/versions/{version}"), depth + 1)
@@ -134,7 +134,7 @@ def _tls(ca_location: str | None) -> ssl.SSLContext:
 
 
 def _complaint(error: urllib.error.HTTPError) -> str:
-    """The status and what the registry says; it never has the credentials in it."""
+    """The status and the registry's message, without credentials."""
     try:
         with error:
             said = json.loads(error.read(2000))["message"]
@@ -151,7 +151,7 @@ _registries: tuple[int, dict[RegistrySettings, SchemaRegistry]] = (0, {})
 
 
 def registry_of(settings: RegistrySettings) -> SchemaRegistry:
-    """This process's view of the registry: what was asked once is known to the tasks that follow."""
+    """This process's client of the registry, whose cache later tasks share. A forked child gets its own."""
     global _registries
     if _registries[0] != os.getpid():
         _registries = (os.getpid(), {})

@@ -1,13 +1,12 @@
-"""`valueSchema` and `keySchema` as the user gives them: a schema, or the place where it lies.
+"""`valueSchema` and `keySchema` as the user writes them: a schema (Spark's DDL or JSON, or Avro), or where it is
+stored.
 
-Called by options/format_options.py, and by decoders.py on the driver to read what lies elsewhere: a file on any
-file system that fsspec knows, or a subject of a schema registry. Executors get the schema itself.
+Called by options/column_options.py, and by record_decoder.py on the driver to load a schema from a file, on any file
+system of fsspec, or from a subject of a schema registry. Executors get the schema itself.
 
-Spark's way to write a schema, DDL or JSON, to an Arrow type, without Spark.
-
-Called by schema_text.py for `valueSchema`. PySpark reads DDL only where there is a SparkContext, which a data source
-does not have; and this way a wrong schema fails at `load()` with what is wrong about it. Every field is nullable,
-whatever the text says: like in Spark's from_json a record may lack it. Raises ConfigError.
+DDL is parsed here without Spark, because PySpark needs a SparkContext for it, which a data source does not have; and so
+a wrong schema fails at `load()` with a clear reason. Every field is nullable, whatever the text says, because as in
+Spark's from_json a record may lack it. Raises ConfigError.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _LARGEST: Final = 4 << 20
 
 
 def parse_schema_text(text: str, *, avro: bool) -> Schema:
-    """A schema, or the file it lies in. Raises ConfigError for what is neither."""
+    """A schema, or the file that holds it. Raises ConfigError for other text."""
     if _PLACE.fullmatch(text):
         return SchemaFile(text)
     if avro:
@@ -45,33 +44,33 @@ def parse_schema_text(text: str, *, avro: bool) -> Schema:
     try:
         document = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"Schema begins with {{ and is no JSON: {error}") from None
+        raise ConfigError(f"Schema begins with {{ but is not JSON: {error}") from None
     return parse_spark_json(document, text)
 
 
 def parse_registry_url(text: str) -> tuple[str, SchemaSubject] | None:
-    """(address of the registry, subject) of `http://host:8081/subjects/NAME/versions/latest`; None for other texts.
+    """(address of the registry, subject) of `http://host:8081/subjects/NAME/versions/latest`; None if not http(s).
 
-    Raises ConfigError for another address on the web.
+    Raises ConfigError for any other http(s) URL.
     """
     if not re.match(r"https?://", text, re.IGNORECASE):
         return None
     match = _SUBJECT.fullmatch(text)
     if match is None:
         raise ConfigError(
-            f"A schema on the web must lie in a schema registry: http(s)://host:port/subjects/NAME/versions/latest (or "
-            f"a number), not '{without_credentials(text)}'"
+            f"A schema at an http(s) URL must be in a schema registry: http(s)://host:port/subjects/NAME/versions/"
+            f"latest (or a number), not '{without_credentials(text)}'"
         )
     return match["base"], SchemaSubject(urllib.parse.unquote(match["subject"]), match["version"])
 
 
 def without_credentials(url: str) -> str:
-    """`url` for people to read."""
+    """`url` without user and password, for messages."""
     return re.sub(r"//[^/@]*@", "//", url)
 
 
 def read_schema(place: SchemaFile | SchemaSubject, *, avro: bool, registry: SchemaRegistry | None) -> Schema:
-    """The schema that lies at `place`. Raises ConfigError, ConnectorError."""
+    """Load the schema at `place`. Raises ConfigError, ConnectorError."""
     if isinstance(place, SchemaFile):
         try:
             with fsspec.open(place.url, "rb") as file:
@@ -120,7 +119,7 @@ _EXAMPLE: Final = "e.g. 'id BIGINT, name STRING, tags ARRAY<STRING>'"
 
 
 def parse_ddl(text: str) -> pa.StructType:
-    """`a INT, b STRUCT<c: STRING>`, or the same in `STRUCT<…>`."""
+    """Parse `a INT, b STRUCT<c: STRING>`, or the same within `STRUCT<…>`."""
     reader = _Reader(text)
     if reader.is_struct():
         kind = reader.type(0)
@@ -131,7 +130,7 @@ def parse_ddl(text: str) -> pa.StructType:
 
 
 def parse_spark_json(document: Any, text: str, depth: int = 0) -> pa.DataType:
-    """A type as `df.schema.json()` writes it; `text` for errors."""
+    """Parse a type as `df.schema.json()` writes it; `text` is for messages."""
     if depth > _DEEPEST:
         raise ConfigError(f"Schema is nested more than {_DEEPEST} deep: {_short(text)}")
     try:
@@ -154,7 +153,7 @@ def parse_spark_json(document: Any, text: str, depth: int = 0) -> pa.DataType:
 
 
 def parse_spark_atomic(name: str, text: str) -> pa.DataType:
-    """A type that has no fields by its name in DDL or JSON."""
+    """Parse the name of a type without fields, as in DDL and JSON."""
     reader = _Reader(name)
     kind = reader.type(0)
     reader.end()
@@ -164,7 +163,7 @@ def parse_spark_atomic(name: str, text: str) -> pa.DataType:
 
 
 class _Reader:
-    """The tokens of a DDL text, one ahead."""
+    """A recursive-descent parser of DDL with one token of lookahead."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -178,7 +177,7 @@ class _Reader:
         return self._token.lower() == "struct" and not self._quoted and self._text[self._at :].lstrip()[:1] == "<"
 
     def fields(self, close: str, depth: int) -> list[tuple[str, pa.DataType]]:
-        """Up to `close`, which is left; "" for the end of the text."""
+        """Parse fields up to the token `close`, which is not consumed; "" is the end of the text."""
         fields: list[tuple[str, pa.DataType]] = []
         while True:
             name = self._name()
@@ -204,17 +203,19 @@ class _Reader:
         if name in _DECIMAL:
             precision, scale = (*numbers, *(10, 0)[len(numbers) :])[:2]
             if len(numbers) > 2 or not (0 < precision <= 38 and 0 <= scale <= precision):
-                raise self._wrong(f"decimal{tuple(numbers)} is none: a precision of 1 to 38, and a scale up to it")
+                raise self._wrong(
+                    f"decimal{tuple(numbers)} needs a precision of 1 to 38, and a scale from 0 to the precision"
+                )
             return pa.decimal128(precision, scale)
         if name in _TEXT and len(numbers) == 1:
             return pa.string()
         if name not in _ATOMIC or numbers:
-            raise self._wrong(f"'{name}' is no type; types are {', '.join((*_ATOMIC, 'decimal(p,s)'))}, array<…>, …")
+            raise self._wrong(f"'{name}' is not a type; types are {', '.join((*_ATOMIC, 'decimal(p,s)'))}, array<…>, …")
         return _ATOMIC[name]
 
     def end(self) -> None:
         if self._token:
-            raise self._wrong(f"'{self._token}' is one too many")
+            raise self._wrong(f"'{self._token}' is unexpected")
 
     def _map(self, depth: int) -> pa.DataType:
         key = self.type(depth + 1)
@@ -243,7 +244,7 @@ class _Reader:
         return numbers
 
     def _rest_of_field(self) -> None:
-        """NOT NULL and COMMENT say nothing to us."""
+        """Skip NOT NULL and COMMENT."""
         if self._token.lower() == "not":
             self._advance()
             if self._token.lower() != "null":

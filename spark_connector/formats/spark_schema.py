@@ -1,4 +1,4 @@
-"""Arrow types as Spark's: the schema of a read with formats. Called by read/schema.py on the driver."""
+"""Arrow types to Spark types, for the schema of a read with formats. Called by read/schema.py on the driver."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ _ATOMIC: dict[pa.DataType, DataType] = {
 
 
 def spark_fields(schema: pa.Schema) -> StructType:
-    """Every field nullable."""
+    """The schema with every field nullable."""
     return StructType([StructField(one.name, spark_type(one.type)) for one in schema])
 
 
 def spark_type(kind: pa.DataType) -> DataType:
-    """Of the types that formats give, and of the source columns."""
+    """The Spark type of a type that formats or source columns have."""
     if pa.types.is_struct(kind):
         return StructType([StructField(one.name, spark_type(one.type)) for one in kind])
     if pa.types.is_list(kind):

@@ -1,8 +1,8 @@
-"""Text to numbers, dates and times as Spark's from_json and from_csv read it, whole columns or one at a time.
+"""Text to numbers, dates and times as Spark's from_json and from_csv parse it: whole columns, or one value at a time.
 
-Called by json_values.py and csv_values.py. A column takes the common spellings only and raises ArrowInvalid for any
-other, upon which the values are read one by one; both give the same for what both take. Times without a zone are
-taken as UTC (Spark: the session's zone), and years go from 1 to 9999.
+Called by json_decoder.py and csv_decoder.py. A column is parsed in the common notations only; for any other it raises
+ArrowInvalid, and the values are parsed one by one. Both ways agree where both succeed. Times without a zone are UTC
+(Spark: the session's zone), and years are 1 to 9999.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _INTEGER_BITS: Final = {pa.int8(): 8, pa.int16(): 16, pa.int32(): 32, pa.int64()
 
 
 def cast_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
-    """`texts` (string, null stays null) as `kind`. Raises ArrowInvalid where one is not in its plainest form."""
+    """Cast `texts` (string, null stays null) to `kind`. Raises ArrowInvalid if one is not in a common notation."""
     if pa.types.is_string(kind):
         return texts
     if pa.types.is_boolean(kind):
@@ -49,7 +49,7 @@ def cast_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
             raise pa.ArrowInvalid("neither true nor false")
         return pc.equal(lower, "true")
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        # Arrow also reads hexadecimal numbers and the infinities in spellings of its own.
+        # Arrow also accepts hexadecimal numbers, and infinities in other notations than Spark's.
         if pc.any(pc.match_substring_regex(texts, "[^0-9.eE+-]")).as_py():
             raise pa.ArrowInvalid("not a plain number")
         return texts.cast(kind)
@@ -57,7 +57,7 @@ def cast_texts(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         return _timestamps(texts, kind)
     if pa.types.is_date(kind) or pa.types.is_decimal(kind):
         return texts.cast(kind)
-    raise pa.ArrowInvalid(f"{kind} is read one by one")
+    raise pa.ArrowInvalid(f"{kind} is parsed one by one")
 
 
 def _timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -66,13 +66,13 @@ def _timestamps(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     if kind.tz is None:
         return texts.cast(kind)
     try:
-        return texts.cast(kind)  # takes texts with a zone only
+        return texts.cast(kind)  # accepts only texts with a zone
     except pa.ArrowInvalid:
         return texts.cast(pa.timestamp("us")).cast(kind)
 
 
 def parse_text(text: str, kind: pa.DataType) -> Any:
-    """One text as what pyarrow makes an element of `kind` from. Raises BadValue."""
+    """Parse one text to what pyarrow accepts as an element of `kind`. Raises BadValue."""
     for test, parse in _PARSERS:
         if test(kind):
             try:
@@ -80,12 +80,12 @@ def parse_text(text: str, kind: pa.DataType) -> Any:
             except BadValue:
                 raise
             except (ValueError, ArithmeticError, binascii.Error) as error:
-                raise BadValue(f"{_short(text)!r} is no {kind}: {error}") from None
+                raise BadValue(f"{_short(text)!r} is not a valid {kind}: {error}") from None
     raise BadValue(f"{kind} cannot be read from text")
 
 
 def fit_integer(number: int, kind: pa.DataType) -> int:
-    """Raises BadValue where it does not fit."""
+    """Raises BadValue if `number` does not fit into `kind`."""
     bound = 1 << (_INTEGER_BITS[kind] - 1)
     if not -bound <= number < bound:
         raise BadValue(f"{number if abs(number) < 1 << 80 else 'the number'} does not fit into {kind}")
@@ -93,7 +93,7 @@ def fit_integer(number: int, kind: pa.DataType) -> int:
 
 
 def fit_float(number: float) -> float:
-    """Raises BadValue for a whole number beyond every float."""
+    """Raises BadValue for an integer too large for a double."""
     try:
         return float(number)
     except OverflowError:
@@ -101,9 +101,9 @@ def fit_float(number: float) -> float:
 
 
 def fit_decimal(text: str, kind: pa.DataType) -> decimal.Decimal:
-    """Rounded half up to the scale, like Spark's. Raises BadValue where the precision does not suffice."""
+    """Round half up to the scale, like Spark. Raises BadValue if the precision is too small."""
     if not _NUMBER.fullmatch(text) or len(text) > 1000:
-        raise BadValue(f"{_short(text)!r} is no {kind}")
+        raise BadValue(f"{_short(text)!r} is not a valid {kind}")
     number = decimal.Decimal(text)
     if number.adjusted() >= 40:
         raise BadValue(f"{_short(text)!r} does not fit into {kind}")
@@ -122,7 +122,7 @@ def _boolean(text: str, _: pa.DataType) -> bool:
 
 def _integer(text: str, kind: pa.DataType) -> int:
     if not re.fullmatch(r"[+-]?[0-9]{1,40}", text):
-        raise BadValue(f"{_short(text)!r} is no {kind}")
+        raise BadValue(f"{_short(text)!r} is not a valid {kind}")
     return fit_integer(int(text), kind)
 
 
@@ -131,14 +131,14 @@ def _floating(text: str, kind: pa.DataType) -> float:
         return _SPECIAL[text]
     text = text.strip()
     if not _NUMBER.fullmatch(text.rstrip("dDfF")) or len(text) - len(text.rstrip("dDfF")) > 1:
-        raise BadValue(f"{_short(text)!r} is no {kind}")
-    return float(text.rstrip("dDfF"))  # as Java has it
+        raise BadValue(f"{_short(text)!r} is not a valid {kind}")
+    return float(text.rstrip("dDfF"))  # Java allows these suffixes
 
 
 def _date(text: str, _: pa.DataType) -> dt.date:
     match = _DATE.fullmatch(text.strip())
     if match is None:
-        raise BadValue(f"{_short(text)!r} is no date")
+        raise BadValue(f"{_short(text)!r} is not a date")
     return dt.date(int(match[1]), int(match[2] or 1), int(match[3] or 1))
 
 
@@ -146,12 +146,12 @@ def _timestamp(text: str, kind: pa.DataType) -> int:
     """Microseconds since 1970."""
     match = _TIMESTAMP.fullmatch(text.strip())
     if match is None:
-        raise BadValue(f"{_short(text)!r} is no timestamp")
+        raise BadValue(f"{_short(text)!r} is not a timestamp")
     year, month, day, hour, minute, second = (int(part) if part else 0 for part in match.groups()[:6])
     micros = int((match[7] or "")[:6].ljust(6, "0"))
     zone = match[8] or ""
     if zone and kind.tz is None:
-        raise BadValue(f"{_short(text)!r} has a zone, a timestamp_ntz has none")
+        raise BadValue(f"{_short(text)!r} has a zone, which timestamp_ntz does not allow")
     moment = dt.datetime(year, month or 1, day or 1, hour, minute, second, micros, tzinfo=_zone(zone))
     return (moment - _EPOCH) // _MICROSECOND
 
@@ -162,13 +162,13 @@ def _zone(text: str) -> dt.tzinfo:
     if match := _OFFSET.fullmatch(text):
         hours, minutes, seconds = (int(part or 0) for part in match.groups()[1:])
         if hours > 18 or minutes > 59 or seconds > 59:
-            raise BadValue(f"{text!r} is no time zone")
+            raise BadValue(f"{text!r} is not a time zone")
         offset = dt.timedelta(hours=hours, minutes=minutes, seconds=seconds)
         return dt.timezone(-offset if match[1] == "-" else offset)
     try:
         return ZoneInfo(text)
     except (ValueError, OSError, KeyError):
-        raise BadValue(f"{_short(text)!r} is no time zone") from None
+        raise BadValue(f"{_short(text)!r} is not a time zone") from None
 
 
 _PARSERS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[str, pa.DataType], Any]]]] = [

@@ -1,8 +1,8 @@
-"""What every format gives back, and the ways to it: a whole column, halves of it, one value at a time.
+"""What every value decoder returns, and how it decodes: a whole column, halves of it, or one value at a time.
 
-Called by the decoders of this package. A column of good values is read by pyarrow as a whole. Where that fails, the
-failing half is looked for, down to a few values that are then read one by one in Python: a bad record costs some
-milliseconds, a good one next to nothing. Both ways must read a value alike; the tests hold them against each other.
+pyarrow decodes a column of good values as a whole. If that fails, the failing half is searched, down to a few values,
+which Python decodes one by one. So a bad record costs some milliseconds, and a good one almost nothing. Both ways must
+decode a value alike; the tests compare them.
 """
 
 from __future__ import annotations
@@ -17,38 +17,38 @@ import pyarrow as pa
 __all__ = ["BadValue", "Decoded", "ValueDecoder", "by_halves", "one_by_one", "scattered", "skipping_nulls"]
 
 _FEW: Final = 128
-"""Values below which halving costs more than Python does."""
+"""Up to this many values, Python is faster than more halving."""
 
 
 class BadValue(ValueError):
-    """A value that its format cannot read; the text says why."""
+    """A value that cannot be decoded; the text is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """`column` has a row per value, null where the value was null or bad; `bad` says of each bad row why it is so."""
+    """`column` has a row per value, null where the value was null or bad; `bad` maps bad rows to reasons."""
 
     column: pa.Array
     bad: Mapping[int, str] = field(default_factory=dict)
 
 
 class ValueDecoder(Protocol):
-    """Reads the values of one column. Used by one task at a time, picklable never."""
+    """Decodes the values of one column. Used by one task at a time; not picklable."""
 
     @property
     def type(self) -> pa.DataType:
-        """Of the column it gives."""
+        """The type of the decoded column."""
 
     def decode(self, values: pa.Array) -> Decoded:
-        """`values`: binary, null for a tombstone, which is no bad record. Raises for no value whatever it holds."""
+        """Decode `values` (binary; null is a tombstone, not a bad record). No value makes it raise."""
 
 
 def by_halves(
     values: pa.Array, kind: pa.DataType, whole: Callable[[pa.Array], pa.Array | None], one: Callable[[bytes], Any]
 ) -> Decoded:
-    """`values` without nulls, read by `whole`, which returns None when it cannot read every one of them; then by `one`.
+    """Decode `values`, which has no nulls, with `whole`, which returns None if it cannot decode all; then with `one`.
 
-    `one` returns what pyarrow makes an element of `kind` from, or raises BadValue.
+    `one` returns what pyarrow accepts as an element of `kind`, or raises BadValue.
     """
     if len(values) == 0:
         return Decoded(pa.nulls(0, kind))
@@ -64,7 +64,7 @@ def by_halves(
 
 
 def one_by_one(values: pa.Array, kind: pa.DataType, one: Callable[[bytes], Any]) -> Decoded:
-    """Every value by itself; null is null."""
+    """Decode every value with `one`; null stays null."""
     objects: list[Any] = []
     bad: dict[int, str] = {}
     for row, value in enumerate(values.to_pylist()):
@@ -80,7 +80,7 @@ def one_by_one(values: pa.Array, kind: pa.DataType, one: Callable[[bytes], Any])
 
 
 def _checked(objects: list[Any], kind: pa.DataType, bad: dict[int, str]) -> Decoded:
-    """Some element does not fit into `kind`: find it."""
+    """Find the elements that do not fit into `kind`."""
     parts = []
     for row, element in enumerate(objects):
         try:
@@ -92,7 +92,7 @@ def _checked(objects: list[Any], kind: pa.DataType, bad: dict[int, str]) -> Deco
 
 
 def skipping_nulls(values: pa.Array, decode: Callable[[pa.Array], Decoded]) -> Decoded:
-    """`decode` sees the values that are not null; its answer is laid back to where they stood."""
+    """Apply `decode` to the values that are not null, and put its rows back to their places."""
     if not values.null_count:
         return decode(values)
     there = values.is_valid().to_numpy(zero_copy_only=False)
@@ -100,7 +100,7 @@ def skipping_nulls(values: pa.Array, decode: Callable[[pa.Array], Decoded]) -> D
 
 
 def scattered(length: int, parts: list[tuple[np.ndarray[Any, Any], Decoded]]) -> Decoded:
-    """One column of `length` rows in which row `rows[i]` is element i of its part; other rows are null."""
+    """One column of `length` rows: row `rows[i]` is element i of its part; other rows are null."""
     indices = np.full(length, -1, np.int64)
     bad: dict[int, str] = {}
     begin = 0

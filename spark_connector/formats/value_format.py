@@ -1,6 +1,6 @@
-"""The formats a read was asked for: what options/format_options.py parses and executors are sent.
+"""The formats of a read: made by options/column_options.py and sent to executors.
 
-Plain values, cheap to import: decoders.py does something with them, and is loaded by reads that have formats only.
+Plain values that are cheap to import. record_decoder.py, which uses them, is loaded only by reads with formats.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FORMATS = ("binary", "string", "json", "avro", "csv")
 
 
 class ParseMode(enum.Enum):
-    """What becomes of a bad record; Spark's names."""
+    """How bad records are treated; Spark's names."""
 
     PERMISSIVE = "permissive"
     DROPMALFORMED = "dropmalformed"
@@ -35,7 +35,7 @@ class ParseMode(enum.Enum):
 
 @dataclass(frozen=True)
 class AvroSchema:
-    """A schema as text, with those it refers to in the order of definition; small and picklable."""
+    """A schema as text, and the schemas it refers to in order of definition; small and picklable."""
 
     text: str
     references: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class AvroSchema:
 
 @dataclass(frozen=True)
 class RegistrySettings:
-    """`urls` without user and password; who asks is kept out of reprs."""
+    """`urls` have no user and password, and reprs show no credentials."""
 
     urls: tuple[str, ...]
     user_info: str | None = field(default=None, repr=False)
@@ -54,26 +54,26 @@ class RegistrySettings:
 
 @dataclass(frozen=True)
 class SchemaFile:
-    """A file with the schema in it, DDL or JSON."""
+    """The file that holds a schema, DDL or JSON."""
 
     url: str
 
 
 @dataclass(frozen=True)
 class SchemaSubject:
-    """What a registry has under this name; None for the one of the topic (`<topic>-value`)."""
+    """The subject of a registry that holds a schema; None for the topic's subject (`<topic>-value`)."""
 
     subject: str | None = None
     version: str = "latest"
 
 
 Schema = Any
-"""What decoders need: an Arrow type, which has no type information, or an AvroSchema."""
+"""What decoders need: an Arrow type, for which mypy has no types, or an AvroSchema."""
 
 
 @dataclass(frozen=True)
 class ColumnFormat:
-    """The format of keys or values; `schema` is a Schema, or where it lies, None for binary and string."""
+    """The format of keys or values; `schema` is a Schema, or where it is stored; None for binary and string."""
 
     name: str = "binary"
     schema: Schema = None
@@ -85,7 +85,7 @@ BINARY = ColumnFormat()
 
 @dataclass(frozen=True)
 class ReadFormats:
-    """Of one read; small and picklable."""
+    """The formats of one read; small and picklable."""
 
     key: ColumnFormat = BINARY
     value: ColumnFormat = BINARY
@@ -96,13 +96,13 @@ class ReadFormats:
 
     @property
     def columns(self) -> dict[str, ColumnFormat]:
-        """Those that are not left as they are, by name."""
+        """The columns with a format other than binary, by name."""
         both = {"key": self.key, "value": self.value}
         return {name: one for name, one in both.items() if one.name != "binary"}
 
     @property
     def corrupt_columns(self) -> dict[str, str]:
-        """Name of the column for the raw bytes of bad ones, by the name of the source column."""
+        """Source column → column for the raw bytes of its bad records."""
         if self.mode is not ParseMode.PERMISSIVE:
             return {}
         suffix = {"key": "_key", "value": ""}

@@ -96,11 +96,13 @@ def batch_maker(options: SourceOptions, cluster: Cluster, tp: TopicPartition) ->
     """Makes the Arrow batches of this read from decoded columns. One per task. Raises ConfigError."""
     formats, decoder = options.formats, None
     if formats.columns:
-        from spark_connector.formats.bad_records import BadRecordsTopic
         from spark_connector.formats.record_decoder import RecordDecoder
 
-        bad_topic = formats.bad_records_topic
-        bad_records = None if bad_topic is None else BadRecordsTopic(cluster, bad_topic)
+        bad_records = None
+        if formats.bad_records_topic is not None:
+            from spark_connector.formats.bad_records import BadRecordsTopic
+
+            bad_records = BadRecordsTopic(cluster, formats.bad_records_topic)
         decoder = RecordDecoder(formats, arrow_schema(options.columns), tp, bad_records)
     return BatchMaker(options.columns, RowFilter(options.filters), decoder)
 

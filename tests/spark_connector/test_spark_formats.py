@@ -176,7 +176,7 @@ def test_failfast_names_the_record(spark: SparkSession, broker: Kafka, topic: st
         read(spark, made, valueFormat="json", valueSchema="i INT", mode="FAILFAST").collect()
     text = str(raised.value)
     assert f"[MALFORMED_RECORD_IN_PARSING] Malformed record at offset 1 of topic '{topic}', partition 0" in text
-    assert "field i: 'x' is no int32" in text
+    assert "field i: 'x' is not a valid int32" in text
 
 
 def test_only_what_is_asked_for_and_in_that_order(spark: SparkSession, broker: Kafka, topic: str) -> None:

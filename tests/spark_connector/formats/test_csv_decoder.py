@@ -150,7 +150,7 @@ def test_one_bad_record_among_many_is_found() -> None:
     values[4321] = b"q,x"
     decoded = decode("a INT, b STRING", *values)
     assert list(decoded.bad) == [4321]
-    assert "field a: 'q' is no int32" in decoded.bad[4321]
+    assert "field a: 'q' is not a valid int32" in decoded.bad[4321]
     assert decoded.column[4999].as_py() == {"a": 4999, "b": "x"}
     assert decode("a INT, b STRING").column.to_pylist() == []
 

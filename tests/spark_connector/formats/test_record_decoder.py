@@ -78,7 +78,7 @@ def test_keys_and_values_each_have_their_column_of_raw_bytes(made: Topic) -> Non
         (None, {"a": 2}, None, None),
     ]
     assert read(made, **options, mode="DROPMALFORMED") == [{"key": None, "value": {"a": 2}}]
-    with pytest.raises(ConnectorError, match=r"offset 1 .*: key: no UTF-8.*; value: no JSON"):
+    with pytest.raises(ConnectorError, match=r"offset 1 .*: key: not UTF-8.*; value: not JSON"):
         read(made, 1, **options, mode="FAILFAST")
 
 
@@ -95,7 +95,7 @@ def test_bad_records_go_to_their_topic_as_they_were(made: Topic, mode: str) -> N
     headers = {header["key"]: header["value"] for header in sent["headers"]}
     assert (sent["key"], sent["value"]) == (b"\0k", b"\xff\0{")
     assert int(sent["timestamp"].timestamp() * 1000) == 1_700_000_000_123
-    assert headers.pop("pykafka.error").startswith(b"value: no JSON")
+    assert headers.pop("pykafka.error").startswith(b"value: not JSON")
     assert headers == {
         "pykafka.origin.topic": made.name.encode(),
         "pykafka.origin.partition": b"1",

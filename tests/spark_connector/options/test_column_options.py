@@ -104,13 +104,13 @@ def test_the_corrupt_columns_have_names_of_their_own() -> None:
         ({**JSON, "badRecordsTopic": "t"}, "a topic that is not itself read, not 't'"),
         ({**JSON, "columnNameOfCorruptRecord": "offset"}, "there is a column 'offset' already"),
         ({**JSON, "columns": "key,offset"}, "option 'columns' leaves out value"),
-        ({**JSON, "valueSchema": "a INTEGR"}, "'valueSchema': Schema is not Spark's DDL.*'integr' is no type"),
+        ({**JSON, "valueSchema": "a INTEGR"}, "'valueSchema': Schema is not Spark's DDL.*'integr' is not a type"),
         ({**JSON, "valueSchema": "http://h/subjects/s/versions/1"}, "json cannot come from a registry"),
         ({**JSON, "valueFormat": "csv", "valueSchema": "a ARRAY<INT>"}, "CSV values cannot hold field a"),
         ({"valueFormat": "csv", "valueSchema": "a INT", "sep": "||"}, "'sep' must be one ASCII character"),
         ({"valueFormat": "csv", "valueSchema": "a INT", "sep": '"'}, "'sep' must be one ASCII character"),
         ({**AVRO, "valueSchema": "a INT"}, "'valueSchema': Not an Avro schema"),
-        ({**AVRO, "valueSchema": "http://me@h/schema.avsc"}, "must lie in a schema registry.*'http://h/schema"),
+        ({**AVRO, "valueSchema": "http://me@h/schema.avsc"}, "must be in a schema registry.*'http://h/schema"),
         ({**AVRO, "valueSchema": "http://me:hush@h/subjects/s/versions/1"}, f"plans would show: .* set '{URL}'"),
         ({**AVRO, "keyFormat": "avro", "keySchema": "ftp://me:hush@h/a.avsc"}, "'keySchema' has a user and a password"),
         ({**AVRO, URL: "ftp://h"}, r"must be http\(s\)://host:port"),
@@ -157,7 +157,7 @@ def test_schemas_in_files_are_loaded_on_the_driver(tmp_path: Path) -> None:
 def test_the_subject_of_the_topic_needs_one_topic() -> None:
     formats = parse({"valueFormat": "avro", URL: "http://127.0.0.1:1"})
     for topics in (None, ("a", "b")):
-        with pytest.raises(ConfigError, match="'valueSchema' must be set where a read has not exactly one topic"):
+        with pytest.raises(ConfigError, match="'valueSchema' must be set unless the read has exactly one topic"):
             loaded(formats, topics)
 
 
