@@ -1,8 +1,8 @@
-"""Makes `format("pykafka")` known to Spark: it imports every `pyspark_*` module and registers its `DefaultSource`.
+"""Makes `format("pykafka")` known to Spark, which imports every `pyspark_*` module and registers its `DefaultSource`.
 
-One module whose import fails silently disables all such sources of a session, so this one imports
-nothing but pyspark; the connector, and what it needs, comes in with the first use of the format, where a
-missing package is an error that says so.
+If the import of one such module fails, all such sources of the session are silently disabled. So this module imports
+only pyspark. The connector and its dependencies are imported at the first use of the format, where a missing package
+raises a clear error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["DefaultSource"]
 
 
 class DefaultSource(DataSource):
-    """Stands for `spark_connector.source.PykafkaSource`."""
+    """Delegates to `spark_connector.source.PykafkaSource`."""
 
     @classmethod
     def name(cls) -> str:

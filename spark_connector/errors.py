@@ -1,8 +1,8 @@
 """The connector's errors, under the names that Spark's own Kafka source gives them.
 
-Raised by planning, the driver-side offset reader and the executor-side fetch. Every text begins with
-Spark's condition in brackets, so that what people search for, and what their alerts match, is the same
-for both sources (Spark's `kafka-error-conditions.json`). Wrong options are `broker.errors.ConfigError`.
+Raised by planning, the lookups of the driver and the fetches of executors. Every text begins with Spark's condition in
+brackets (`kafka-error-conditions.json`), so searches and alerts match the errors of both sources. Wrong options are
+`broker.errors.ConfigError`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HOW_TO_FAIL = "If you want your query to fail on such cases, set the source opt
 
 
 class ConnectorError(PykafkaError):
-    """A plan or a read that cannot be carried out; `condition` is Spark's name for it."""
+    """A plan or a read that cannot be executed; `condition` is Spark's name of the error."""
 
     def __init__(self, condition: str, message: str) -> None:
         self.condition = condition
@@ -32,11 +32,11 @@ class ConnectorError(PykafkaError):
         super().__init__(f"[{condition}] {message}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self.condition, self.message)  # survives the way back from a Spark worker
+        return type(self), (self.condition, self.message)  # pickled by Spark workers
 
 
 class DataLoss(ConnectorError):
-    """Records of the asked range are gone. `failOnDataLoss=false` turns it into a warning."""
+    """Records of the requested range are gone. With `failOnDataLoss=false` this is a warning."""
 
 
 def data_loss(subclass: str, reason: str) -> DataLoss:
@@ -45,7 +45,7 @@ def data_loss(subclass: str, reason: str) -> DataLoss:
 
 
 def report_data_loss(subclass: str, reason: str, *, fail: bool) -> None:
-    """Raise DataLoss when `fail` (option failOnDataLoss), else log one warning and let the caller go on."""
+    """Raise DataLoss if `fail` (option failOnDataLoss); otherwise log a warning."""
     if fail:
         raise data_loss(subclass, reason)
     logger.warning("[KAFKA_DATA_LOSS.%s] %s %s Reason: %s", subclass, _LOST, _HOW_TO_FAIL, reason)

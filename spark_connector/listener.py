@@ -1,20 +1,12 @@
-"""`LagListener`: how far streams are behind, told after every batch to whoever wants to know.
+"""`LagListener`: passes the lag of streams to publishers after every batch.
 
     spark.streams.addListener(LagListener())                                    # bars in a terminal or notebook
     spark.streams.addListener(LagListener(PrometheusLag(), sizes_from=options))  # metrics, with bytes behind
     spark.streams.addListener(LagListener(lambda lag: print(lag.label, lag.sources[0].metrics())))
 
-Runs where the session is: in the driver's Python, or in the client of Spark Connect. Spark reports a batch when it
-has ended, and nothing while a query waits for data. The rules are in progress/lag.py; here are only Spark's events.
-A publisher that fails is logged and disturbs neither the query nor the other publishers.
-
-Who shows or uses lag: what `LagListener` (listener.py) calls. Implemented by the other files of this package.
-
-Bytes per record of the partitions that a stream is behind in: how lag in offsets becomes lag in bytes.
-
-Used by listener.py. The estimates are read/record_bytes.py's; here is the connection to the cluster, with short
-time-outs, since Spark's event thread waits. A cluster that does not answer is a warning and no bytes for a minute,
-never an error or a guess.
+Runs in the Python process of the session: the driver's, or the client of Spark Connect. Spark reports a batch when it
+has ended, and nothing while a query waits for data. progress/stream_lag.py computes the lag. An error of a publisher is
+logged and disturbs neither the query nor the other publishers.
 """
 
 from __future__ import annotations
@@ -46,14 +38,15 @@ logger = logging.getLogger("pykafka.spark")
 
 
 class LagListener(StreamingQueryListener):
-    """Tells `publishers` (objects with `progressed` and `ended`, or functions of a QueryLag); without any, a LagBar."""
+    """Calls `publishers`: objects with `progressed` and `ended`, or functions of a QueryLag. The default is a
+    LagBar."""
 
     def __init__(
         self,
         *publishers: Publisher | Callable[[QueryLag], object],
         sizes_from: str | Iterable[str] | Mapping[str, str] | None = None,
     ) -> None:
-        """`sizes_from`: bootstrap servers, client properties or a reader's options: whom to ask for record sizes.
+        """`sizes_from`: bootstrap servers, client properties or a reader's options, to ask brokers for record sizes.
 
         Without it no bytes are estimated. Raises ConfigError.
         """
@@ -61,7 +54,7 @@ class LagListener(StreamingQueryListener):
         self._sizes = None if sizes_from is None else RecordSizes(sizes_from)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
-        """Nothing is known yet."""
+        """Nothing to publish yet."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
         """A batch has ended."""
@@ -71,10 +64,10 @@ class LagListener(StreamingQueryListener):
                 self._attempt(publisher.progressed, lag)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """No news: Spark tells no offsets then."""
+        """Nothing to publish: Spark reports no offsets then."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """A run is over."""
+        """A run has ended."""
         for publisher in self._publishers:
             self._attempt(publisher.ended, str(event.runId))
         if self._sizes is not None:
@@ -94,14 +87,14 @@ def _publisher(given: Publisher | Callable[[QueryLag], object]) -> Publisher:
 
 
 class Publisher(Protocol):
-    """Called on Spark's event thread, one event at a time: it should not keep that thread for long."""
+    """Shows or uses lag. Called on Spark's event thread, one event at a time, so it should return quickly."""
 
     def progressed(self, lag: QueryLag) -> None:
         """A batch has ended."""
         ...
 
     def ended(self, run_id: str) -> None:
-        """That run of a query is over, with or without an error; maybe nothing was heard of it before."""
+        """A run of a query has ended, with or without an error; `progressed` may never have been called for it."""
         ...
 
 
@@ -115,7 +108,7 @@ class Callback:
         self._function(lag)
 
     def ended(self, run_id: str) -> None:
-        """Functions are not told."""
+        """A function gets no call for this."""
 
 
 _PATIENCE = {"request.timeout.ms": "5000", "default.api.timeout.ms": "5000", "client.id": "pykafka-lag"}
@@ -124,7 +117,11 @@ _ASK_AGAIN_S = 60.0
 
 
 class RecordSizes:
-    """Of one cluster. One thread at a time; `close()` hangs up, the next call connects again."""
+    """Average record sizes of one cluster, which turn lag in offsets into lag in bytes. Used by one thread at a time.
+
+    Timeouts are short, because Spark's event thread waits. If the cluster does not answer, a warning is logged and no
+    bytes are estimated for a minute. `close()` disconnects, and the next call connects again.
+    """
 
     def __init__(
         self,
@@ -139,7 +136,7 @@ class RecordSizes:
         self._silent_until = -math.inf
 
     def __call__(self, read: Offsets, ends: Offsets) -> Mapping[TopicPartition, int]:
-        """Average bytes of an offset, for each partition that has something between `read` and `ends`, if known."""
+        """Average bytes per offset of each partition with offsets between `read` and `ends`; empty if unknown."""
         behind = sorted(tp for tp, offset in read.items() if ends.get(tp, 0) > offset)
         if not behind or self._monotonic() < self._silent_until:
             return {}
@@ -148,16 +145,16 @@ class RecordSizes:
                 cluster = Cluster(self._settings, create_topics=False)
                 self._open = cluster, SizeEstimator(cluster, self._monotonic)
             cluster, estimates = self._open
-            list_offsets(cluster, {behind[0]: LATEST})  # is anybody there? `estimate` would guess
+            list_offsets(cluster, {behind[0]: LATEST})  # fails if no broker answers; `estimate` would guess
             return estimates.estimate(read, ends)
         except (PykafkaError, OSError) as error:
-            logger.warning("How many bytes streams are behind is not known for now: %s", error)
+            logger.warning("The lag of streams in bytes is not known for now: %s", error)
             self._silent_until = self._monotonic() + _ASK_AGAIN_S
             self.close()
             return {}
 
     def close(self) -> None:
-        """Hang up."""
+        """Disconnect."""
         opened, self._open = self._open, None
         if opened is not None:
             opened[0].close()

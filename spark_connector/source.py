@@ -1,12 +1,12 @@
 """The data source `pykafka` as Spark sees it: options in, readers and writers out.
 
-Spark makes an instance at `load()` and pickles it to every process that plans or reads. Options are checked
-here, at `load()` for all that does not depend on the kind of query (`schema` cannot tell batch from stream), and
-when Spark asks for a reader for the rest; no broker is asked before a query runs. Writers are asked for when a write
-runs: columns and options are checked then, and the brokers asked whether they can do it.
+Spark creates an instance at `load()` and pickles it to every process that plans or reads. Options are checked here: at
+`load()` everything that does not depend on the kind of query (`schema` cannot distinguish batch from stream), and the
+rest when Spark asks for a reader. No broker is asked before a query runs. Spark asks for a writer when a write runs:
+then columns and options are checked, and the brokers asked whether they can do it.
 
-Spark asks for schema, partitions and rows in Python processes that it starts anew for a session's first query, so each
-imports what it needs and no more: readers and writers come in where they are made.
+For a session's first query Spark asks for schema, partitions and rows in separate new Python processes, so each imports
+only what it needs: readers and writers are imported where they are made.
 """
 
 from __future__ import annotations
@@ -28,19 +28,17 @@ from spark_connector.formats.value_format import ReadFormats
 from spark_connector.options.column_options import subscribed_topics
 from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.read.schema import source_schema
-from spark_connector.spark_versions import ADMISSION_CONTROL
 
 if TYPE_CHECKING:
     from spark_connector.options.write_options import WriteOptions
-    from spark_connector.read.stream_reader import KafkaStreamReader
 
-__all__ = ["FORMAT", "PykafkaSource", "stream_reader"]
+__all__ = ["FORMAT", "PykafkaSource"]
 
 FORMAT = "pykafka"
 
 
 class PykafkaSource(DataSource):
-    """`format("pykafka")`; options/table.py lists the options of a read, options/write_table.py those of a write."""
+    """`format("pykafka")`; options/option_table.py lists the options."""
 
     _formats: ReadFormats | None = None
 
@@ -49,10 +47,10 @@ class PykafkaSource(DataSource):
         return FORMAT
 
     def schema(self) -> StructType:
-        """Spark's Kafka schema, or the columns asked for, in the formats asked for.
+        """Spark's Kafka schema, or the columns and formats of the options.
 
-        Raises ConfigError for options no kind of query takes. A schema that lies in a file or a registry is read here,
-        and goes with this object: a query has one schema from beginning to end.
+        Raises ConfigError for options that no kind of query accepts. A schema in a file or a registry is loaded here
+        and pickled with this object, so a query has one schema from beginning to end.
         """
         options = parse_options(self.options, Mode.ANY)
         self._formats = _with_schemas(options)
@@ -70,10 +68,12 @@ class PykafkaSource(DataSource):
         """A stream reader. Raises ConfigError."""
         options = self._read_options(Mode.STREAM)
         _refuse_other_schema(schema, options)
-        return stream_reader(options)
+        from spark_connector.read.stream_reader import make_reader
+
+        return make_reader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch writer. Raises ConfigError, ConnectorError, and what the brokers say against the write."""
+        """A batch writer. Raises ConfigError, ConnectorError and the brokers' errors."""
         if overwrite:
             raise ConfigError("Save mode overwrite is not allowed for Kafka. Allowed save mode is append.")
         from spark_connector.write.write_plan import plan_write
@@ -82,8 +82,8 @@ class PykafkaSource(DataSource):
         return KafkaBatchWriter(plan_write(self._write_options(schema, stream=False)))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """The writer of a micro-batch; `overwrite` (output mode complete) adds the rows like any others, as Spark's
-        own sink does. Raises as `writer`."""
+        """The writer of a micro-batch. With `overwrite` (output mode complete) rows are appended too, as in Spark's own
+        sink. Raises as `writer`."""
         from spark_connector.write.write_plan import plan_write
         from spark_connector.write.writers import KafkaStreamWriter
 
@@ -102,19 +102,8 @@ class PykafkaSource(DataSource):
         return options
 
 
-def stream_reader(options: SourceOptions) -> KafkaStreamReader:
-    """The reader for the PySpark that is here."""
-    if ADMISSION_CONTROL:
-        from spark_connector.read.stream_reader import LimitedStreamReader
-
-        return LimitedStreamReader(options)
-    from spark_connector.read.stream_reader import OlderStreamReader
-
-    return OlderStreamReader(options)
-
-
 def _with_schemas(options: SourceOptions) -> ReadFormats:
-    """The formats of the read with schemas that lie elsewhere. Raises ConfigError, ConnectorError."""
+    """The formats of the read, with schemas loaded from files and registries. Raises ConfigError, ConnectorError."""
     if not options.formats.columns:
         return options.formats
     from spark_connector.formats.record_decoder import loaded
@@ -127,5 +116,5 @@ def _refuse_other_schema(schema: StructType, options: SourceOptions) -> None:
     if schema != ours:
         raise ConfigError(
             "Kafka source has a fixed schema and cannot be set with a custom one: leave out .schema(…); it is "
-            f"{ours.simpleString()}, given was {schema.simpleString()}"
+            f"{ours.simpleString()}, not {schema.simpleString()}"
         )

@@ -1,7 +1,7 @@
-"""What the installed PySpark has: the one place that knows how Spark 4.0, 4.1, 4.2 and 4.3 differ for a data source.
+"""The features of the installed PySpark: the one place that knows how Spark 4.0 to 4.3 differ for a data source.
 
-PySpark is asked for what it has, not for its number: distributions of Spark carry features back and forth. Imported
-by everything that makes a reader or a writer, so it imports what those import anyway.
+It checks for features, not for version numbers, because distributions of Spark backport them. Everything that makes a
+reader or a writer imports this module, so it imports only what they import anyway.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pyspark.sql import datasource
 __all__ = ["ADMISSION_CONTROL", "StreamArrowWriter"]
 
 ADMISSION_CONTROL = hasattr(datasource.DataSourceStreamReader, "getDefaultReadLimit")
-"""Spark 4.2: the engine says where a batch starts and how much it may take, runs `Trigger.AvailableNow` of Python
-sources in several batches, and asks for the latest offset. Without it read/older_stream_reader.py reads."""
+"""Spark 4.2: the engine passes the start and the limit of a batch, runs `Trigger.AvailableNow` of Python sources in
+several batches, and asks for the latest offset. Without it read/stream_reader.py uses OlderStreamReader."""
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamArrowWriter
@@ -23,5 +23,5 @@ elif hasattr(datasource, "DataSourceStreamArrowWriter"):
 else:
 
     class StreamArrowWriter(datasource.DataSourceStreamWriter, datasource.DataSourceArrowWriter):
-        """Spark 4.1's `DataSourceStreamArrowWriter` for Spark 4.0, which hands Arrow batches to whatever writer is a
-        `DataSourceArrowWriter`, in a stream too, and calls `commit` and `abort` as it does for any stream."""
+        """Spark 4.1's `DataSourceStreamArrowWriter` for Spark 4.0, which passes Arrow batches to every writer that is a
+        `DataSourceArrowWriter`, also in a stream, and calls `commit` and `abort` as for any stream."""

@@ -1,8 +1,8 @@
-"""Connections that outlive a task: one cluster view and a pool of idle fetchers per Python worker.
+"""Connections that outlive a task: one cluster and a pool of idle fetchers per Python worker.
 
-Spark reuses its Python workers and their module globals, so a micro-batch finds the metadata and the
-connection of the one before and costs no handshake (Spark's own source pools consumers for the same
-reason, 64 of them). Used by fetch.py and by the sink; a worker runs one task at a time.
+Spark reuses its Python workers with their module globals. So a micro-batch finds the metadata and the connections of
+the one before and needs no handshake (Spark's own source pools 64 consumers for the same reason). Used by reads and
+writes; a worker runs one task at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_CLUSTERS = 4
 
 
 class WorkerClients:
-    """What one worker process keeps open between tasks, the least used closed first."""
+    """The open connections of one worker process; the least recently used are closed first."""
 
     def __init__(self) -> None:
         self._clusters: OrderedDict[ClientSettings, Cluster] = OrderedDict()
@@ -37,7 +37,7 @@ class WorkerClients:
         self._producing: dict[ClientSettings, dict[Node, Connection]] = {}
 
     def cluster(self, settings: ClientSettings) -> Cluster:
-        """The worker's view of the cluster that `settings` name."""
+        """The worker's client of the cluster that `settings` name."""
         cluster = self._clusters.get(settings)
         if cluster is None:
             cluster = self._clusters[settings] = Cluster(settings, create_topics=False, patient=True)
@@ -53,7 +53,7 @@ class WorkerClients:
 
     @contextmanager
     def fetcher(self, settings: ClientSettings, tp: TopicPartition) -> Iterator[Fetcher]:
-        """A fetcher of `tp` for this block alone: kept for the next task, or closed when the block is left early."""
+        """A fetcher of `tp` for this block only; kept for the next task, or closed if the block raises."""
         cluster = self.cluster(settings)
         fetcher = self._idle.pop((settings, tp), None) or Fetcher(cluster, tp, allocate=_paged_in)
         try:
@@ -66,12 +66,12 @@ class WorkerClients:
             self._idle.popitem(last=False)[1].close()
 
     def producing(self, settings: ClientSettings) -> dict[Node, Connection]:
-        """Idle connections to produce on, one a broker: whoever takes one out puts it back, or another."""
+        """Idle connections for producing, one per broker. A user takes one out and puts it, or another one, back."""
         self.cluster(settings)
         return self._producing.setdefault(settings, {})
 
     def close(self) -> None:
-        """Hang up everywhere."""
+        """Close all connections."""
         for connections in self._producing.values():
             for connection in connections.values():
                 connection.close()
@@ -85,8 +85,8 @@ class WorkerClients:
 
 
 def _paged_in(size: int) -> memoryview:
-    """From Arrow's pool, which has memory at hand: zeroing a new page for every 4 KiB of an answer takes longer than
-    decoding it."""
+    """Memory from Arrow's pool, which reuses pages: zeroing a new page for every 4 KiB of a response takes longer than
+    decoding the response."""
     return memoryview(pa.allocate_buffer(size)).cast("B")
 
 
@@ -94,7 +94,7 @@ _clients: tuple[int, WorkerClients] | None = None
 
 
 def worker_clients() -> WorkerClients:
-    """This process's clients; a forked child gets its own, sockets cannot be shared."""
+    """This process's clients. A forked child gets its own, because sockets cannot be shared."""
     global _clients
     if _clients is None or _clients[0] != os.getpid():
         _clients = (os.getpid(), WorkerClients())
@@ -105,8 +105,8 @@ _kept: int | None = None
 
 
 def keep_imports() -> None:
-    """Called by each task of a Python worker: the modules that are imported by now stay. Spark's daemon collects
-    garbage after every task, and would look through all of them each time, on a core that the next task waits for."""
+    """Exempt the imported modules from garbage collection; called by each task of a Python worker. Otherwise Spark's
+    daemon, which collects after every task, would scan them all each time, on a core that the next task waits for."""
     global _kept
     if _kept != os.getpid():
         _kept = os.getpid()

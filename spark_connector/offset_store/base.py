@@ -1,11 +1,9 @@
-"""What an offset store promises, and the one door through which a store is opened.
+"""The contract of offset stores, and `open_store`, the only way to open one.
 
-A store remembers, per group, the NEXT offset to read of every partition. The readers start from it
-(`startingOffsets=committed`), the stream reader reports progress to it, and `load` commits through it.
-Three kinds: `zookeeper` (Kafka's own paths of the old consumers), `files` (numbered JSON entries in a
-directory that fsspec can reach) and `group` (OffsetCommit, as lag tools expect).
-
-A commit is all or nothing: every partition of one call is stored, or none.
+A store keeps, per group, the NEXT offset to read of every partition. Readers start from it
+(`startingOffsets=committed`), the stream reader reports its progress to it, and `load` commits through it. There are
+three kinds: `zookeeper` (the paths of Kafka's old consumers), `files` (numbered JSON entries in a directory that fsspec
+can reach) and `group` (OffsetCommit, which lag tools read). A commit is atomic: it stores all its partitions or none.
 """
 
 from __future__ import annotations
@@ -42,24 +40,24 @@ _LEGAL_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
 
 class OffsetStoreError(PykafkaError):
-    """A store cannot be reached or holds something that no store wrote."""
+    """A store cannot be reached, or holds data that no store wrote."""
 
 
 class OffsetStoreUnavailable(OffsetStoreError):
-    """A store cannot be reached now; it may be later."""
+    """A store cannot be reached at the moment."""
 
     retriable = True
 
 
 class OffsetConflict(PykafkaError):
-    """Somebody else committed first: what is stored is not what the caller expected. Nothing was stored."""
+    """Another process committed first: the stored offsets are not the expected ones. Nothing was stored."""
 
 
 class OffsetStore(Protocol):
-    """Where the next offsets of a group are kept. Blocking; not shared between threads."""
+    """Keeps the next offsets of groups. Blocking; not shared between threads."""
 
     def read(self, group: str) -> dict[TopicPartition, int]:
-        """Next offset of every partition the group has committed; empty when it never has."""
+        """The next offset of every partition that the group has committed; empty for a new group."""
         ...
 
     def commit(
@@ -69,15 +67,15 @@ class OffsetStore(Protocol):
         *,
         expected: Mapping[TopicPartition, int] | None = None,
     ) -> None:
-        """Store `offsets`, all or none; partitions not named keep theirs.
+        """Store `offsets` atomically; other partitions keep their offsets.
 
-        With `expected`, every partition of `offsets` and of `expected` must still hold what `expected` says, and
-        one that `expected` does not name must hold nothing; otherwise OffsetConflict. Without, the last writer wins.
+        With `expected`, every partition of `offsets` and `expected` must still have the offset in `expected`, or no
+        offset if `expected` does not name it; otherwise raises OffsetConflict. Without it the last writer wins.
         """
         ...
 
     def close(self) -> None:
-        """Give back connections. The store is not used afterwards."""
+        """Close connections. The store is not used afterwards."""
         ...
 
 
@@ -95,7 +93,7 @@ def open_store(kind: str, options: Mapping[str, str]) -> OffsetStore:
 
 
 def required_option(options: Mapping[str, str], name: str, why: str) -> str:
-    """The value of an option whatever the case of its name; ConfigError naming it when absent or blank."""
+    """The value of an option, its name in any case; ConfigError when it is missing or blank."""
     for key, value in options.items():
         if key.lower() == name.lower() and value.strip():
             return value.strip()
@@ -103,7 +101,7 @@ def required_option(options: Mapping[str, str], name: str, why: str) -> str:
 
 
 def check_group(group: str) -> str:
-    """The group, when it can be a path element in ZooKeeper and on a file system; else ConfigError."""
+    """Return `group` if it can be a path element in ZooKeeper and on a file system; else ConfigError."""
     if not _LEGAL_GROUP.fullmatch(group) or group in {".", ".."}:
         raise ConfigError(f"group '{group}' cannot be used here: only letters, digits, '.', '_' and '-' (at most 200)")
     return group
@@ -115,7 +113,7 @@ def check_expected(
     expected: Mapping[TopicPartition, int],
     offsets: Mapping[TopicPartition, int],
 ) -> None:
-    """Raise OffsetConflict unless `stored` agrees with `expected` on every partition of `expected` and `offsets`."""
+    """Raise OffsetConflict unless `stored` equals `expected` for every partition of `expected` and `offsets`."""
     for tp in sorted({*expected, *offsets}):
         if stored.get(tp) != expected.get(tp):
             raise OffsetConflict(

@@ -1,17 +1,17 @@
-"""The offset store in a directory: one numbered JSON file per commit, the highest number is the truth.
+"""The offset store in a directory: one numbered JSON file per commit; the highest number holds the current offsets.
 
     <path>/<group>/00000000000000000042.json
     {"version": 1, "group": "flights", "sequence": 42, "offsets": {"flights": {"0": 1200, "1": 977}}}
 
-An entry holds ALL offsets of the group, so only the newest is read; the others are history, of which `commit` keeps a
-hundred entries. A commit creates the next number without overwriting, so of two commits at once exactly one wins. Works
-on every file system of `spark_connector.storage`: local, `hdfs://`, object stores with conditional put. `load` writes
-its commits as such entries too (`details`), so a reader can start where a load stopped.
+An entry holds ALL offsets of the group, so only the newest is read. The others are history; `commit` keeps 100 entries.
+A commit creates the next number without overwriting, so exactly one of two concurrent commits wins. It works on every
+file system of `spark_connector.storage`: local, `hdfs://`, object stores with conditional put. `load` also writes its
+commits as such entries (with `details`), so a reader can start where a load ended.
 
-    <path>/<group>/00000000000000000007.noted     an entry with details that is not among the newest any more
+    <path>/<group>/00000000000000000007.noted     an archived entry with details
 
-The numbers in `.json` are without a gap: one who has slept since he read number 41 would find a gap's numbers free. So
-entries go in order of number, and those of loads are moved aside, where `recall` finds them until `forget`.
+The numbers in `.json` files have no gaps: a process that paused after it read number 41 would take a free number in a
+gap. So entries are removed in order, and entries of loads are archived, where `recall` finds them until `forget`.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ _VERSION = 1
 _ENTRY, _NOTED = ".json", ".noted"
 
 _KEPT = 100
-"""Entries that `commit` leaves in the numbers, its own included."""
+"""Entries that `commit` keeps, including its own."""
 
 _MOST_PRUNED = 100
-"""Entries that one commit takes out: an older version kept all of them, and a stream does not stall over that."""
+"""Entries that one commit removes at most, so that a stream does not stall where an older version kept them all."""
 
 _MAX_RETRIES = 100  # lost races in a row before a commit without `expected` gives up
 
@@ -58,7 +58,7 @@ def open_from_options(options: Mapping[str, str]) -> FilesOffsetStore:
 
 @dataclass(frozen=True)
 class FilesEntry:
-    """One commit: every offset of the group after it, and what the committer wished to note in `details`."""
+    """One commit: all offsets of the group after it, and the committer's `details`."""
 
     group: str
     sequence: int
@@ -74,7 +74,7 @@ class FilesEntry:
 
     @classmethod
     def from_bytes(cls, data: bytes, where: str) -> FilesEntry:
-        """Raises OffsetStoreError, naming the file, for anything that `to_bytes` cannot have written."""
+        """Raises OffsetStoreError, with the name of the file, for data that `to_bytes` cannot have written."""
         try:
             document = json.loads(data)
             if document.pop("version") != _VERSION:
@@ -91,11 +91,11 @@ class FilesEntry:
 
 @dataclass
 class _Trail:
-    """What one look at the directory told, kept up with by our own commits: the next one need not look again."""
+    """The state of the directory after our last commit, so that the next commit need not list it again."""
 
     newest: FilesEntry
     older: deque[int]
-    """Numbers of the entries before it, the oldest first."""
+    """Numbers of the entries before `newest`, oldest first."""
 
 
 class FilesOffsetStore:
@@ -128,45 +128,45 @@ class FilesOffsetStore:
             if merged != before.offsets and self._follow(trail, FilesEntry(group, before.sequence + 1, merged)):
                 self._trails[group] = trail
                 return
-            trail = None  # another commit took the number, or may have: look at what is stored now
+            trail = None  # another commit took the number, or may have: list the directory again
         raise OffsetConflict(f"group '{group}': lost {_MAX_RETRIES} races for the next entry in {self._storage.url}")
 
     def close(self) -> None:
         """Nothing is held open."""
 
     def sequences(self, group: str, *, noted: bool = False) -> list[int]:
-        """Numbers of all entries of the group, ascending; with those of entries `noted` aside."""
+        """Numbers of all entries of the group, ascending; with `noted` also of archived ones."""
         suffixes = (_ENTRY, _NOTED) if noted else (_ENTRY,)
         names = (name.rpartition(".") for name in self._storage.names(check_group(group)))
         return sorted({int(stem) for stem, dot, end in names if dot + end in suffixes and stem.isdigit()})
 
     def entry(self, group: str, sequence: int) -> FilesEntry:
-        """One entry of the history. Raises OffsetStoreError when it is not there or not readable as one."""
+        """One entry of the history. Raises OffsetStoreError if it is missing or cannot be parsed."""
         found = self.find(group, sequence)
         if found is None:
             raise OffsetStoreError(f"{self._storage.url_of(_path(group, sequence))} does not exist")
         return found
 
     def find(self, group: str, sequence: int) -> FilesEntry | None:
-        """The same, None when it is not there."""
+        """One entry of the history; None if it is missing."""
         return self._read(_path(group, sequence))
 
     def recall(self, group: str, sequence: int) -> FilesEntry | None:
-        """The same, also of an entry that was noted aside."""
+        """One entry of the history, also an archived one; None if it is missing."""
         return self.find(group, sequence) or self._read(_path(group, sequence, _NOTED))
 
     def forget(self, group: str, sequence: int) -> None:
-        """Remove an entry, noted aside or not; no error when there is none. Never the newest: it is what holds now."""
+        """Remove an entry, archived or not; no error if it is missing. Not for the newest, which holds the offsets."""
         self._storage.remove(_path(group, sequence))
         self._storage.remove(_path(group, sequence, _NOTED))
 
     def newest(self, group: str) -> FilesEntry | None:
-        """The entry that holds now, or None for a group without commits."""
+        """The entry with the current offsets; None for a group without commits."""
         sequences = self.sequences(group)
         return self.entry(group, sequences[-1]) if sequences else None
 
     def append(self, entry: FilesEntry) -> None:
-        """Create exactly this entry. Raises OffsetConflict when its number is taken."""
+        """Create exactly this entry. Raises OffsetConflict if its number is taken."""
         path = _path(entry.group, entry.sequence)
         try:
             self._storage.create(path, entry.to_bytes())
@@ -180,14 +180,14 @@ class FilesOffsetStore:
         return _Trail(self.entry(group, older.pop()) if older else FilesEntry(group, 0, {}), older)
 
     def _follow(self, trail: _Trail, entry: FilesEntry) -> bool:
-        """Commit `entry` after the trail's newest; False when that is not the newest any more."""
+        """Commit `entry` after the trail's newest entry; False if that is no longer the newest."""
         before = trail.newest.sequence
         try:
             self.append(entry)
         except OffsetConflict:
             return False
         if before and not self._storage.exists(_path(entry.group, before)):
-            self.forget(entry.group, entry.sequence)  # others are so far ahead that they have pruned it
+            self.forget(entry.group, entry.sequence)  # others are so far ahead that they have removed it
             return False
         if before:
             trail.older.append(before)
@@ -196,7 +196,7 @@ class FilesOffsetStore:
         return True
 
     def _prune(self, trail: _Trail) -> None:
-        """Take the oldest entries beyond those to keep out of the numbers."""
+        """Remove or archive the oldest entries beyond the number to keep."""
         group = trail.newest.group
         try:
             for _ in range(min(len(trail.older) + 1 - _KEPT, _MOST_PRUNED)):
@@ -208,7 +208,7 @@ class FilesOffsetStore:
     def _take_out(self, group: str, sequence: int) -> None:
         entry = self.find(group, sequence)
         if entry is not None and entry.details:
-            with contextlib.suppress(FileExistsError):  # another was at it
+            with contextlib.suppress(FileExistsError):  # another process archives it
                 self._storage.create(_path(group, sequence, _NOTED), entry.to_bytes())
         self._storage.remove(_path(group, sequence))
 

@@ -1,8 +1,8 @@
 """The offset store in the cluster itself: OffsetCommit and OffsetFetch of a consumer group.
 
-What lag tools and ordinary consumers read (`kafka-consumer-groups`, dashboards). The broker cannot compare and set, so
-`expected` is checked before the commit but not in the same act: good for reporting progress, not for a load's commit.
-A commit is refused (BrokerError) while the group has members that joined it.
+Lag tools and ordinary consumers read these offsets (`kafka-consumer-groups`, dashboards). Brokers have no
+compare-and-set, so `expected` is checked before the commit, but not atomically: enough to report progress, but not for
+the commit of a load. A commit is refused (BrokerError) while the group has members.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def open_from_options(options: Mapping[str, str]) -> GroupOffsetStore:
 
 
 class GroupOffsetStore:
-    """Offsets of consumer groups. Owns the cluster it is given and closes it."""
+    """Offsets of consumer groups. Owns `cluster` and closes it."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -1,12 +1,12 @@
-"""The offset store in ZooKeeper, at the paths and in the format of Kafka's old consumers.
+"""The offset store in ZooKeeper, with the paths and the format of Kafka's old consumers.
 
     /consumers/<group>/offsets/<topic>/<partition>      the next offset, as decimal text
 
-Tools that watch those nodes see our groups. All partitions of a commit go into ONE multi-op transaction; with
-`expected` it carries a version check per node, so it is a compare-and-set over the whole group. ZooKeeper takes no
-request above 1 MiB (`jute.maxbuffer`), which is some 6,000 partitions: beyond that a load commits in two steps
-(`commit_ahead`, `follow`), and a stream, whose offsets only inform, piece by piece. The only kazoo import outside the
-broker; executors and drivers that use another store never load it.
+Tools that watch these nodes see our groups. All partitions of a commit go into ONE multi-op transaction; with
+`expected` it checks the version of every node, so it is a compare-and-set over the whole group. ZooKeeper accepts no
+request above 1 MiB (`jute.maxbuffer`), about 6,000 partitions. Beyond that a load commits in two steps (`commit_ahead`,
+`follow`), and a stream, whose offsets only inform, in pieces. Outside the broker only this file imports kazoo;
+executors and drivers that use another store never load it.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ T = TypeVar("T")
 
 _ANY_VERSION = -1
 _ABSENT = -1  # version of a node that does not exist
-_OPERATION = 64  # bytes of an operation in a request beside path and data, at most
+_OPERATION = 64  # most bytes of an operation in a request, without path and data
 _CONNECT_TIMEOUT = 15.0  # seconds
 _SESSION_TIMEOUT = 10.0  # seconds
-_RETRY = KazooRetry(max_tries=20, delay=0.1, max_delay=2.0)  # reads go on for about half a minute of broken connection
+_RETRY = KazooRetry(max_tries=20, delay=0.1, max_delay=2.0)  # reads survive half a minute without a connection
 
-# kazoo warns of every attempt; the error at the end says it once.
+# kazoo logs a warning for every attempt; our error reports the failure once.
 _kazoo_log = logging.getLogger("pykafka.spark.zookeeper")
 _kazoo_log.addHandler(logging.NullHandler())
 
@@ -63,7 +63,7 @@ def open_from_options(options: Mapping[str, str]) -> ZooKeeperOffsetStore:
 
 
 class ZooKeeperOffsetStore:
-    """Offsets under /consumers. Connects when made; raises OffsetStoreError when ZooKeeper cannot be reached."""
+    """Offsets under /consumers. The constructor connects; OffsetStoreError if ZooKeeper cannot be reached."""
 
     max_request = 900_000
     """Bytes of one transaction; a server takes 1,048,575 unless its jute.maxbuffer says otherwise."""
@@ -77,7 +77,7 @@ class ZooKeeperOffsetStore:
                 hosts=hosts, timeout=_SESSION_TIMEOUT, command_retry=_RETRY.copy(), logger=_kazoo_log
             )
         except ValueError as error:
-            raise ConfigError(f"'{connect}' is no ZooKeeper address: host:port[,host:port][/chroot]") from error
+            raise ConfigError(f"'{connect}' is not a ZooKeeper address: host:port[,host:port][/chroot]") from error
         try:
             self._client.start(timeout=_CONNECT_TIMEOUT)
         except (KazooTimeoutError, KazooException) as error:
@@ -97,12 +97,11 @@ class ZooKeeperOffsetStore:
         create: Mapping[str, bytes] | None = None,
         must_exist: Sequence[str] = (),
     ) -> None:
-        """As every store; `create` (path → data) are nodes that must come into being in the same transaction, and
-        `must_exist` are nodes that must be there.
+        """See OffsetStore. The same transaction creates the nodes `create` (path → data) and checks `must_exist`.
 
-        Raises OffsetConflict also when one of the former exists, or one of the latter does not. When the connection
-        breaks before the answer, raises OffsetStoreUnavailable: then it is not known whether the commit was made.
-        Offsets too many for one transaction are stored in pieces when nothing is expected, else OffsetStoreError.
+        Also raises OffsetConflict if a node of `create` exists, or a node of `must_exist` does not. If the connection
+        breaks before the answer, raises OffsetStoreUnavailable: the commit may or may not have been made. Too many
+        offsets for one transaction are stored in pieces if nothing is expected; otherwise OffsetStoreError.
         """
         if not self.fits(group, offsets, expected, create):
             if expected is not None or create:
@@ -125,7 +124,7 @@ class ZooKeeperOffsetStore:
                 transaction.create(path, str(offsets[tp]).encode())
             else:
                 transaction.set_data(path, str(offsets[tp]).encode(), version)
-        # For `commit_ahead`, which has no room for the versions of all nodes.
+        # Changes the version that `commit_ahead` checks, which has no room for the versions of all nodes.
         transaction.set_data(self._full(_offsets_path(group)), b"", _ANY_VERSION)
         self._finish(group, transaction, create or {}, must_exist)
 
@@ -150,8 +149,12 @@ class ZooKeeperOffsetStore:
         create: Mapping[str, bytes],
         must_exist: Sequence[str] = (),
     ) -> None:
-        """The commit of more offsets than one transaction holds: compares them, but only makes the nodes `create`, out
-        of which the caller can tell what the offsets are, until `follow` has stored them. Raises as `commit` does."""
+        """The first step of a commit with too many offsets for one transaction: compares them and creates only
+        `create`.
+
+        The caller must be able to derive the offsets from these nodes until `follow` has stored them. Raises as
+        `commit` does.
+        """
         root = self._full(_offsets_path(group))
         self._make_parents(group, offsets, create)
         version = self._retrying(lambda: self._client.get(root))[1].version
@@ -159,12 +162,14 @@ class ZooKeeperOffsetStore:
         stored = self._stored(group, there & {*offsets, *expected})
         check_expected(group, {tp: offset for tp, (offset, _) in stored.items()}, expected, offsets)
         transaction = self._client.transaction()
-        transaction.set_data(root, b"", version)  # whoever has committed in between has set it, too
+        transaction.set_data(root, b"", version)  # every other commit also sets it
         self._finish(group, transaction, create, must_exist)
 
     def follow(self, group: str, offsets: Mapping[TopicPartition, int], pending: str) -> None:
-        """Store the offsets of a `commit_ahead`, in pieces, for as long as the node `pending` is there, and remove it
-        at the end. May be called again, and by two at once: one that has slept finds the node gone."""
+        """The second step: store the offsets in pieces while the node `pending` exists, and remove it at the end.
+
+        May be called again, and by two processes at once: a process that paused finds the node gone.
+        """
         for piece in self._pieces(group, offsets):
             while not self._store_piece(group, piece, pending):
                 if self.get(pending) is None:
@@ -178,7 +183,7 @@ class ZooKeeperOffsetStore:
     # What `load` keeps beside the offsets: plain nodes under /consumers/<group>.
 
     def get(self, path: str) -> bytes | None:
-        """A node's data; None when there is no such node. The read sees every write completed before it."""
+        """A node's data; None if it does not exist. The read sees every write completed before it."""
         full = self._full(path)
         try:
             self._retrying(lambda: self._client.sync(full))
@@ -187,18 +192,18 @@ class ZooKeeperOffsetStore:
             return None
 
     def children(self, path: str) -> list[str]:
-        """Names of a node's children, sorted; empty when there is no such node."""
+        """Names of a node's children, sorted; empty if the node does not exist."""
         try:
             return sorted(self._retrying(lambda: self._client.get_children(self._full(path))))
         except NoNodeError:
             return []
 
     def ensure(self, path: str) -> None:
-        """Make the node, and its parents, when it is not there."""
+        """Create the node and its parents if they do not exist."""
         self._retrying(lambda: self._client.ensure_path(self._full(path)))
 
     def delete(self, path: str) -> None:
-        """Remove the node with all below it; no error when there is none."""
+        """Remove the node and everything below it; no error if it does not exist."""
         try:
             self._retrying(lambda: self._client.delete(self._full(path), recursive=True))
         except NoNodeError:
@@ -214,11 +219,11 @@ class ZooKeeperOffsetStore:
         try:
             results = transaction.commit()
         except (KazooException, KazooTimeoutError) as error:
-            raise self._failure(error) from error  # not tried again: the first try may have been carried out
+            raise self._failure(error) from error  # no retry: the first try may have succeeded
         _raise_if_rolled_back(group, results)
 
     def _store_piece(self, group: str, piece: Mapping[TopicPartition, int], pending: str) -> bool:
-        """False when somebody else has stored of it meanwhile, or `pending` is gone."""
+        """False if another process has stored part of it meanwhile, or `pending` is gone."""
         there = self._retrying(lambda: self._partitions_of(group))
         transaction = self._client.transaction()
         for tp, offset in piece.items():
@@ -265,7 +270,7 @@ class ZooKeeperOffsetStore:
         return found
 
     def _read_nodes(self, group: str, partitions: set[TopicPartition]) -> dict[TopicPartition, tuple[bytes, int]]:
-        """All requests are sent before the first reply is awaited."""
+        """Sends all requests before it waits for the first reply."""
         replies = [(tp, self._client.get_async(self._offset_path(group, tp))) for tp in sorted(partitions)]
         found: dict[TopicPartition, tuple[bytes, int]] = {}
         for tp, reply in replies:
@@ -277,13 +282,13 @@ class ZooKeeperOffsetStore:
         return found
 
     def _make_parents(self, group: str, offsets: Mapping[TopicPartition, int], create: Mapping[str, bytes]) -> None:
-        """Parents are made ahead, outside the transaction: an empty one that is left over does no harm."""
+        """Create the parents before the transaction; an empty parent that is left over does no harm."""
         topics = {_offsets_path(group), *(f"{_offsets_path(group)}/{tp.topic}" for tp in offsets)}
         for parent in sorted(topics | ({path.rpartition("/")[0] for path in create} - create.keys())):
             self.ensure(parent)
 
     def _retrying(self, ask: Callable[[], T]) -> T:
-        """Ask again while the connection is broken; NoNodeError passes, other failures become OffsetStoreError."""
+        """Retry while the connection is broken. NoNodeError passes; other failures become OffsetStoreError."""
         try:
             answer: T = self._client.retry(ask)
         except NoNodeError:
@@ -303,7 +308,7 @@ class ZooKeeperOffsetStore:
 
 
 def _raise_if_rolled_back(group: str, results: Sequence[Any]) -> None:
-    innocent = (RolledBackError, RuntimeInconsistency)  # what the other operations of a failed transaction answer
+    innocent = (RolledBackError, RuntimeInconsistency)  # results of the other operations of a failed transaction
     failures = [result for result in results if isinstance(result, Exception) and not isinstance(result, innocent)]
     if not failures:
         return

@@ -1,9 +1,9 @@
 """Progress bars of running streams, in a terminal or a notebook.
 
-For `LagListener()` (the default) or `LagListener(LagBar())`. One line per source: how much of what lay between the
-run's begin and the topics' ends has been read, how far behind it is, and how fast it goes. Anywhere else (a log
-file, a pipe) nothing is printed. In a terminal it writes to standard error; set Spark's own
-`spark.ui.showConsoleProgress` to false, which draws there too.
+For `LagListener()` (the default) or `LagListener(LagBar())`. One line per source: how much was read of what lay between
+the beginning of the run and the ends of the topics, the lag, and the rate. Elsewhere (a log file, a pipe) nothing is
+printed. In a terminal it writes to standard error; set `spark.ui.showConsoleProgress` to false, because Spark's own bar
+draws there too.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BAR_WIDTH = 30
 
 
 class LagBar:
-    """The bars of all queries that one or more listeners tell of; one per terminal."""
+    """The bars of all queries of one or more listeners; use one LagBar per terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
@@ -48,7 +48,7 @@ class LagBar:
         self._screen.show(self._table())
 
     def ended(self, run_id: str) -> None:
-        """What is shown stays; the next run begins below when no other runs."""
+        """The last bars stay visible; if no other run is left, the next one begins below them."""
         if self._screen is None or self._latest.pop(run_id, None) is None:
             return
         if self._latest:
@@ -62,14 +62,14 @@ class LagBar:
         for lag in self._latest.values():
             for source in lag.sources:
                 done = sum(source.end.values()) - self._begin[lag.run_id, source.index]
-                whole = None if source.total is None else max(done + source.total, 1)  # None: a bar without an end
+                whole = None if source.total is None else max(done + source.total, 1)  # None: a pulsing bar
                 bar = ProgressBar(total=whole, completed=max(done, 0), width=_BAR_WIDTH)
                 table.add_row(_title(lag, source), bar, f"batch {lag.batch_id}", *_figures(source))
         return table
 
 
 class _Terminal:
-    """Lines at the bottom of a terminal, drawn when told; no thread of its own."""
+    """Lines at the bottom of a terminal, drawn by `show`; it has no thread."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -88,7 +88,7 @@ class _Terminal:
 
 
 class _Notebook:
-    """One output of a cell, replaced by the next: what rich itself has for notebooks needs ipywidgets."""
+    """One output of a cell, which each update replaces. Rich's own display for notebooks needs ipywidgets."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -120,7 +120,7 @@ def _title(lag: QueryLag, source: SourceLag) -> str:
 
 
 def _figures(source: SourceLag) -> tuple[str, str]:
-    behind = "lag not known" if source.total is None else f"{source.total:,} behind"
+    behind = "lag unknown" if source.total is None else f"{source.total:,} behind"
     if source.bytes_behind is not None:
         behind += f" (~{_size(source.bytes_behind)})"
     if skipped := sum(source.skipped.values()):

@@ -1,13 +1,13 @@
-"""The offset store told of a stream's last batch, where Spark tells its source of it no more.
+"""Publishes the end of a stream's last batch to the offset store, when Spark does not tell the source about it.
 
 The source publishes the end of a batch when Spark asks for the next one (read/micro_batches.py). At the end of an
-`availableNow` run Spark asks once more, so all is told; a `processingTime` query that is stopped while it waits for
-its next trigger, and a `once` query, leave out their last batch until the query runs again. Who cannot wait gives the
-listener a `LastCommit` with the reader's options: when a run ends, it publishes the end of the last batch that Spark
-reported, which Spark does only for finished ones.
+`availableNow` run Spark asks once more, so nothing is missing. A `once` query, and a `processingTime` query that is
+stopped while it waits for its next trigger, leave the last batch unpublished until the query runs again. A user who
+cannot wait gives the listener a `LastCommit` with the reader's options. When a run ends, it publishes the end of the
+last batch that Spark reported; Spark reports only finished batches.
 
-A report does not say which options its query has. A source counts when all its topics are selected by the options,
-and, if `query` is given, its query has that name.
+A report does not contain the options of its query. So a source counts if the options select all its topics, and, if
+`query` is given, its query has that name.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ __all__ = ["LastCommit"]
 
 
 class LastCommit:
-    """For `LagListener(LastCommit(options))`. Connects when a run ends, and hangs up again."""
+    """For `LagListener(LastCommit(options))`. Connects only when a run ends."""
 
     def __init__(self, options: Mapping[str, str], *, query: str | None = None) -> None:
-        """`options`: those of the reader, `offsetStore` and `group` among them. Raises ConfigError."""
+        """`options`: those of the reader, with `offsetStore` and `group`. Raises ConfigError."""
         self._options = parse_options(options, Mode.STREAM)
         if self._options.offset_store is None:
-            raise ConfigError("LastCommit needs options 'offsetStore' and 'group': where a stream's end is published")
+            raise ConfigError("LastCommit needs options 'offsetStore' and 'group', to publish the end of a stream")
         self._query = query
         self._ends: dict[str, Offsets] = {}
 
     def progressed(self, lag: QueryLag) -> None:
-        """Remember where the run stands."""
+        """Remember the position of the run."""
         if self._query is not None and lag.name != self._query:
             return
         for source in lag.sources:
@@ -46,7 +46,7 @@ class LastCommit:
                 self._ends[lag.run_id] = source.end
 
     def ended(self, run_id: str) -> None:
-        """Publish. A store that cannot be reached is warned about, as while the query runs. Raises ConfigError."""
+        """Publish the position. An unreachable store is only a warning, as while the query runs. Raises ConfigError."""
         end = self._ends.pop(run_id, None)
         if end is not None:
             with closing(CommittedOffsets(self._options)) as committed:

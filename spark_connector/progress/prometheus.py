@@ -1,14 +1,6 @@
-"""Lag as Prometheus metrics: a collector over the last report of every running query.
+"""Prometheus metrics of streams (PrometheusLag) and of a service of loads (LoadMetrics).
 
-For `LagListener(PrometheusLag())`; whoever owns the process serves or pushes the registry (`start_http_server` of
-prometheus-client, a push gateway). The only file of the connector that imports prometheus_client. Labels are query
-(name, else id; and the run's id while two have one name), source (its number in the query) and topic, never the
-partition, of which there may be thousands. What ends takes its metrics along; what is not known is not reported.
-
-A service of loads as Prometheus metrics, served over HTTP by prometheus_client.
-
-Made by cli/service.py for `pykafka load --watch --metrics HTTP://host:port`. Counters begin at zero with each start.
-How far the loads are behind is asked at each scrape by a function handed in. `docs/metrics.md` lists the metrics.
+The only file of the connector that imports prometheus_client. `docs/metrics.md` lists the metrics.
 """
 
 from __future__ import annotations
@@ -44,29 +36,35 @@ _FAMILIES = {
 
 
 class PrometheusLag:
-    """Gauges of all queries that one or more listeners tell of; one per registry."""
+    """Gauges of all running queries of one or more listeners; use one per registry.
+
+    For `LagListener(PrometheusLag())`. The owner of the process serves or pushes the registry (`start_http_server` of
+    prometheus-client, a push gateway). Labels are query (its name, or its id; plus the run's id while two have the same
+    name), source (its number in the query) and topic; not partition, because there may be thousands. A query that ends
+    takes its metrics along, and unknown figures are left out.
+    """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
-        """Registers itself. Raises ConfigError when the registry has one already."""
+        """Registers itself. Raises ConfigError if the registry has a PrometheusLag already."""
         self._latest: dict[str, QueryLag] = {}
         try:
             registry.register(self)
         except ValueError as error:
             raise ConfigError(
-                f"this registry has the metrics of a PrometheusLag already ({error}): make one and give it to every "
-                "listener, or give a registry of its own"
+                f"this registry already has the metrics of a PrometheusLag ({error}): create one and pass it to every "
+                "listener, or pass a separate registry"
             ) from None
 
     def progressed(self, lag: QueryLag) -> None:
-        """From now on a scrape sees this; where lag is not known for once, none."""
+        """Keep the report for the next scrapes."""
         self._latest = {**self._latest, lag.run_id: lag}
 
     def ended(self, run_id: str) -> None:
-        """No scrape sees that run any more."""
+        """Forget the run."""
         self._latest = {key: lag for key, lag in self._latest.items() if key != run_id}
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The families without samples: how a registry learns their names."""
+        """The families without samples, from which a registry takes their names."""
         return iter(_empty_families().values())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
@@ -75,7 +73,7 @@ class PrometheusLag:
         latest = self._latest.values()
         names = Counter(lag.label for lag in latest)
         for lag in latest:
-            # Two sessions may each have a query of this name; two samples with the same labels are none to Prometheus.
+            # Two sessions may have queries of the same name; Prometheus rejects two samples with the same labels.
             label = lag.label if names[lag.label] == 1 else f"{lag.label} {lag.run_id}"
             for source in lag.sources:
                 _add(families, (label, str(source.index)), _source_figures(source))
@@ -118,8 +116,11 @@ def _topic_figures(topic: TopicLag) -> list[tuple[str, float | None]]:
 
 
 class LoadMetrics:
-    """Told what becomes of the loads by the thread that loads. Serves from `__enter__` to `__exit__`; then `url` says
-    where."""
+    """Counters of a service of loads, for `pykafka load --watch --metrics HTTP://host:port` (cli/service.py).
+
+    The loading thread calls `loaded`, `up_to_date` and `failed`. Counters begin at zero with each start. The metrics
+    are served at `url` from `__enter__` to `__exit__`.
+    """
 
     def __init__(
         self,
@@ -128,7 +129,8 @@ class LoadMetrics:
         behind: Callable[[], Mapping[str, int]],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """`address`: `HTTP://host:port`, port 0 for a free one; `behind`: offsets by topic. Raises ConfigError."""
+        """`address`: `HTTP://host:port`, port 0 for any free port. `behind`: returns the lag by topic, called at each
+        scrape. Raises ConfigError."""
         self.url = ""
         self._address = parse_address(address)
         self._group = group
@@ -163,17 +165,17 @@ class LoadMetrics:
             self._loads, self._rows = self._loads + 1, self._rows + rows
 
     def up_to_date(self) -> None:
-        """A load has ended well, or there was nothing to load."""
+        """A load succeeded, or there was nothing to load."""
         with self._lock:
             self._last_success = self._clock()
 
     def failed(self) -> None:
-        """A load failed, and will be tried again."""
+        """A load failed and will be retried."""
         with self._lock:
             self._failures += 1
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """Nothing: at its registration no broker is to be asked."""
+        """Nothing, so that the registration asks no broker."""
         return iter(())
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:

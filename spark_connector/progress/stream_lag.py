@@ -1,11 +1,10 @@
-"""How far streams are behind their topics: Spark's progress report in, lag per query, source, topic, partition out.
+"""The lag of streams: Spark's progress report in, lag per query, source, topic and partition out. Pure.
 
-Pure. Called by listener.py with `StreamingQueryProgress.json`, parsed; the publishers of this package take what comes
-out. The figures and their names are those of Spark's own Kafka source (`minOffsetsBehindLatest` …), which the Python
-Data Source API lets no source report by itself. Offsets count what Kafka counts: transaction markers and gaps too.
-
-A source of another format in the same query is left out. Where the report has no latest offset (Spark repeats a batch
-after a crash without asking for one) lag is not known, which is not 0: such a source has no topics.
+listener.py calls it with the parsed `StreamingQueryProgress.json`. The figures and their names are those of Spark's own
+Kafka source (`minOffsetsBehindLatest` …), which the Python Data Source API does not let a source report. Offsets count
+as in Kafka, including transaction markers and gaps. Sources of other formats are left out. If the report has no latest
+offset (Spark repeats a batch after a crash without asking for one), lag is unknown, which is not 0: such a source has
+no topics.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from spark_connector.read.stream_offset import Offsets, StreamOffset, plan_start
 __all__ = ["QueryLag", "SizeEstimate", "SourceLag", "TopicLag", "query_lag"]
 
 SizeEstimate = Callable[[Offsets, Offsets], Mapping[TopicPartition, float]]
-"""What was read, and where partitions end, to the average bytes of an offset between, if known (record_sizes.py)."""
+"""(offsets read, ends of partitions) → average bytes of the offsets between, where known (listener.RecordSizes)."""
 
 
 @dataclass(frozen=True)
 class TopicLag:
-    """One topic: by partition, how many offsets lie between what was read and the end (never negative, never empty).
+    """The lag of one topic, in offsets by partition (never negative, never empty).
 
-    `bytes_behind` estimates what these take in the log, compressed; None when not known.
+    `bytes_behind`: their estimated size in the log, compressed; None if unknown.
     """
 
     topic: str
@@ -38,16 +37,16 @@ class TopicLag:
 
     @property
     def total(self) -> int:
-        """Offsets behind over all partitions."""
+        """Lag in offsets over all partitions."""
         return sum(self.offsets_behind.values())
 
 
 @dataclass(frozen=True)
 class SourceLag:
-    """One source of a query after a batch; `index` is its place in the report. Rows and rows/s are Spark's own.
+    """One source of a query after a batch; `index` is its number in the report. Rows and rows/s are Spark's own.
 
-    `start` and `end`: the offsets between which the batch lies. `skipped`: by topic, offsets passed over since the
-    query first began (failOnDataLoss=false), where there are any.
+    `start` and `end`: the offsets of the batch. `skipped`: offsets skipped since the query first began, by topic
+    (failOnDataLoss=false).
     """
 
     index: int
@@ -61,18 +60,18 @@ class SourceLag:
 
     @property
     def total(self) -> int | None:
-        """Offsets behind over all partitions; None when not known."""
+        """Lag in offsets over all partitions; None if unknown."""
         return sum(topic.total for topic in self.topics) if self.topics else None
 
     @property
     def bytes_behind(self) -> int | None:
-        """Over all topics; None when one of them is not known, or none is."""
+        """Lag in bytes over all topics; None if it is unknown for any topic."""
         sizes = [topic.bytes_behind for topic in self.topics]
         known = [size for size in sizes if size is not None]
         return sum(known) if sizes and len(known) == len(sizes) else None
 
     def metrics(self) -> dict[str, float]:
-        """Under the names of Spark's own Kafka source (the bytes: Databricks'), without those that are not known."""
+        """The known figures by the names of Spark's own Kafka source (bytes: by Databricks' name)."""
         behind = [offsets for topic in self.topics for offsets in topic.offsets_behind.values()]
         if not behind:
             return {}
@@ -88,7 +87,7 @@ class SourceLag:
 
 @dataclass(frozen=True)
 class QueryLag:
-    """One query after a batch; `id` outlives restarts, `run_id` does not. `timestamp`: the batch's begin, ISO 8601."""
+    """One query after a batch. `id` survives restarts, `run_id` does not. `timestamp`: begin of the batch, ISO 8601."""
 
     id: str
     run_id: str
@@ -99,12 +98,12 @@ class QueryLag:
 
     @property
     def label(self) -> str:
-        """The query as people know it: its name, else its id."""
+        """The query's name, or its id if it has no name."""
         return self.name or self.id
 
 
 def query_lag(progress: Mapping[str, Any], estimate: SizeEstimate | None = None) -> QueryLag:
-    """The lag that `progress` (Spark's JSON) shows. Without `estimate` no bytes are estimated."""
+    """The lag by `progress` (Spark's JSON). Without `estimate` there is no lag in bytes."""
     sources = (_source_lag(index, source, estimate) for index, source in enumerate(progress.get("sources") or ()))
     return QueryLag(
         id=str(progress.get("id")),
@@ -122,9 +121,9 @@ def _source_lag(index: int, source: Mapping[str, Any], estimate: SizeEstimate | 
         return None
     start = _offset(source.get("startOffset")) or StreamOffset({})
     latest = _offset(source.get("latestOffset"))
-    # Spark 4.0 and 4.1 call the end of the batch the latest offset: there ours says where partitions ended.
+    # Spark 4.0 and 4.1 report the end of the batch as latest offset; there our document holds the ends of partitions.
     ends = {} if latest is None else latest.latest or latest.offsets
-    # A partition that no batch has read yet counts from 0, as in Spark. A log may end before what was read.
+    # A partition that no batch has read yet counts from 0, as in Spark. A log may end before the offset read.
     read = {tp: min(end.offsets.get(tp, 0), offset) for tp, offset in ends.items()}
     sizes = estimate(read, ends) if estimate is not None and ends else None
     behind: dict[str, dict[int, int]] = {}
@@ -143,7 +142,7 @@ def _source_lag(index: int, source: Mapping[str, Any], estimate: SizeEstimate | 
 
 
 def _offset(value: Any) -> StreamOffset | None:
-    """Our document, which Spark reports as JSON text or as the object itself; None for anything else."""
+    """Parse our document, which Spark reports as JSON text or as an object; None for anything else."""
     try:
         return StreamOffset.from_json(json.loads(value) if isinstance(value, str) else value)
     except (ConnectorError, ValueError, RecursionError):
@@ -151,7 +150,7 @@ def _offset(value: Any) -> StreamOffset | None:
 
 
 def _bytes(topic: str, behind: Mapping[int, int], sizes: Mapping[TopicPartition, float] | None) -> int | None:
-    """None when a partition that is behind has no known size."""
+    """Lag in bytes; None if the size of a partition with lag is unknown."""
     found = [(offsets, (sizes or {}).get(TopicPartition(topic, p))) for p, offsets in behind.items() if offsets]
     known = [offsets * size for offsets, size in found if size is not None]
     return round(sum(known)) if sizes is not None and len(known) == len(found) else None

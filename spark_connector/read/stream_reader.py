@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from spark_connector.read.micro_batches import MicroBatches
 
-__all__ = ["KafkaStreamReader", "LimitedStreamReader", "OlderStreamReader"]
+__all__ = ["KafkaStreamReader", "LimitedStreamReader", "OlderStreamReader", "make_reader"]
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -227,3 +227,8 @@ if ADMISSION_CONTROL:
         def reportLatestOffset(self) -> Document | None:  # noqa: N802
             """The ends of the partitions at the last lookup, for `sources[].latestOffset` in progress reports."""
             return self._driver().latest_known()
+
+
+def make_reader(options: SourceOptions) -> KafkaStreamReader:
+    """The reader for the installed PySpark."""
+    return LimitedStreamReader(options) if ADMISSION_CONTROL else OlderStreamReader(options)

@@ -17,7 +17,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.write_options import parse_write_options
 from spark_connector.read.batch_reader import KafkaBatchReader
-from spark_connector.source import stream_reader
+from spark_connector.read.stream_reader import make_reader
 from tests.support.all_available import take_all
 from tests.support.committed_records import committed_values
 from tests.support.secured import (
@@ -163,7 +163,7 @@ def test_nothing_that_is_shown_of_a_query_has_a_secret(
     shown = [capsys.readouterr().out, *_plans(frame), *_plans(stream)]
     for read in (
         KafkaBatchReader(parse_options(options, Mode.BATCH)),
-        stream_reader(parse_options(options, Mode.STREAM)),
+        make_reader(parse_options(options, Mode.STREAM)),
     ):
         shown += [str(read), repr(read), str(vars(read))]
     shown.append(repr(parse_options({**options, "offsetStore": "group", "group": "g"}, Mode.STREAM)))

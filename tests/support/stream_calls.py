@@ -1,7 +1,7 @@
 """A stream reader called as Spark calls it, without Spark: what the tests of tests/spark_connector/read share.
 
 The tests are written as Spark 4.2 and newer call. On an older PySpark the same calls are brought into the form and the
-order in which Spark 4.0 and 4.1 make them (observed: older_stream_reader.py), where they can be.
+order in which Spark 4.0 and 4.1 make them (observed: OlderStreamReader), where they can be.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pyspark.sql.datasource import InputPartition
 
 from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.read.stream_reader import OlderStreamReader
-from spark_connector.source import stream_reader
+from spark_connector.read.stream_reader import OlderStreamReader, make_reader
 from spark_connector.spark_versions import ADMISSION_CONTROL
 
 if TYPE_CHECKING or ADMISSION_CONTROL:
@@ -79,7 +78,7 @@ class OlderCalls:
 
 def reader(options: dict[str, str]) -> Reader:
     """The reader that this PySpark gets. Raises ConfigError."""
-    made = stream_reader(parse_options(options, Mode.STREAM))
+    made = make_reader(parse_options(options, Mode.STREAM))
     return cast(Reader, OlderCalls(made) if isinstance(made, OlderStreamReader) else made)
 
 

@@ -89,7 +89,7 @@ def test_a_node_that_holds_no_number_is_named(store: ZooKeeperOffsetStore, clien
 
 
 def test_an_address_that_is_none_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="no ZooKeeper address"):
+    with pytest.raises(ConfigError, match="not a ZooKeeper address"):
         ZooKeeperOffsetStore("localhost:notaport")
 
 

@@ -52,7 +52,7 @@ def test_unknown_lag_and_big_sizes_are_said() -> None:
     console = terminal()
     bar = LagBar(console)
     bar.progressed(a_lag(40, None))
-    assert "lag not known" in drawn(console)
+    assert "lag unknown" in drawn(console)
     lag = query_lag(
         report(source(None, offset({"t": {0: 0}}, t=1200), offset({"t": {0: 5_000}}))),
         lambda read, ends: dict.fromkeys(ends, 1000.0),
