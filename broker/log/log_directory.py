@@ -107,13 +107,13 @@ class LogDirectory:
 
     def read_clean_offsets(self) -> dict[TopicPartition, int]:
         """The offset up to which each compacted log is clean. Raises OSError."""
-        return self._read(CLEAN_OFFSETS, "its compacted logs are compacted anew")
+        return self._read(CLEAN_OFFSETS, "its compacted logs are compacted again")
 
     def _read(self, name: str, otherwise: str) -> dict[TopicPartition, int]:
         try:
             return read_offsets(self.path / name)
         except ConfigError as error:
-            logger.warning("%s; going on without: %s", error, otherwise)
+            logger.warning("%s; continuing without it: %s", error, otherwise)
             return {}
 
     def keep(self, tp: TopicPartition, recovery_point: int, log_start: int | None) -> None:

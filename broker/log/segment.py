@@ -1,7 +1,7 @@
 """One segment: a file of record batches and its two indexes.
 
 Used by log.py, recovery.py, timestamps.py and compaction.py. Offsets in a segment only grow. Reads never see bytes
-past `size`, and what a failed write left behind is truncated at once. Files and indexes are opened on first use and
+past `size`, and bytes of a failed write are truncated at once. Files and indexes are opened on first use and
 released when `OpenSegments` holds too many. Not thread-safe, except `sync`. Idea: Kafka's `LogSegment`.
 """
 

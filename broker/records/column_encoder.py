@@ -48,7 +48,7 @@ class EncodeOptions:
         """Sequences wrap at 2**31 - 1, as in Kafka; -1 means none and stays."""
         return self.base_sequence if self.base_sequence < 0 else (self.base_sequence + row) & 0x7FFFFFFF
 
-    def behind(self, rows: int) -> EncodeOptions:
+    def after(self, rows: int) -> EncodeOptions:
         """The options for the records after the first `rows`."""
         return replace(self, base_sequence=self.sequence_of(rows))
 
@@ -79,7 +79,7 @@ def encode(
     def part(begin: int, size: int) -> list[bytes]:
         keys, pairs = (None if c is None else c.slice(begin, size) for c in (key, headers))
         values, times = value.slice(begin, size), timestamp.slice(begin, size)
-        return encode(keys, values, times, pairs, options.behind(begin))
+        return encode(keys, values, times, pairs, options.after(begin))
 
     if rows > 1 and sum(column.nbytes for column in (key, value, headers) if column is not None) > _MOST_BYTES:
         half = rows // 2

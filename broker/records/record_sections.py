@@ -312,8 +312,8 @@ def _batches_in_order(view: memoryview, high: int) -> Int64s:
     last_offset = base_offset + table[:, Head.LAST_DELTA]
     before = np.concatenate((np.array([-1]), last_offset[:-1]))
     in_order = (before < base_offset) & (base_offset <= last_offset) & (last_offset < NO_LIMIT)
-    first_behind = np.flatnonzero(base_offset >= high)
-    stop = int(first_behind[0]) if len(first_behind) else len(table)
+    past_high = np.flatnonzero(base_offset >= high)
+    stop = int(past_high[0]) if len(past_high) else len(table)
     if not in_order[: stop + 1].all():
         index = int(in_order.argmin())
         raise CorruptBatch(f"a batch of offsets {base_offset[index]} to {last_offset[index]} follows {before[index]}")

@@ -214,7 +214,7 @@ class _Look:
         try:
             length, at = self._plain.varints(start)
             self.end = at + length
-            self._read(at + 1, first_place, base_time)  # behind the attributes
+            self._read(at + 1, first_place, base_time)  # after the attributes
         except CorruptBatch:  # some varint is too long
             self.good[:] = False
 
