@@ -142,7 +142,7 @@ def rewind_command(
         typer.echo("Nothing was changed.")
         raise typer.Exit(1)
     else:
-        typer.echo(f"Group {done.id.group} is back at {to_load} (rewind {done.load_id}).")
+        typer.echo(f"Group {done.id.group} stands at {to_load} again (rewind {done.load_id}).")
 
 
 @app.command("prune")

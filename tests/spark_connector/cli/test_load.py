@@ -70,7 +70,7 @@ def test_a_load_shows_what_it_did_and_the_next_that_nothing_is_new(data: TopicDa
     status, said = interrupted_while_writing(
         tmp_path / "out", "-b", data.bootstrap, *arguments, "--option", "maxRecordsPerPartition=5"
     )
-    assert (status, said) == (130, "pykafka: interrupted; the next load takes what this one has not committed\n")
+    assert (status, said) == (130, "pykafka: interrupted; the next load loads what this one has not committed\n")
 
     first = run(*arguments, "-b", data.bootstrap, "--option", "maxRecordsPerPartition=100")
     assert (first.returncode, first.stderr) == (0, ""), "Spark is not heard"

@@ -97,7 +97,7 @@ def test_an_outage_is_one_line_and_its_end_another(
         assert 'pykafka_load_failures_total{group="service"} 0.0' not in service.metrics()
         assert service.stop() == 0
     assert service.errors.splitlines()[-1].endswith(" s.")
-    assert "Told to stop." in service.errors
+    assert "Stopped." in service.errors
     assert service.lines == []
 
 

@@ -98,8 +98,8 @@ def test_an_unknown_group_or_directory_ends_every_command_with_status_2(data: To
     for verb in ([], ["show", load_id], ["verify", "-b", data.bootstrap], ["recover"], ["prune", "--keep", "1"]):
         assert "Did you mean group 'nightly'?" in error_of("loads", *verb, *words, status=2)
     for mode in (["--verify", "-b", data.bootstrap], ["--recover"]):
-        assert "Did you mean group 'nightly'?" in error_of("load", *mode, *words)
-    assert "x holds no loads" in error_of("load", "--recover", "--to", nowhere.to, "--group", "nightly")
+        assert "Did you mean group 'nightly'?" in error_of("load", *mode, *words, status=2)
+    assert "x holds no loads" in error_of("load", "--recover", "--to", nowhere.to, "--group", "nightly", status=2)
     with pytest.raises(ConfigError, match="no loads of group 'nigthly'"):
         recover_from_python(wrong)
 
