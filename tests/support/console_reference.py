@@ -10,6 +10,8 @@ import typer.main
 from broker.tools.main import build, commands
 from tests.support.markdown_table import table
 
+_TITLES = {"Example:", "Examples:"}
+
 
 def console() -> str:
     """A section for each command of `pykafka`, in the order of its help."""
@@ -29,7 +31,6 @@ def _section(command: Any, path: str, level: int) -> Iterator[str]:
     children = getattr(command, "commands", {})
     if not children or command.invoke_without_command:
         parts += [f"```text\n{' '.join([path, *command.collect_usage_pieces(context)])}\n```", _parameters(command)]
-        parts += [f"```sh\n{_examples(command.epilog)}\n```"] if command.epilog else []
     yield "\n\n".join(part for part in parts if part) + "\n"
     for name, child in children.items():
         if not child.hidden:
@@ -37,13 +38,14 @@ def _section(command: Any, path: str, level: int) -> Iterator[str]:
 
 
 def _prose(text: str | None) -> str:
-    """Help as Markdown: click's mark for text that is not to be wrapped goes."""
-    return (text or "").replace("\b", "").strip()
-
-
-def _examples(epilog: str) -> str:
-    lines = (line.strip() for line in epilog.replace("\b", "").splitlines())
-    return "\n".join(line for line in lines if line and line.rstrip(":").lower() not in {"example", "examples"})
+    """Help as Markdown. click's mark for text that is not to be wrapped begins a block: examples become a fence."""
+    plain, *blocks = (text or "").split("\b\n")
+    parts = [plain.strip()]
+    for block in blocks:
+        lines, _, rest = block.partition("\n\n")
+        shown = "\n".join(line.strip() for line in lines.splitlines() if line.strip() not in _TITLES)
+        parts += [f"```sh\n{shown}\n```", rest.strip()]
+    return "\n\n".join(part for part in parts if part)
 
 
 def _parameters(command: Any) -> str:
@@ -77,4 +79,4 @@ def _default(one: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    return " ".join(_prose(text).split()).replace("<", "&lt;")
+    return " ".join(text.split()).replace("<", "&lt;")
