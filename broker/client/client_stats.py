@@ -19,14 +19,14 @@ __all__ = ["BrokerTraffic", "ClientStats", "Latency", "OnStats", "Statistics", "
 logger = logging.getLogger(__name__)
 
 RATE_WINDOW_S: Final = 30
-"""Rates are over the last so many seconds, or since the beginning."""
+"""Rates are averages over this many seconds, or since the start."""
 
 _STEPS_PER_DOUBLING: Final = 8
-"""Resolution of the latencies' percentiles: one step is 9 %."""
+"""Resolution of latency percentiles: one step is 9 %."""
 
 
 class Latency(NamedTuple):
-    """From sending a request to its answer, in ms; 0 when there was none."""
+    """From request to response, in ms; 0 without any response."""
 
     average: float = 0.0
     p50: float = 0.0
@@ -35,7 +35,7 @@ class Latency(NamedTuple):
 
 
 class TopicTraffic(NamedTuple):
-    """Records acknowledged (of a consumer: handed out), bytes of their batches as on the wire, and what went wrong."""
+    """Records acknowledged, or returned by a consumer; bytes of their batches on the wire; retries and failures."""
 
     records: int = 0
     bytes: int = 0
@@ -47,7 +47,7 @@ class TopicTraffic(NamedTuple):
 
 
 class BrokerTraffic(NamedTuple):
-    """Answered produce or fetch requests of one broker; `failures`: connections that broke or could not be made.
+    """Answered produce or fetch requests of one broker; `failures`: connections that broke or could not be opened.
 
     A fetch waits for data up to `fetch.max.wait.ms`, which its latency includes.
     """
@@ -58,7 +58,7 @@ class BrokerTraffic(NamedTuple):
 
 
 class ClientStats(NamedTuple):
-    """A picture of one moment. `total` is all topics together, `brokers` goes by broker id."""
+    """The statistics at one moment. `total` is the sum of all topics; `brokers` is by broker id."""
 
     client_id: str
     age_s: float
@@ -66,7 +66,7 @@ class ClientStats(NamedTuple):
     topics: dict[str, TopicTraffic]
     brokers: dict[int, BrokerTraffic]
     buffered_bytes: int = 0
-    """Of `buffer.memory`, held by records that are not acknowledged yet; 0 for a consumer."""
+    """Bytes of `buffer.memory` with records that are not acknowledged yet; 0 for a consumer."""
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -156,7 +156,7 @@ class Statistics:
         self._brokers: dict[int, _Latencies] = defaultdict(_Latencies)
 
     def batches(self, topic: str, now: float, *, records: int, size: int, batches: int = 1) -> None:
-        """Batches of `size` bytes in all arrived where they were to go."""
+        """Batches of `size` bytes in total were acknowledged, or returned by a consumer."""
         with self._lock:
             counted = self._topics[topic]
             counted.batches += batches
@@ -173,12 +173,12 @@ class Statistics:
             self._topics[topic].failed_records += records
 
     def answered(self, broker_id: int, seconds: float) -> None:
-        """A broker answered a request after so long."""
+        """A broker answered a request after `seconds`."""
         with self._lock:
             self._brokers[broker_id].add(seconds)
 
     def unreachable(self, broker_id: int) -> None:
-        """A connection broke, or none could be made."""
+        """A connection broke, or could not be opened."""
         with self._lock:
             self._brokers[broker_id].failures += 1
 
@@ -198,7 +198,7 @@ OnStats = Callable[[ClientStats], object]
 
 
 class StatsReporter:
-    """`due_at` (monotonic seconds) is infinity when nobody wants to know."""
+    """Calls `on_stats` every `statistics.interval.ms`. `due_at` (monotonic seconds) is infinity without a callback."""
 
     def __init__(self, on_stats: OnStats | None, interval_ms: int, now: float) -> None:
         self._on_stats = on_stats
@@ -206,7 +206,7 @@ class StatsReporter:
         self.due_at = now + self._interval_s if on_stats is not None and interval_ms else math.inf
 
     def report(self, now: float, stats: Callable[[], ClientStats]) -> None:
-        """Call it if it is time. What it raises is logged: statistics must not stop the traffic."""
+        """Call it if it is due. Its errors are only logged, because statistics must not stop the client."""
         if now < self.due_at or self._on_stats is None:
             return
         self.due_at = now + self._interval_s

@@ -272,10 +272,6 @@ class Cluster:
         """A new connection for the caller, who may pipeline on it and must close it."""
         return self._pool.open(node.host, node.port)
 
-    def coordinator_connection(self, group: str) -> Connection:
-        """The shared connection to the coordinator of `group`."""
-        return self.retrying(lambda: self.connection(self.coordinator(group)))
-
     def any_connection(self) -> Connection:
         """A connection to any broker. ConnectionFailed lists why each bootstrap address failed."""
         return self.retrying(self._any_connection)

@@ -1,8 +1,8 @@
 """Consume records: `Consumer`, Kafka's `KafkaConsumer` in small.
 
-Called by the console, tests and whoever wants Python objects; Spark reads bytes with fetcher.py instead. Either
-`assign` partitions, or `subscribe` to topics and share them with the group `group.id`. One thread polls; a second
-one, ours, sends heartbeats.
+For callers that want Python objects; Spark reads bytes with fetcher.py instead. Either `assign` partitions, or
+`subscribe` to topics and share them with the group `group.id`. The caller's thread polls; a second thread sends
+heartbeats.
 
     with Consumer("localhost:9092", {"group.id": "g", "auto.offset.reset": "earliest"}) as consumer:
         consumer.subscribe(["flights"])
@@ -36,13 +36,13 @@ __all__ = ["Consumer", "ConsumerRecord"]
 logger = logging.getLogger(__name__)
 
 _SLICE_S = 0.1
-"""Longest wait before looking whether the group rebalances."""
+"""Longest wait before it checks whether the group rebalances."""
 
 _new_tuple = tuple.__new__
 
 
 class ConsumerRecord(NamedTuple):
-    """A record and where it was; `timestamp` in ms, `timestamp_type` 0 create time, 1 log append time."""
+    """A record and its place; `timestamp` in ms, `timestamp_type` 0 for create time, 1 for log append time."""
 
     topic: str
     partition: int
@@ -55,7 +55,7 @@ class ConsumerRecord(NamedTuple):
 
 
 class Consumer:
-    """Reads records. Not thread-safe. Close it, or use it as a context manager, so that the group learns of it."""
+    """Reads records. Not thread-safe. Close it or use it as a context manager, so that it leaves the group."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Consumer:
         *,
         on_stats: OnStats | None = None,
     ) -> None:
-        """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects when first needed.
+        """`bootstrap`: "host:port,…" or properties with `bootstrap.servers`. Connects at the first use.
 
         `on_stats` is called with `stats()` every `statistics.interval.ms`, from `poll`.
         """
@@ -88,10 +88,10 @@ class Consumer:
     ) -> None:
         self.close()
 
-    # --- what to read --------------------------------------------------------------------------
+    # --- subscription --------------------------------------------------------------------------
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read these partitions, without a share in a group; replaces what was assigned."""
+        """Read these partitions without joining a group; replaces the earlier assignment."""
         self._refuse_when("assign", subscribed=True)
         self._commit_quietly()
         self._positions.assign(partitions)
@@ -105,11 +105,11 @@ class Consumer:
         on_assign: Callable[[list[TopicPartition]], object] | None = None,
         on_revoke: Callable[[list[TopicPartition]], object] | None = None,
     ) -> None:
-        """Share `topics`, or all whose whole name matches the regular expression `pattern`, with the group.
+        """Share `topics`, or all topics whose name fully matches the regular expression `pattern`, with the group.
 
-        Never those that `exclude` matches; alone it means all others. Topics that appear later are found after
-        `metadata.max.age.ms`. The callbacks are called from `poll`, with the partitions that came, and with those about
-        to go: they are still ours to commit then. With cooperative strategies only those that move are named.
+        Topics that match `exclude` are left out; alone it means all other topics. New topics are found after
+        `metadata.max.age.ms`. `poll` calls `on_assign` after it got partitions, and `on_revoke` before it loses them,
+        when their offsets can still be committed. With cooperative assignors both get only the partitions that move.
         Raises ConfigError.
         """
         wanted = TopicFilter.parse(topics, pattern, exclude)
@@ -123,7 +123,7 @@ class Consumer:
         )
 
     def unsubscribe(self) -> None:
-        """Leave the group, or drop what was assigned; commits before if that is automatic."""
+        """Leave the group or drop the assignment. With `enable.auto.commit` it commits first."""
         try:
             if self._subscription is None:
                 self._commit_quietly()
@@ -134,11 +134,11 @@ class Consumer:
             self._positions.assign([])
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions read now."""
+        """The assigned partitions."""
         return self._positions.partitions
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Return nothing of these until `resume`."""
+        """Return no records of these partitions until `resume`."""
         self._positions.pause(partitions)
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -150,10 +150,9 @@ class Consumer:
     def poll(self, timeout_s: float = 0.0) -> list[ConsumerRecord]:
         """Records of the assigned partitions, at most `max.poll.records`, waiting up to `timeout_s` for the first.
 
-        While the cluster cannot be reached it may wait longer, up to `default.api.timeout.ms`, and then raises.
-        With `enable.auto.commit` what earlier polls returned is committed now and then. Raises BrokerError
-        (`offset_out_of_range` with `auto.offset.reset=none`, …), UnknownTopic, CorruptBatch (again and again,
-        until a `seek` past the batch).
+        While the cluster cannot be reached it may wait up to `default.api.timeout.ms`, and then raises. With
+        `enable.auto.commit` it commits what earlier polls returned. Raises BrokerError (`offset_out_of_range` with
+        `auto.offset.reset=none`, …), UnknownTopic, and CorruptBatch at every call until a `seek` past the batch.
         """
         deadline = time.monotonic() + timeout_s
         while True:
@@ -167,7 +166,7 @@ class Consumer:
                 self._positions.resolve()
                 records = self._take(self.settings.max_poll_records)
                 self._check_truncation()
-                self._fetch.send(self._positions.positions())  # also before returning: the next answer comes meanwhile
+                self._fetch.send(self._positions.positions())  # also before it returns, to prefetch
                 if records:
                     return records
                 left = max(deadline - time.monotonic(), 0.0)
@@ -181,32 +180,32 @@ class Consumer:
                 return []
 
     def seek(self, tp: TopicPartition, offset: int) -> None:
-        """Have the next poll go on at `offset`."""
+        """Continue at `offset`."""
         self._positions.seek(tp, offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the first record there is, in these partitions or in all."""
+        """Continue at the first record of these partitions, or of all."""
         for tp in self.assignment() if partitions is None else partitions:
             self._positions.seek_to(tp, EARLIEST)
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on behind the last record there is, in these partitions or in all."""
+        """Continue after the last record of these partitions, or of all."""
         for tp in self.assignment() if partitions is None else partitions:
             self._positions.seek_to(tp, LATEST)
 
     def seek_to_times(self, timestamps: Mapping[TopicPartition, int]) -> None:
-        """Go on at the first record at least as young as each timestamp (ms), at the end where there is none."""
+        """Continue at the first record since each timestamp (ms), or at the end if there is none."""
         for tp, timestamp in timestamps.items():
             self._positions.seek_to(tp, timestamp)
 
     def rewind(self, offsets: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go back by so many offsets to read them again, in these partitions or in all; not before the first record."""
+        """Go back by `offsets` in these partitions or in all, but not before the first record."""
         chosen = list(self.assignment() if partitions is None else partitions)
         for tp, first in self.beginning_offsets(chosen).items():
             self._positions.seek(tp, max(self.position(tp) - offsets, first))
 
     def position(self, tp: TopicPartition) -> int:
-        """The offset of the next record `poll` returns of `tp`."""
+        """The offset of the next record of `tp` that `poll` returns."""
         if self._positions.get(tp) is None:
             self._positions.resolve()
         offset = self._positions.get(tp)
@@ -216,7 +215,7 @@ class Consumer:
     # --- offsets -------------------------------------------------------------------------------
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = "") -> None:
-        """Commit `offsets` (each the next to read), or the position of every partition. Raises BrokerError."""
+        """Commit `offsets` (each the next offset to read), or the position of every partition. Raises BrokerError."""
         if self._offsets is None:
             raise ConfigError("group.id is missing: offsets are committed under it")
         positions = self._positions.committable() if offsets is None else offsets
@@ -226,20 +225,20 @@ class Consumer:
             self._offsets.commit(positions, metadata, member=self._subscription.membership)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The group's committed offsets; a partition without one is left out."""
+        """The group's committed offsets; partitions without one are left out."""
         if self._offsets is None:
             raise ConfigError("group.id is missing: offsets are committed under it")
         return self._offsets.fetch(partitions)
 
     def group_metadata(self) -> GroupMetadata:
-        """For `Producer.send_offsets_to_transaction`; take it anew for every transaction, it changes."""
+        """For `Producer.send_offsets_to_transaction`. Call it for every transaction, because it changes."""
         if self._offsets is None:
             raise ConfigError("group.id is missing: offsets are committed under it")
         member = self._subscription.membership if self._subscription is not None else NO_MEMBER
         return GroupMetadata(self.settings.group_id, member)
 
     def lag(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
-        """Offsets between the position and the end (with read_committed, the last stable offset); asks the leaders."""
+        """Offsets between the position and the end (with read_committed, the last stable offset)."""
         chosen = list(self.assignment() if partitions is None else partitions)
         return {tp: max(end - self.position(tp), 0) for tp, end in self.end_offsets(chosen).items()}
 
@@ -248,19 +247,19 @@ class Consumer:
         return {tp: at.offset for tp, at in list_offsets(self.cluster, dict.fromkeys(partitions, EARLIEST)).items()}
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset each partition's next record gets (with read_committed, the last stable one)."""
+        """The offset that the next record of each partition gets (with read_committed, the last stable offset)."""
         return {tp: at.offset for tp, at in list_offsets(self.cluster, dict.fromkeys(partitions, LATEST)).items()}
 
     def offsets_for_times(self, timestamps: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndTimestamp]:
-        """The first record at least as young as each timestamp (ms); (-1, -1) where there is none."""
+        """The first record since each timestamp (ms); (-1, -1) if there is none."""
         return list_offsets(self.cluster, timestamps)
 
     def stats(self) -> ClientStats:
-        """What was read so far, by topic and broker."""
+        """What was read so far, by topic and by broker."""
         return self._statistics.snapshot(time.monotonic())
 
     def close(self) -> None:
-        """Commit if that is automatic, leave the group, hang up. May be called again."""
+        """Commit with `enable.auto.commit`, leave the group, close the connections. May be called again."""
         if self._closed:
             return
         self._closed = True
@@ -275,7 +274,7 @@ class Consumer:
     # --- inside --------------------------------------------------------------------------------
 
     def _take(self, limit: int) -> list[ConsumerRecord]:
-        """Up to `limit` records out of what was fetched, and the positions moved behind them."""
+        """Take up to `limit` fetched records and advance the positions."""
         out: list[ConsumerRecord] = []
         completed, fetchable = self._fetch.completed, self._positions.fetchable()
         kept: list[CompletedFetch] = []
@@ -284,14 +283,14 @@ class Consumer:
             if fetchable.get(fetch.tp) != fetch.position:  # revoked, paused, or sought elsewhere meanwhile
                 completed.popleft()
                 if self._positions.paused_at(fetch.tp, fetch.position):
-                    kept.append(fetch)  # for when it is resumed
+                    kept.append(fetch)  # until it is resumed
                 continue
             topic, partition = fetch.tp
             try:
                 records = fetch.read(limit - len(out))
             except CorruptBatch:
                 if out:
-                    break  # first what is good; the next poll raises
+                    break  # return the good records first; the next poll raises
                 completed.popleft()
                 raise
             fetch.count(self._statistics, len(records))
@@ -318,13 +317,13 @@ class Consumer:
         if not self.settings.enable_auto_commit or time.monotonic() < self._next_commit:
             return
         if self._subscription is not None and not self._subscription.settled:
-            return  # the coordinator refuses commits while it waits for the new assignment
+            return  # the coordinator refuses commits during a rebalance
         if self._next_commit:
             self._commit_quietly()
         self._next_commit = time.monotonic() + self.settings.auto_commit_interval_ms / 1000
 
     def _commit_quietly(self) -> None:
-        """Commit positions if that is automatic; a failure costs no more than records read twice."""
+        """Commit positions with `enable.auto.commit`. A failure is only logged: records may be read twice."""
         if not self.settings.enable_auto_commit or self._offsets is None:
             return
         try:

@@ -45,7 +45,7 @@ __all__ = ["GroupMember", "GroupSubscription", "HeartbeatThread"]
 
 logger = logging.getLogger(__name__)
 
-_PUT_OUT: Final = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation)
+_REMOVED: Final = (ErrorCode.unknown_member_id, ErrorCode.illegal_generation)
 _REPLY_MARGIN_S: Final = 5.0
 
 
@@ -60,19 +60,19 @@ class GroupMember:
     """One member of `group`. `advance` until it is `stable`; then the assignment is known."""
 
     def __init__(self, cluster: Cluster, group: str, count_partitions: Callable[[], Mapping[str, int]]) -> None:
-        """`count_partitions`: how many partitions each existing topic has, asked when this member leads the group."""
+        """`count_partitions()`: the partitions of every existing topic, called when this member is the leader."""
         self.group = group
         self.assignment: list[TopicPartition] = []
         self._cluster = cluster
         self._settings = cluster.settings
         self.cooperative = is_cooperative(cluster.settings.partition_assignment_strategy)
         self.losses = 0
-        """How often `assignment` was taken away, so that others may have had it since."""
+        """How often the member lost `assignment`, so that others may have had the partitions since."""
         self._had: list[TopicPartition] = []
         self._had_in = -1
         self._count_partitions = count_partitions
-        self._waiting = Coordinator(cluster, group, dedicated=True)
-        self._prompt = Coordinator(cluster, group)
+        self._dedicated = Coordinator(cluster, group, dedicated=True)
+        self._shared = Coordinator(cluster, group)
         self._lock = threading.Lock()
         self._step = _Step.OUT
         self._connection: Connection | None = None
@@ -85,27 +85,27 @@ class GroupMember:
 
     @property
     def stable(self) -> bool:
-        """Whether this is a member of the current generation, as far as it has heard."""
+        """Whether it is a member of the current generation, as far as it knows."""
         return self._step is _Step.IN and not self._rejoin
 
     @property
     def owns(self) -> bool:
-        """Whether `assignment` is still ours: not given up to join anew, nor taken back."""
+        """Whether `assignment` still belongs to this member: neither given up to rejoin, nor lost."""
         return self._step is _Step.IN or bool(self.cooperative and self.assignment)
 
     @property
     def membership(self) -> Membership:
-        """Under what name to commit; no member's while out of the group."""
+        """The membership to commit with; NO_MEMBER while outside the group."""
         return self._membership if self.owns else NO_MEMBER
 
     def request_rejoin(self) -> None:
-        """Join anew at the next `advance`: the subscription or the topics changed."""
+        """Rejoin at the next `advance`, because the subscription or the topics changed."""
         self._rejoin = True
 
     def advance(self, topics: Sequence[str], timeout_s: float) -> bool:
-        """Come closer to being stable in at most `timeout_s`; whether it is now.
+        """Do the next steps of joining, for at most `timeout_s`. True when the member is stable.
 
-        Joins with `topics` when out, or when asked to rejoin. Raises BrokerError for what retrying cannot mend:
+        Joins with `topics` when outside the group or asked to rejoin. Raises BrokerError for what cannot be retried:
         `inconsistent_group_protocol`, `group_max_size_reached`, `fenced_instance_id`, …
         """
         deadline = time.monotonic() + timeout_s
@@ -124,46 +124,46 @@ class GroupMember:
                 return self.stable
 
     def heartbeat(self) -> None:
-        """Show that this member lives; learns of rebalances. Thread-safe; raises only what is retriable."""
+        """Send a heartbeat; its response tells of rebalances. Thread-safe. Raises only retriable errors."""
         with self._lock:
             member, step = self._membership, self._step
         if step is not _Step.IN:
-            return  # while a JoinGroup waits the coordinator knows that we live
+            return  # while a JoinGroup waits, the coordinator needs no heartbeat
         body = {
             "generation_id": member.generation_id,
             "member_id": member.member_id,
             "group_instance_id": member.group_instance_id,
         }
-        code = self._prompt.request(ApiKey.HEARTBEAT, body).error_code
+        code = self._shared.request(ApiKey.HEARTBEAT, body).error_code
         try:
-            self._prompt.check(code, "heartbeat")
+            self._shared.check(code, "heartbeat")
         except BrokerError as error:
             with self._lock:
                 if self._membership != member:
-                    return  # the answer is about an earlier generation
+                    return  # the response is about an earlier generation
                 self._note(error)
             if error.retriable:
                 raise
 
     def leave(self) -> None:
-        """Say goodbye, so that the others get the partitions at once; a static member stays (KIP-345)."""
+        """Leave the group, so that the others get the partitions at once. A static member stays in it (KIP-345)."""
         with self._lock:
             member, self._step, self._rejoin = self._membership, _Step.OUT, False
             self._membership = Membership(group_instance_id=member.group_instance_id)
             self._lose()
-        self._waiting.close()
+        self._dedicated.close()
         if member.member_id and member.group_instance_id is None:
             identity = {"member_id": member.member_id, "group_instance_id": None, "reason": "the consumer is closing"}
-            self._prompt.request(ApiKey.LEAVE_GROUP, {"member_id": member.member_id, "members": [identity]})
+            self._shared.request(ApiKey.LEAVE_GROUP, {"member_id": member.member_id, "members": [identity]})
 
     def close(self) -> None:
         """Hang up. May be called again."""
-        self._waiting.close()
+        self._dedicated.close()
 
     # --- one step each -------------------------------------------------------------------------
 
     def _advance_once(self, topics: Sequence[str], timeout_s: float) -> bool:
-        """Send or take what is next; False when nothing came in time."""
+        """Send the next request or receive the next response; False when none arrived in time."""
         if self._step in (_Step.OUT, _Step.IN):
             pause = self._not_before - time.monotonic()
             if pause > 0:
@@ -205,19 +205,19 @@ class GroupMember:
         self._send(ApiKey.JOIN_GROUP, body)
 
     def _metadata(self, strategy: str, topics: Sequence[str]) -> bytes:
-        """What this member tells the one who assigns."""
+        """What this member tells the leader, for one assignor."""
         user_data = ASSIGNORS[strategy].user_data(self._had, self._had_in)
         owned = tuple(self.assignment)
         generation = self._had_in if owned else -1
         return encode_subscription(Subscription(tuple(topics), owned, generation, user_data))
 
     def _take_join(self, answer: Any) -> None:
-        if answer.error_code is ErrorCode.member_id_required:  # now we have one: ask again with it (KIP-394)
+        if answer.error_code is ErrorCode.member_id_required:  # ask again with the one in the response (KIP-394)
             with self._lock:
                 self._membership = self._membership._replace(member_id=answer.member_id)
                 self._step = _Step.OUT
             return
-        self._waiting.check(answer.error_code, "joining")
+        self._dedicated.check(answer.error_code, "joining")
         protocol = answer.protocol_name
         if protocol not in ASSIGNORS:
             raise BrokerError(ErrorCode.inconsistent_group_protocol, f"group {self.group!r} agreed on {protocol!r}")
@@ -242,7 +242,7 @@ class GroupMember:
 
     def _send(self, api: ApiKey, body: Mapping[str, Any]) -> None:
         self._connection, self._sent_at = None, time.monotonic()
-        self._connection = self._waiting.send(api, body)
+        self._connection = self._dedicated.send(api, body)
 
     def _assign(self, protocol: str, rows: Sequence[Any]) -> list[dict[str, Any]]:
         members = [
@@ -260,18 +260,18 @@ class GroupMember:
         return [{"member_id": id_, "assignment": encode_assignment(tps)} for id_, tps in shares.items()]
 
     def _take_sync(self, answer: Any) -> None:
-        self._waiting.check(answer.error_code, "synchronising")
+        self._dedicated.check(answer.error_code, "synchronising")
         with self._lock:
             self.assignment = decode_assignment(answer.assignment)
             self._had, self._had_in = list(self.assignment), self._membership.generation_id
             self._step = _Step.IN
             self._failures = 0
 
-    # --- what goes wrong -----------------------------------------------------------------------
+    # --- failures -----------------------------------------------------------------------
 
     def _recover(self, error: PykafkaError) -> None:
-        """After a failed step: begin anew, soon; or give up when that cannot help."""
-        self._waiting.close()
+        """After a failed step: rejoin after a back-off. Raises errors that cannot be retried."""
+        self._dedicated.close()
         if not isinstance(error, BrokerError):
             if not error.retriable:
                 raise error
@@ -286,10 +286,10 @@ class GroupMember:
             raise self._fatal
 
     def _note(self, error: BrokerError) -> None:
-        """What an error means for the membership. The caller holds the lock."""
+        """Update the membership after an error. The caller holds the lock."""
         if error.code is ErrorCode.rebalance_in_progress:
             self._rejoin = True
-        elif error.code in _PUT_OUT:
+        elif error.code in _REMOVED:
             self._step = _Step.OUT
             self._lose()
             member_id = "" if error.code is ErrorCode.unknown_member_id else self._membership.member_id
@@ -315,11 +315,11 @@ class HeartbeatThread(threading.Thread):
         self._last_poll = time.monotonic()
 
     def polled(self) -> None:
-        """The application is alive."""
+        """The application called `poll`."""
         self._last_poll = time.monotonic()
 
     def stop(self) -> None:
-        """End it; returns when it has ended, at the latest after a request's time-out."""
+        """Stop, and wait until the thread has ended: at most a request's time-out."""
         self._stopped.set()
         if self.is_alive() and threading.current_thread() is not self:
             self.join()
@@ -352,14 +352,14 @@ class HeartbeatThread(threading.Thread):
 
 
 _MISSING_TOPIC_S = 1.0
-"""How often it is looked for a topic that was named and does not exist."""
+"""How often to look for a topic that was subscribed to and does not exist."""
 
 OnAssign = Callable[[list[TopicPartition]], None]
 OnRevoke = Callable[[list[TopicPartition], bool], None]
 
 
 class GroupSubscription:
-    """`want` says what, `advance` brings it about."""
+    """A consumer's subscription and its share of the partitions. `want` sets it, `advance` does the work."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
         self._cluster = cluster
@@ -371,14 +371,14 @@ class GroupSubscription:
         self._on_rejoin: Callable[[], None] = lambda: None
         self._has: list[TopicPartition] = []
         self._announced = False
-        """Whether `on_assign` was called and all it said still stands."""
+        """Whether `on_assign` was called and the assignment has not changed since."""
         self._losses = 0
         self._counts: dict[str, int] = {}
         self._look_at_topics = 0.0
 
     @property
     def membership(self) -> Membership:
-        """Under what name to commit."""
+        """The membership to commit with."""
         return self._member.membership
 
     def want(
@@ -386,17 +386,18 @@ class GroupSubscription:
     ) -> None:
         """Subscribe to these topics.
 
-        `on_assign(partitions)` when they came; `on_revoke(partitions, ours)` before they go, with `ours` False when the
-        group may have given them to others already; `on_rejoin()` when a rebalance begins in which they are kept.
+        `on_assign(partitions)` is called after partitions were added; `on_revoke(partitions, ours)` before they are
+        removed, with `ours=False` when others may have them already; `on_rejoin()` when a rebalance begins in which the
+        partitions are kept. With cooperative assignors the callbacks get only the partitions that move.
         """
         self._wanted, self._on_assign, self._on_revoke, self._on_rejoin = wanted, on_assign, on_revoke, on_rejoin
         self._look_at_topics = 0.0
         self._member.request_rejoin()
 
     def advance(self, timeout_s: float) -> bool:
-        """Take part, waiting no longer than `timeout_s`; whether there is something to read now.
+        """Join and rejoin as needed, for at most `timeout_s`. True when there are partitions to read.
 
-        A cooperative member goes on with what it has while the group rebalances; then this does not wait.
+        A cooperative member keeps reading its partitions while the group rebalances; then this does not wait.
         """
         if not self._heartbeats.is_alive():
             self._heartbeats.start()
@@ -405,20 +406,20 @@ class GroupSubscription:
             self._renew_topics()
         if self.settled:
             return True
-        self._let_go()
+        self._give_up()
         if not self._member.advance(sorted(self._counts), 0.0 if self._has else timeout_s):
-            self._let_go()
+            self._give_up()
             return bool(self._has)
         self._take(self._member.assignment)
         return True
 
     @property
     def settled(self) -> bool:
-        """Whether nothing is about to change, as far as this member has heard."""
+        """Whether no rebalance is in progress, as far as this member knows."""
         return self._announced and self._member.stable
 
     def close(self) -> None:
-        """Leave the group. Raises what the request raises, with all else done."""
+        """Leave the group. Everything else is done even if the request fails."""
         self._heartbeats.stop()
         if self._announced or self._has:
             self._revoke_all(self._member.owns)
@@ -427,8 +428,8 @@ class GroupSubscription:
         finally:
             self._member.close()
 
-    def _let_go(self) -> None:
-        """Before joining anew: an eager member lets go of everything, a cooperative one of what it has lost."""
+    def _give_up(self) -> None:
+        """Before a rejoin: an eager member gives up all partitions, a cooperative one those it has lost."""
         lost = self._member.losses != self._losses
         if (self._announced or self._has) and (lost or not self._member.cooperative):
             self._revoke_all(self._member.owns and not lost)
@@ -438,14 +439,14 @@ class GroupSubscription:
         self._losses = self._member.losses
 
     def _take(self, assignment: Sequence[TopicPartition]) -> None:
-        """The group has decided: what goes, goes first."""
-        self._let_go()  # it may have been lost and joined again
+        """Apply a new assignment: revoke first, then assign."""
+        self._give_up()  # it may have lost its partitions and rejoined
         had, self._has = self._has, list(assignment)
         going = sorted(set(had) - set(assignment))
         self._announced = True
         if going:
             self._on_revoke(going, True)
-            self._member.request_rejoin()  # only then can they be given to others
+            self._member.request_rejoin()  # so that others can get them
         self._on_assign([tp for tp in assignment if tp not in had])
 
     def _revoke_all(self, ours: bool) -> None:
@@ -454,7 +455,7 @@ class GroupSubscription:
         self._on_revoke(had, ours)
 
     def _renew_topics(self) -> None:
-        """See what the topics are now; join again if that makes a difference."""
+        """Look up the topics; rejoin when they have changed."""
         settings = self._cluster.settings
         counts = self._matching(self._count_partitions())
         missing = [topic for topic, count in counts.items() if not count]
@@ -468,11 +469,11 @@ class GroupSubscription:
             self._member.request_rejoin()
 
     def _matching(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Topics to name when joining, with their partitions; 0 for one that is wanted and does not exist yet."""
+        """The topics to join with and their partitions; 0 for a topic that does not exist yet."""
         return {topic: counts.get(topic, 0) for topic in self._wanted.of(counts)}
 
     def _count_partitions(self) -> dict[str, int]:
-        """Partitions of every topic, internal ones left out unless they are named."""
+        """The partitions of every topic; internal topics only if they are subscribed to by name."""
         return {
             name: len(topic.partitions)
             for name, topic in self._cluster.topics().items()

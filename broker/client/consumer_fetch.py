@@ -1,8 +1,7 @@
 """Fetching for a consumer: one request at a time to each leader, for all partitions that need data.
 
-Called by consumer.py from the thread that polls. Answers are kept until they are read, and a partition is not
-asked for again before that, so memory is bounded by `fetch.max.bytes` per broker. Records become objects one
-poll's worth at a time.
+Called by consumer.py from the thread that polls. Responses are kept until they are read, and their partitions are not
+fetched again before that, so memory is bounded by `fetch.max.bytes` per broker. Records are decoded poll by poll.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ __all__ = ["CompletedFetch", "ConsumerFetch"]
 
 
 class CompletedFetch:
-    """What one fetch brought of one partition, read piece by piece."""
+    """The records of one partition in a fetch response, decoded piece by piece."""
 
     def __init__(self, asked: FetchFrom, fetched: FetchedPartition, *, check_crcs: bool) -> None:
         self.tp = asked.tp
         self.leader_epoch = asked.leader_epoch
-        """The epoch of the leader that answered."""
+        """The epoch of the leader that responded."""
         self.position = offset = asked.offset
-        """Offset of the next record this would give; read on only while it is what the consumer wants next."""
+        """Offset of the next record. Continue only while it is the consumer's position."""
         self.high_watermark = fetched.high_watermark
         self._end, self._batches = measure_batches(fetched.records, offset)
         self._size = len(fetched.records)
@@ -56,9 +55,9 @@ class CompletedFetch:
         )
 
     def read(self, limit: int) -> list[Record]:
-        """Up to `limit` records; fewer only at the end, then `position` is after all that was fetched.
+        """The next records, up to `limit`; fewer only at the end, then `position` is after everything fetched.
 
-        Raises CorruptBatch when `position` has come to a batch that cannot be read.
+        Raises CorruptBatch when the batch at `position` cannot be read.
         """
         records: list[Record] = []
         try:
@@ -76,7 +75,7 @@ class CompletedFetch:
         return records
 
     def count(self, statistics: Statistics, records: int) -> None:
-        """Note that so many records were handed out; bytes and batches go with the first of them."""
+        """Count records that were returned; the first call counts the bytes and batches of the fetch too."""
         size, batches = self._size, self._batches
         self._size = self._batches = 0
         statistics.batches(self.tp.topic, time.monotonic(), records=records, size=size, batches=batches)
@@ -93,7 +92,7 @@ class _Request(NamedTuple):
 
 
 class ConsumerFetch:
-    """Requests under way and answers not yet read."""
+    """Fetch requests in flight, and responses that are not read yet."""
 
     def __init__(self, cluster: Cluster, statistics: Statistics) -> None:
         settings = cluster.settings
@@ -108,18 +107,18 @@ class ConsumerFetch:
             isolation_id(settings.isolation_level),
         )
         self.reached: dict[TopicPartition, Position] = {}
-        """Positions at which there was nothing yet, with the leader epoch of the broker that said so."""
+        """Positions at which a log ended, with the leader epoch of the broker that responded."""
         self.doubtful: set[TopicPartition] = set()
-        """Partitions with a newer leader than that of their position: they are not fetched before that is checked."""
+        """Partitions whose leader is newer than their position; not fetched until that is checked (KIP-320)."""
         self._connections: dict[Node, Connection] = {}
         self._requests: dict[Node, _Request] = {}
         self._look_again = 0.0
 
     def send(self, positions: Mapping[TopicPartition, Position]) -> None:
-        """Ask each leader that is not busy for its partitions among `positions`.
+        """Send a request to each leader that has none in flight, for its partitions among `positions`.
 
-        A leader of which something is left to read is not asked: the request would go without that partition, wait
-        for the quiet ones, and keep the busy one from being asked for meanwhile.
+        A leader with unread responses is left out: the request would lack the busy partition and wait for the quiet
+        ones, and meanwhile the busy partition could not be fetched.
         """
         buffered = {fetch.tp for fetch in self.completed}
         by_leader: dict[Node, list[FetchFrom]] = defaultdict(list)
@@ -160,7 +159,7 @@ class ConsumerFetch:
         return failures
 
     def close(self) -> None:
-        """Hang up and forget what was not read."""
+        """Close the connections and drop unread responses."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()
@@ -168,7 +167,7 @@ class ConsumerFetch:
         self.completed.clear()
 
     def _leader(self, tp: TopicPartition) -> Node | None:
-        """Who leads `tp`; None when that is not known just now. Raises UnknownTopic."""
+        """The leader of `tp`; None while it is unknown. Raises UnknownTopic."""
         try:
             return self._cluster.retrying(lambda: self._cluster.leader(tp), timeout_s=0)
         except PykafkaError as error:
@@ -232,7 +231,7 @@ class ConsumerFetch:
                 self._drop(node)
 
     def _drop(self, node: Node) -> None:
-        """The connection is of no use any more, if there is one; whoever leads is looked up anew."""
+        """Close the connection to `node`, if there is one, and look up leaders again."""
         self._requests.pop(node, None)
         connection = self._connections.pop(node, None)
         if connection is not None:

@@ -1,8 +1,8 @@
-"""Which partitions a consumer has, and where it is in each; Kafka's `SubscriptionState`.
+"""The partitions of a consumer and its position in each; Kafka's `SubscriptionState`.
 
 Called by consumer.py from the thread that polls. A position is the offset of the next record `poll` returns.
-A partition without one gets it from the group's committed offset, or else by `auto.offset.reset`. With it goes the
-leader epoch under which the log reached up to it, so that a log that loses its end is noticed (KIP-320).
+A partition without a position gets the group's committed offset, or one by `auto.offset.reset`. Each position has the
+leader epoch in which the log reached it, so that a truncation of the log is noticed (KIP-320).
 """
 
 from __future__ import annotations
@@ -31,57 +31,54 @@ class Positions:
         self._reset = cluster.settings.auto_offset_reset
         self._offsets: dict[TopicPartition, int | None] = {}
         self._epochs: dict[TopicPartition, int] = {}
-        """Leader epochs under which the logs reached up to the positions, where that is known."""
+        """The leader epochs in which the logs reached the positions, where known."""
         self._to_reset: dict[TopicPartition, int] = {}
         self._paused: set[TopicPartition] = set()
 
-    def __contains__(self, tp: object) -> bool:
-        return tp in self._offsets
-
     @property
     def partitions(self) -> list[TopicPartition]:
-        """What is assigned, in order."""
+        """The assigned partitions, sorted."""
         return sorted(self._offsets)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have these, and no others; those that stay keep their position."""
+        """Assign exactly these partitions; those that were assigned before keep their position."""
         self._offsets = {tp: self._offsets.get(tp) for tp in partitions}
         self._epochs = {tp: epoch for tp, epoch in self._epochs.items() if tp in self._offsets}
         self._to_reset = {tp: timestamp for tp, timestamp in self._to_reset.items() if tp in self._offsets}
         self._paused &= self._offsets.keys()
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have these too; where to begin is asked anew, whatever was read here before."""
+        """Assign these partitions too. Their old positions are forgotten."""
         for tp in partitions:
             self._drop(tp)
             self._offsets[tp] = None
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have these no more."""
+        """Unassign these partitions."""
         for tp in partitions:
             self._drop(tp)
 
     def get(self, tp: TopicPartition) -> int | None:
-        """The position; None when it is not resolved yet. Raises PykafkaError for a partition not assigned."""
+        """The position; None before `resolve`. Raises PykafkaError for a partition that is not assigned."""
         self._check(tp)
         return self._offsets[tp]
 
     def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = NO_EPOCH) -> None:
-        """Go on at `offset`, up to which the log reached under `leader_epoch`."""
+        """Continue at `offset`, which the log reached in `leader_epoch`."""
         self._check(tp)
         self._offsets[tp] = offset
         self._epochs[tp] = leader_epoch
         self._to_reset.pop(tp, None)
 
     def seek_to(self, tp: TopicPartition, timestamp: int) -> None:
-        """Go on at EARLIEST, LATEST, or the first record as young as `timestamp` (ms); looked up at `resolve`."""
+        """Continue at EARLIEST, LATEST, or the first record since `timestamp` (ms); `resolve` looks it up."""
         self._check(tp)
         self._offsets[tp] = None
         self._epochs.pop(tp, None)
         self._to_reset[tp] = timestamp
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Keep, but do not fetch."""
+        """Keep the partitions, but do not fetch."""
         for tp in partitions:
             self._check(tp)
             self._paused.add(tp)
@@ -89,12 +86,8 @@ class Positions:
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         self._paused.difference_update(partitions)
 
-    @property
-    def paused(self) -> set[TopicPartition]:
-        return set(self._paused)
-
     def paused_at(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether it is paused, and would go on there."""
+        """Whether the partition is paused at this position."""
         return tp in self._paused and self._offsets.get(tp) == offset
 
     def resolved(self) -> dict[TopicPartition, int]:
@@ -102,11 +95,11 @@ class Positions:
         return {tp: offset for tp, offset in self._offsets.items() if offset is not None}
 
     def fetchable(self) -> dict[TopicPartition, int]:
-        """Positions of the partitions to read from now."""
+        """The positions of the partitions that are not paused."""
         return {tp: offset for tp, offset in self.resolved().items() if tp not in self._paused}
 
     def resolve(self) -> None:
-        """Give a position to every partition that has none.
+        """Look up the position of every partition that has none.
 
         Raises BrokerError `offset_out_of_range` when there is no committed offset and `auto.offset.reset` is none,
         and what the requests raise.
@@ -130,21 +123,21 @@ class Positions:
             self._to_reset.clear()
 
     def positions(self) -> dict[TopicPartition, Position]:
-        """`fetchable`, each with the leader epoch it is known to be of; -1 where that is not known."""
+        """`fetchable`, with leader epochs; -1 if unknown."""
         return {tp: Position(offset, self._epochs.get(tp, NO_EPOCH)) for tp, offset in self.fetchable().items()}
 
     def committable(self) -> dict[TopicPartition, Position]:
-        """`resolved`, each with its leader epoch."""
+        """`resolved`, with leader epochs; -1 if unknown."""
         return {tp: Position(offset, self._epochs.get(tp, NO_EPOCH)) for tp, offset in self.resolved().items()}
 
     def reached(self, reached: Mapping[TopicPartition, Position]) -> None:
-        """Leaders had nothing at these positions, and so reach up to them."""
+        """The logs end at these positions, so they reach them in the leader epochs given."""
         for tp, position in reached.items():
             if self._offsets.get(tp) == position.offset:
                 self._epochs[tp] = position.leader_epoch
 
     def check_truncation(self, doubtful: Iterable[TopicPartition]) -> None:
-        """A new leader: do the logs still hold what was read? If not, go on where they part from it (KIP-320).
+        """Ask new leaders whether their logs still have what was read; if not, continue where they differ (KIP-320).
 
         Raises BrokerError `offset_out_of_range` when `auto.offset.reset` is none.
         """
@@ -158,11 +151,11 @@ class Positions:
             if self._reset == "none" or lost[tp].end < 0:
                 self._reset_by_policy(tp, str(lost[tp]))
             else:
-                logger.warning("%s; going on there", lost[tp])
+                logger.warning("%s; continuing there", lost[tp])
                 self.seek(tp, lost[tp].end)
 
     def out_of_range(self, tp: TopicPartition, error: BrokerError) -> None:
-        """The log does not have the position: begin anew by `auto.offset.reset`, or raise."""
+        """The log does not have the position: reset it by `auto.offset.reset`, or raise."""
         if tp in self._offsets:
             self._reset_by_policy(tp, error.message)
 

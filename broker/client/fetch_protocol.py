@@ -51,7 +51,7 @@ _LAST_VERSION_WITH_NAMES: Final = 12
 
 
 class FetchLimits(NamedTuple):
-    """How a broker shall answer: sizes in bytes, time in ms, `isolation` as the protocol has it."""
+    """Limits of a response: sizes in bytes, time in ms. `isolation` is the number in the protocol."""
 
     min_bytes: int
     max_bytes: int
@@ -60,7 +60,7 @@ class FetchLimits(NamedTuple):
 
 
 class FetchFrom(NamedTuple):
-    """One partition of a request."""
+    """One partition in a request."""
 
     tp: TopicPartition
     topic_id: uuid.UUID | None
@@ -70,12 +70,12 @@ class FetchFrom(NamedTuple):
 
     @classmethod
     def at(cls, cluster: Cluster, tp: TopicPartition, offset: int, max_bytes: int) -> FetchFrom:
-        """With the topic id and leader epoch that the cluster's metadata holds."""
+        """Take the topic id and leader epoch from the cluster's metadata."""
         return cls(tp, cluster.topic(tp.topic).topic_id, cluster.leader_epoch(tp), offset, max_bytes)
 
 
 def fetch_version_limit(wanted: Iterable[FetchFrom]) -> int | None:
-    """From version 13 on topics go by id (KIP-516): stay below when an id is not known."""
+    """Since version 13 requests name topics by id (KIP-516): stay below if an id is unknown."""
     return None if all(item.topic_id for item in wanted) else _LAST_VERSION_WITH_NAMES
 
 
@@ -101,7 +101,7 @@ def fetch_request(limits: FetchLimits, wanted: Iterable[FetchFrom]) -> dict[str,
 
 
 def by_place(wanted: Iterable[FetchFrom]) -> dict[tuple[str | uuid.UUID, int], FetchFrom]:
-    """The items as an answer names them: by topic name or topic id, and partition."""
+    """The items by topic name and by topic id, since a response has one of them, and partition."""
     places: dict[tuple[str | uuid.UUID, int], FetchFrom] = {}
     for item in wanted:
         places[item.tp.topic, item.tp.partition] = item
@@ -122,7 +122,7 @@ _NOTHING = memoryview(b"")
 
 
 class FetchedPartition(NamedTuple):
-    """One partition of a fetch. `topic` is the name, or the topic id where the version has that instead."""
+    """One partition in a response. `topic` is the name, or the topic id in versions that have that instead."""
 
     topic: str | uuid.UUID
     partition: int
@@ -134,11 +134,11 @@ class FetchedPartition(NamedTuple):
     """(producer id, first offset) of the aborted transactions in range; empty unless read_committed."""
     preferred_read_replica: int
     records: memoryview
-    """Record batches, into the response's own buffer; the last one may be cut short (KIP-74)."""
+    """Record batches, a view of the response's buffer; the last one may be incomplete (KIP-74)."""
 
 
 class FetchReply(NamedTuple):
-    """A whole response. `error` is about the request as such; each partition has its own besides."""
+    """A whole response. `error` is about the request; each partition has its own error."""
 
     throttle_ms: int
     error: ErrorCode
@@ -147,7 +147,7 @@ class FetchReply(NamedTuple):
 
 
 def parse_fetch_response(version: int, payload: memoryview) -> FetchReply:
-    """Read a response without its length, from the correlation id on. Raises ProtocolError."""
+    """Parse a response, from the correlation id on. Raises ProtocolError."""
     reader = _Reader(payload, flexible=version >= _FLEXIBLE_SINCE)
     try:
         reply = _read_reply(reader, version)
@@ -200,7 +200,7 @@ def _read_partition(reader: _Reader, version: int, topic: str | uuid.UUID) -> Fe
 
 
 class _Reader:
-    """A position in the response. What runs past the end raises struct.error, IndexError or ValueError."""
+    """A position in the response. Reading past the end raises struct.error, IndexError or ValueError."""
 
     def __init__(self, data: memoryview, *, flexible: bool) -> None:
         self.position = 0
@@ -230,7 +230,7 @@ class _Reader:
         return self._take(length) if length > 0 else _NOTHING
 
     def skip_tags(self) -> None:
-        """Tagged fields tell of leaders and snapshots; metadata is asked for those."""
+        """Tagged fields name leaders and snapshots, which the client learns from metadata."""
         if not self._flexible:
             return
         for _ in range(self._unsigned_varint()):

@@ -38,10 +38,10 @@ __all__ = ["FetchStream", "Fetched", "Fetcher", "end_of_batches", "fetch_togethe
 
 
 class Fetched(NamedTuple):
-    """What one fetch brought. `next_offset` follows the last whole batch; it is where to go on."""
+    """The result of a fetch. `next_offset` follows the last whole batch: fetch there next."""
 
     records: memoryview
-    """Record batches, not checked; the first may begin before the offset asked for, the last may be cut short."""
+    """Unchecked record batches. The first may begin before the requested offset, the last may be incomplete."""
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int
@@ -51,7 +51,7 @@ class Fetched(NamedTuple):
 
 
 class Fetcher:
-    """Reads the partition `tp` from its leader. What is not given comes from the cluster's settings."""
+    """Reads the partition `tp` from its leader. Defaults come from the cluster's settings."""
 
     def __init__(
         self,
@@ -64,9 +64,9 @@ class Fetcher:
         isolation_level: str | None = None,
         allocate: Callable[[int], memoryview] | None = None,
     ) -> None:
-        """`max_bytes` (`max.partition.fetch.bytes`) bounds an answer, but one batch always comes whole (KIP-74).
+        """`max_bytes` (`max.partition.fetch.bytes`) limits a response, but the first batch is always complete (KIP-74).
 
-        `allocate` gives the memory that an answer of so many bytes is received into.
+        `allocate(size)` returns the memory that a response of `size` bytes is received into.
         """
         settings = cluster.settings
         self.cluster = cluster
@@ -93,10 +93,10 @@ class Fetcher:
         self.close()
 
     def fetch(self, offset: int, *, timeout_s: float | None = None) -> Fetched:
-        """The batches from the one that holds `offset` on; none when nothing came within `max_wait_ms`.
+        """The batches from the one with `offset` on; none when there is nothing new within `max_wait_ms`.
 
-        Raises BrokerError: `offset_out_of_range` when the log no longer, or not yet, has `offset`;
-        UnknownTopic when the partition is gone. What is retriable is retried for `timeout_s`
+        Raises BrokerError `offset_out_of_range` when the log does not have `offset` any more, or not yet, and
+        UnknownTopic when the partition was deleted. Retriable errors are retried for `timeout_s`
         (`default.api.timeout.ms`) first.
         """
         partition = self.cluster.retrying(lambda: self._fetch_once(offset), timeout_s=timeout_s)
@@ -110,14 +110,14 @@ class Fetcher:
         )
 
     def prefetch(self, offset: int) -> None:
-        """Ask for `offset` and do not wait: the next `fetch(offset)` takes the answer, or raises what failed here."""
+        """Send the request for `offset` without waiting: the next `fetch(offset)` takes the response."""
         try:
             self._ask(offset)
         except PykafkaError:
-            self._drop_connection()  # the fetch tries again, and says what is wrong
+            self._drop_connection()  # the fetch tries again, and raises the error
 
     def close(self) -> None:
-        """Hang up. May be called again; a later fetch connects anew."""
+        """Close the connection. May be called again; a later fetch reconnects."""
         self._drop_connection()
 
     def _fetch_once(self, offset: int) -> FetchedPartition:
@@ -143,7 +143,7 @@ class Fetcher:
         self._asked = wanted
 
     def _check_truncation(self) -> None:
-        """There is a new leader: does the log still hold what was read? Raises BrokerError."""
+        """Ask a new leader whether its log still has what was read. Raises BrokerError `offset_out_of_range` if not."""
         for truncation in find_truncations(self.cluster, {self.tp: self._reached}).values():
             raise BrokerError(ErrorCode.offset_out_of_range, str(truncation))
 
@@ -159,7 +159,7 @@ class Fetcher:
         return answer.partitions[0]
 
     def _leader_connection(self) -> Connection:
-        """Our connection, if it still leads to the leader and has no answer to another offset in it."""
+        """The connection to the leader; a new one when it moved, or to drop a response in flight."""
         node = self.cluster.leader(self.tp)
         if self._connection is not None and (self._asked is not None or node != self._node):
             self._drop_connection()
@@ -178,11 +178,11 @@ class Fetcher:
 
 
 class FetchStream:
-    """Iterate over a partition from `start` up to `end` (exclusive), each fetch sent one ahead.
+    """Iterates over a partition from `start` up to `end` (exclusive), with one fetch ahead.
 
-    With `end=None` it never ends, and yields answers without records when nothing new came. With an end
-    it yields only answers with records, the last of which may run past `end`; it raises RequestTimedOut when
-    nothing comes for `stall_s` seconds (`default.api.timeout.ms`). The errors are those of `Fetcher.fetch`.
+    With `end=None` it never ends, and yields empty results when there is nothing new. With an end all results have
+    records, and the last one may extend beyond `end`; it raises RequestTimedOut when nothing arrives for `stall_s`
+    seconds (`default.api.timeout.ms`). Other errors are those of `Fetcher.fetch`.
     """
 
     def __init__(self, fetcher: Fetcher, start: int, end: int | None = None, *, stall_s: float | None = None) -> None:
@@ -193,7 +193,7 @@ class FetchStream:
 
     @property
     def position(self) -> int:
-        """The offset that comes after all that was yielded."""
+        """The offset after everything that was yielded."""
         return self._position
 
     def __iter__(self) -> Iterator[Fetched]:
@@ -220,12 +220,12 @@ class FetchStream:
 
 
 def end_of_batches(records: memoryview, offset: int) -> int:
-    """The offset after the last whole batch, or `offset` when there is none. Raises CorruptBatch."""
+    """The offset after the last whole batch, or `offset` if there is none. Raises CorruptBatch."""
     return measure_batches(records, offset)[0]
 
 
 def measure_batches(records: memoryview, offset: int) -> tuple[int, int]:
-    """The same offset, and how many whole batches there are."""
+    """As `end_of_batches`, with the number of whole batches."""
     position, count = find_last_batch(records)
     next_offset = max(parse_header(records, position).next_offset, offset) if count else offset
     if records and next_offset == offset:
@@ -234,15 +234,17 @@ def measure_batches(records: memoryview, offset: int) -> tuple[int, int]:
 
 
 _LEAST_PARTITION_BYTES: Final = 64 << 10
-"""Of one partition, so that a few that have much do not crowd out the others, nor many shrink to nothing."""
+"""Smallest limit for one partition: with many partitions an equal share would become too small."""
 
 
 def fetch_together(
     cluster: Cluster, positions: Mapping[TopicPartition, int], *, max_bytes: int
 ) -> dict[TopicPartition, Fetched]:
-    """What is there of each partition from its position on, in answers of at most `max_bytes` (or one batch) each.
+    """Fetch many partitions at once: one request to each leader, all in flight together, without waiting for records.
 
-    A partition is missing for which nothing came: no room was left, nothing is there, or something is wrong with it.
+    `positions`: the offset of each partition. Each response has at most `max_bytes`, or one batch. A partition is
+    missing in the result when there was no room, nothing to read, or an error: fetch it with a `Fetcher`, which raises
+    and retries. It uses the shared connections, so no other thread may fetch from `cluster` meanwhile.
     """
     settings = cluster.settings
     limits = FetchLimits(0, max_bytes, 0, isolation_id(settings.isolation_level))
@@ -266,7 +268,7 @@ def fetch_together(
         try:
             found.update(_receive(connection, wanted))
         except PykafkaError:
-            connection.close()  # a late answer would be taken for that to another request
+            connection.close()  # or a late response would be taken for that of another request
             cluster.invalidate()
     return found
 

@@ -1,9 +1,9 @@
 """Handle records one by one, and park those that keep failing so that the rest goes on.
 
-For applications: hands what a `Consumer` polls to a function. A record for which it raises is tried again in place,
-or sent to a retry topic that the same consumer is subscribed to; after `retries` further attempts it goes to the
-dead-letter topic. Offsets are committed once every record of a poll was handled, or its parking acknowledged: nothing
-is lost, and after a crash the last poll is handled again. In place, records stay in order; what is parked is overtaken.
+For applications: passes the records that a `Consumer` polls to a function. When it raises, the record is tried again at
+once, or is sent to a retry topic that the same consumer is subscribed to. After `retries` more attempts it is sent to
+the dead-letter topic. Offsets are committed after every record of a poll was handled or parked with an acknowledgement,
+so nothing is lost, and after a crash the last poll is handled again. A parked record loses its place in the order.
 
     with Consumer(servers, {"group.id": "g"}) as consumer, Producer(servers) as producer:
         consumer.subscribe(["orders", "orders.retry"])
@@ -12,8 +12,8 @@ is lost, and after a crash the last poll is handled again. In place, records sta
         )
         processor.run(stopped.is_set)
 
-Parked records keep key, value, headers and get `pykafka.origin.topic`, `.partition`, `.offset` and `.timestamp` of
-where they were first read, `pykafka.attempts` and `pykafka.error`, as text.
+Parked records keep key, value and headers. They get headers as text: `pykafka.origin.topic`, `.partition`, `.offset`
+and `.timestamp` of where they were first read, `pykafka.attempts`, and `pykafka.error`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _POLL_S: Final = 1.0
 
 
 class Processed(NamedTuple):
-    """How many records a step handled with success, sent to the retry topic, and gave up."""
+    """How many records were handled, sent to the retry topic, and sent to the dead-letter topic."""
 
     handled: int = 0
     retried: int = 0
@@ -46,7 +46,7 @@ class Processed(NamedTuple):
 
 
 class RecordProcessor:
-    """Leads `consumer` and `producer`, which the caller opens and closes. Not thread-safe."""
+    """Uses `consumer` and `producer`, which the caller opens and closes. Not thread-safe."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class RecordProcessor:
         retry_topic: str | None = None,
         retry_delay_ms: int = 0,
     ) -> None:
-        """`retry_delay_ms`: a record rests in the retry topic for so long; without one, the wait between attempts.
+        """`retry_delay_ms`: how long a record stays in the retry topic, or without one the wait between attempts.
 
         Raises ConfigError.
         """
@@ -75,10 +75,10 @@ class RecordProcessor:
         self._retry_topic = retry_topic
         self._retry_delay_ms = retry_delay_ms
         self._resting: dict[TopicPartition, int] = {}
-        """Paused partitions of the retry topic, and when (ms) their next record may be tried again."""
+        """Paused partitions of the retry topic, and when (ms) their next record is due."""
 
     def run(self, stopped: Callable[[], bool]) -> Processed:
-        """`step` until `stopped()`; the sum of what they did."""
+        """Call `step` until `stopped()`; returns the sum of the results."""
         total = Processed()
         while not stopped():
             done = self.step(_POLL_S)
@@ -86,9 +86,9 @@ class RecordProcessor:
         return total
 
     def step(self, timeout_s: float) -> Processed:
-        """Poll once, waiting up to `timeout_s`, handle what came, and commit.
+        """Poll once for up to `timeout_s`, handle the records, and commit.
 
-        Raises what polling, parking and committing raise. What was not done then is polled again.
+        Raises the errors of poll, send and commit; records that were not handled are polled again.
         """
         self._wake_the_rested()
         records = self._consumer.poll(timeout_s)
@@ -115,7 +115,7 @@ class RecordProcessor:
     # --- one record ----------------------------------------------------------------------------
 
     def _process(self, record: ConsumerRecord) -> str:
-        """Handle or park it; which of the two, as a field of Processed."""
+        """Handle or park the record; returns the field of Processed to count it in."""
         attempts = _attempts_before(record)
         while True:
             attempts += 1
@@ -134,7 +134,7 @@ class RecordProcessor:
             time.sleep(self._retry_delay_ms / 1000)
 
     def _park(self, topic: str, record: ConsumerRecord, attempts: int, failure: Exception) -> None:
-        """Send it away and wait until that is acknowledged: only then may its offset be committed."""
+        """Send it to `topic` and wait for the acknowledgement: only then may its offset be committed."""
         notes = {
             f"{ORIGIN}topic": record.topic,
             f"{ORIGIN}partition": str(record.partition),
@@ -162,7 +162,7 @@ class RecordProcessor:
             self._consumer.resume([tp])
 
     def _go_back(self, unfinished: list[ConsumerRecord], skipped: set[TopicPartition]) -> None:
-        """Have the next poll begin with the first record of each partition that was not finished."""
+        """Let the next poll begin with the first unfinished record of each partition."""
         seen = set(skipped)
         for record in unfinished:
             tp = TopicPartition(record.topic, record.partition)
@@ -176,7 +176,7 @@ class RecordProcessor:
 
 
 def _attempts_before(record: ConsumerRecord) -> int:
-    """How often it was tried before it came back through the retry topic."""
+    """How many attempts there were before it came back from the retry topic."""
     for name, value in record.headers:
         if name == ATTEMPTS and value is not None and value.isdigit():
             return int(value)
@@ -184,7 +184,7 @@ def _attempts_before(record: ConsumerRecord) -> int:
 
 
 def _annotated(headers: tuple[Header, ...], notes: Mapping[str, str]) -> list[Header]:
-    """The headers with ours renewed; the origin stays the first one."""
+    """The headers with new notes; the first origin is kept."""
     was_parked = any(name.startswith(ORIGIN) for name, _ in headers)
     fresh = {name: text for name, text in notes.items() if not (was_parked and name.startswith(ORIGIN))}
     kept = [(name, value) for name, value in headers if name not in fresh]

@@ -186,7 +186,7 @@ def test_the_coordinator_of_a_group_is_found_and_remembered(cluster: Cluster, gr
     node = cluster.coordinator(group)
     assert node == cluster.coordinator(group)
     cluster.forget_coordinator(group)
-    assert cluster.coordinator_connection(group).port == node.port
+    assert cluster.connection(cluster.coordinator(group)).port == node.port
 
 
 def test_what_is_known_can_be_read_without_asking(cluster: Cluster, make_topic: TopicMaker) -> None:
