@@ -33,13 +33,13 @@ __all__ = [
 
 
 class Member(NamedTuple):
-    """Who takes part, and in which topics."""
+    """A member of the group, and the topics it subscribes to."""
 
     member_id: str
     topics: Sequence[str]
     group_instance_id: str | None = None
     owned: Sequence[TopicPartition] = ()
-    """What it had, which only the sticky assignors ask, and in which generation."""
+    """Its partitions in an earlier generation; only the sticky assignors use them."""
     generation: int = -1
 
     @property
@@ -49,13 +49,13 @@ class Member(NamedTuple):
 
 
 Assignment = dict[str, list[TopicPartition]]
-"""Partitions by member id; every member is in it."""
+"""Partitions by member id, for every member."""
 
 
 def assign_range(members: Sequence[Member], partitions: Mapping[str, int]) -> Assignment:
-    """Each topic by itself: consecutive partitions to the members in order, the first ones get the odd ones.
+    """Topic by topic, consecutive partitions for each member; the first members may get one more.
 
-    `partitions`: how many each topic has; a topic that is not in it is not assigned. Kafka's `RangeAssignor`.
+    `partitions`: how many each topic has; other topics are not assigned. Kafka's `RangeAssignor`.
     """
     assignment: Assignment = {member.member_id: [] for member in members}
     for topic in sorted(partitions):
@@ -72,7 +72,7 @@ def assign_range(members: Sequence[Member], partitions: Mapping[str, int]) -> As
 
 
 def assign_round_robin(members: Sequence[Member], partitions: Mapping[str, int]) -> Assignment:
-    """All partitions of all topics in turn, each to the next member that wants it. Kafka's `RoundRobinAssignor`."""
+    """The partitions of all topics in turn, each to the next subscribed member. Kafka's `RoundRobinAssignor`."""
     assignment: Assignment = {member.member_id: [] for member in members}
     ring = sorted(members, key=lambda m: m.rank)
     position = 0
@@ -88,7 +88,7 @@ def assign_round_robin(members: Sequence[Member], partitions: Mapping[str, int])
 
 
 def assign_sticky(members: Sequence[Member], partitions: Mapping[str, int]) -> Assignment:
-    """Every partition of a topic that somebody wants to one member who does; `partitions`: how many a topic has."""
+    """Balanced, and with few partitions moved; `partitions`: how many each topic has. Kafka's `StickyAssignor`."""
     members = sorted(members, key=lambda member: member.rank)
     if not members:
         return {}
@@ -103,9 +103,9 @@ def assign_sticky(members: Sequence[Member], partitions: Mapping[str, int]) -> A
 
 
 def assign_cooperative_sticky(members: Sequence[Member], partitions: Mapping[str, int]) -> Assignment:
-    """The same, but a partition that changes hands is given to nobody yet: its owner must let go of it first.
+    """As `assign_sticky`, but a partition that moves is assigned to nobody yet: its owner has to revoke it first.
 
-    The owner then joins once more, and the partition is free in the rebalance that follows.
+    The owner then rejoins, and the next rebalance assigns the partition. Kafka's `CooperativeStickyAssignor`.
     """
     shares = assign_sticky(members, partitions)
     owners: dict[TopicPartition, set[str]] = {}
@@ -118,7 +118,7 @@ def assign_cooperative_sticky(members: Sequence[Member], partitions: Mapping[str
 
 
 def _valid_claims(members: Iterable[Member], partitions: Mapping[str, int]) -> Assignment:
-    """What each member had and may keep. Of two that claim a partition the newer generation is right, or nobody."""
+    """What each member had and may keep. Of two owners the newer generation keeps it; of equal ones neither."""
     claims: dict[TopicPartition, tuple[int, str | None]] = {}
     for member in members:
         for tp in member.owned:
@@ -137,7 +137,7 @@ def _valid_claims(members: Iterable[Member], partitions: Mapping[str, int]) -> A
 
 
 def _share_alike(kept: Assignment, every: Sequence[TopicPartition]) -> Assignment:
-    """All members want the same topics: each gets the quotient, and as many as the remainder says one more."""
+    """All members have the same topics: each gets the quotient, and the first ones, up to the remainder, one more."""
     each, odd = divmod(len(every), len(kept))
     room = {}
     for member_id in sorted(kept, key=lambda id_: -len(kept[id_])):  # stable: ranks decide between equals
@@ -159,10 +159,10 @@ def _share_alike(kept: Assignment, every: Sequence[TopicPartition]) -> Assignmen
 
 
 class _Balancer:
-    """Members that want different topics: begin with what they had, then move along chains of members.
+    """For members with different topics: begins with what they had, then moves partitions along chains of members.
 
-    A partition goes from a member to one with at least two fewer, through members in between that give one and get
-    one; the shortest such chain moves fewest. When there is none the spread cannot be made smaller.
+    A chain leads from a member to one with at least two partitions fewer. Each member in between gives one partition
+    and gets one. The shortest chain moves the fewest partitions. Without any chain the balance is optimal.
     """
 
     def __init__(self, members: Sequence[Member], kept: Assignment, every: Sequence[TopicPartition]) -> None:
@@ -179,7 +179,7 @@ class _Balancer:
         self._topics = {member_id: Counter(tp.topic for tp in share) for member_id, share in kept.items()}
 
     def balanced(self) -> Assignment:
-        """The shares once nothing more can be gained."""
+        """The balanced assignment."""
         while self._improve():
             pass
         return self._shares
@@ -194,7 +194,7 @@ class _Balancer:
         return False
 
     def _chain_from(self, start: str) -> list[tuple[str, str, str]]:
-        """The moves (giver, topic, taker), last one first, that take one partition away from `start`."""
+        """The moves (giver, topic, taker), last one first, by which `start` gives one partition away."""
         low_enough = len(self._shares[start]) - 2
         came: dict[str, tuple[str, str]] = {}
         waiting, seen = deque([start]), {start}
@@ -220,7 +220,7 @@ class _Balancer:
         return chain
 
     def _move(self, giver: str, topic: str, taker: str) -> None:
-        """Give one partition of `topic`, best one that was the taker's before, or else not the giver's."""
+        """Move one partition of `topic`: if possible one that the taker had before, or that the giver did not have."""
         mine = [tp for tp in self._shares[giver] if tp.topic == topic]
         tp = max(mine, key=lambda tp: (self._had.get(tp) == taker, self._had.get(tp) != giver, tp))
         self._shares[giver].remove(tp)
@@ -236,18 +236,18 @@ _INT32 = struct.Struct(">i")
 
 
 class Assignor(NamedTuple):
-    """How to share out, and what to send along as user data: (partitions had, generation) → bytes."""
+    """The assignment, and the user data to send with JoinGroup: (earlier partitions, generation) → bytes."""
 
     assign: Callable[[Sequence[Member], Mapping[str, int]], Assignment]
     user_data: Callable[[Sequence[TopicPartition], int], bytes | None] = lambda had, generation: None
     cooperative: bool = False
-    """Members keep what they have while they rebalance (KIP-429)."""
+    """Members keep their partitions while the group rebalances (KIP-429)."""
 
 
 def member_of(
     member_id: str, subscription: Subscription, group_instance_id: str | None = None, *, had_in_user_data: bool
 ) -> Member:
-    """What an assignor needs to know of a member; with `had_in_user_data`, Kafka's format of "sticky" is looked for."""
+    """A member as assignors see it. `had_in_user_data`: its user data has the format of Kafka's "sticky" assignor."""
     owned, generation = subscription.owned, subscription.generation_id
     data = subscription.user_data
     if had_in_user_data and data:
@@ -258,7 +258,7 @@ def member_of(
 
 
 def is_cooperative(strategies: Iterable[str]) -> bool:
-    """Whether a member with these strategies keeps its partitions while rebalancing: only when every one allows."""
+    """Whether a member keeps its partitions during a rebalance: only if every strategy allows it."""
     return all(ASSIGNORS[name].cooperative for name in strategies)
 
 
@@ -277,7 +277,7 @@ def _write_sticky(had: Sequence[TopicPartition], generation: int) -> bytes | Non
 
 
 def _read_sticky(data: bytes) -> tuple[tuple[TopicPartition, ...], int]:
-    """Version 1, or version 0 without a generation. What cannot be read is nothing: the member then had nothing."""
+    """Version 1, or version 0 without a generation. Data that cannot be read counts as no partitions."""
     had: list[TopicPartition] = []
     try:
         (topics,), at = _INT32.unpack_from(data), _INT32.size

@@ -61,7 +61,7 @@ HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.LIST_GROUPS: 5,
     ApiKey.DESCRIBE_GROUPS: 5,
 }
-"""APIs that are not here are used up to the highest version kio has."""
+"""Other APIs are used up to the highest version that kio has."""
 
 
 def usable_versions(api: ApiKey) -> tuple[int, int]:
@@ -89,16 +89,16 @@ def choose_version(api: ApiKey, served: tuple[int, int] | None, *, at_most: int 
 
 
 DEFAULT_MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
-"""A length above this is no Kafka reply: the port speaks HTTP, TLS or something else."""
+"""A longer response is not Kafka's: the port speaks HTTP, TLS or something else."""
 
 _MOST_PARTS: Final = 512
-"""Of a frame, in one call; the system takes twice as many."""
+"""Parts of a frame in one system call, which accepts twice as many."""
 
 _SOFTWARE_VERSION = "1"
-"""Brokers only show it in their metrics (KIP-511)."""
+"""Brokers show it in their metrics (KIP-511)."""
 
 _RENEW_AT = 0.85
-"""Of the lifetime of a login; Kafka's clients renew between 85 and 95 %."""
+"""Share of a login's lifetime; Kafka's clients renew it between 85 and 95 %."""
 _TLS_ALERT = b"\x15\x03"
 _WRONG_LISTENER = (
     "; if its listener asks for a login or speaks TLS, set security.protocol, sasl.mechanism, sasl.username and "
@@ -109,7 +109,7 @@ _CORRELATION_AND_ERROR = struct.Struct(">ih")
 
 
 class Reply(NamedTuple):
-    """A response as it came: `payload` starts with the correlation id and is nobody else's to change."""
+    """An undecoded response. `payload` starts with the correlation id; it belongs to the caller."""
 
     api: ApiKey
     version: int
@@ -124,7 +124,7 @@ class _Sent(NamedTuple):
 
 
 class Connection:
-    """A connection to the broker at `host`:`port`, ready to be asked."""
+    """A connection to the broker at `host`:`port`, ready for requests."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Connection:
         tls: ssl.SSLContext | None = None,
         login: Login | None = None,
     ) -> None:
-        """Connect and shake hands.
+        """Connect, negotiate versions, and log in.
 
         `timeout_s`: how long a reply may take (`request.timeout.ms`); `connect_timeout_s`: how long the
         connection itself may take (`socket.connection.setup.timeout.ms`), TLS included.
@@ -148,7 +148,7 @@ class Connection:
         self.client_id = client_id
         self.timeout_s = timeout_s
         self.allocate: Callable[[int], memoryview] = _zeroed
-        """Where a reply of so many bytes goes; for owners that know memory which costs less."""
+        """Returns the memory for a response of a size; its owner may replace it by a cheaper allocator."""
         self._max_response_bytes = max_response_bytes
         self._lock = threading.Lock()
         self._next_correlation_id = 0
@@ -182,7 +182,7 @@ class Connection:
 
     @property
     def address(self) -> str:
-        """`host:port`, as errors name it."""
+        """`host:port`, as in error messages."""
         return f"{self.host}:{self.port}"
 
     @property
@@ -191,19 +191,19 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """Requests that were sent and not yet answered."""
+        """The number of requests without a response yet."""
         return len(self._sent)
 
     @property
     def usable(self) -> bool:
-        """Whether a request may be tried: open, and not hung up by the broker while it lay idle."""
+        """Whether it is open, and the broker did not close it while it was idle."""
         sock = self._socket
         if sock is None:
             return False
         if self._sent or self._lock.locked():
             return True
         if time.monotonic() > self._login_expires:
-            return False  # a new connection logs in anew (KIP-368 would do it on this one)
+            return False  # a new connection logs in again (KIP-368 would do it on this one)
         return not _poll(sock, select.POLLIN, 0) or _only_tls(sock)
 
     def fileno(self) -> int:
@@ -211,7 +211,7 @@ class Connection:
         return self._open_socket().fileno()
 
     def version(self, api: ApiKey, *, at_most: int | None = None) -> int:
-        """The version in which `api` is asked on this connection. Raises UnsupportedVersion."""
+        """The version of `api` on this connection. Raises UnsupportedVersion."""
         if at_most is not None:
             return self._choose(api, at_most)
         chosen = self._chosen.get(api)
@@ -222,7 +222,7 @@ class Connection:
     def request(
         self, api: ApiKey, body: Mapping[str, Any], *, timeout_s: float | None = None, at_most: int | None = None
     ) -> Any:
-        """Ask and wait; the decoded body. `at_most` caps the version for this one request. Thread-safe."""
+        """Send, wait, and return the decoded body. `at_most` limits the version. Thread-safe."""
         with self._lock:
             self.send(api, body, at_most=at_most)
             return self.receive(timeout_s=timeout_s)[1]
@@ -230,7 +230,7 @@ class Connection:
     def send(
         self, api: ApiKey, body: Mapping[str, Any], *, at_most: int | None = None, expect_reply: bool = True
     ) -> int:
-        """Send and return at once with the correlation id. `expect_reply=False` for acks=0, which has none."""
+        """Send without waiting; returns the correlation id. `expect_reply=False` is for acks=0."""
         version = self.version(api, at_most=at_most)
         correlation_id = self._take_correlation_id()
         self._transmit(request_frame(api, version, correlation_id, self.client_id, body))
@@ -239,7 +239,7 @@ class Connection:
         return correlation_id
 
     def receive(self, *, timeout_s: float | None = None) -> tuple[int, Any]:
-        """The oldest outstanding reply, decoded: (correlation id, body)."""
+        """Receive the next response, decoded: (correlation id, body)."""
         reply = self.receive_reply(timeout_s=timeout_s)
         try:
             return decode_response(reply.api, reply.version, reply.payload)
@@ -247,7 +247,7 @@ class Connection:
             raise ProtocolError(f"{self.address}: {error}") from error
 
     def receive_reply(self, *, timeout_s: float | None = None) -> Reply:
-        """The oldest outstanding reply as bytes, for callers that parse it themselves."""
+        """Receive the next response as bytes, for callers that parse it themselves."""
         if not self._sent:
             raise ProtocolError(f"{self.address}: no request is waiting for a reply")
         sent = self._sent[0]
@@ -264,17 +264,17 @@ class Connection:
         return Reply(*sent, payload)
 
     def wait_readable(self, timeout_s: float) -> bool:
-        """Whether (part of) a reply is there, waiting up to `timeout_s` for it."""
+        """Wait up to `timeout_s` until a response, or a part of it, has arrived; False if none has."""
         return self.has_buffered or _poll(self._open_socket(), select.POLLIN, timeout_s)
 
     @property
     def has_buffered(self) -> bool:
-        """Whether something has come already that no selector tells of: TLS decrypts a record at a time."""
+        """Whether there are bytes that TLS has decrypted already and no selector reports."""
         sock = self._socket
         return isinstance(sock, ssl.SSLSocket) and sock.pending() > 0
 
     def close(self) -> None:
-        """Hang up. What was in flight is never answered. May be called again, and from another thread."""
+        """Close it; requests in flight get no response. May be called again, and from another thread."""
         sock, self._socket = self._socket, None
         self._sent.clear()
         if sock is not None:
@@ -299,7 +299,7 @@ class Connection:
             raise UnsupportedVersion(f"{self.address}: {error}") from None
 
     def _shake_hands(self) -> dict[int, tuple[int, int]]:
-        """ApiVersions in our highest version; a broker that lacks it answers in version 0 (KIP-511)."""
+        """Ask for ApiVersions in the highest version; a broker without that version answers in version 0 (KIP-511)."""
         highest = usable_versions(ApiKey.API_VERSIONS)[1]
         for version in (highest, 0):
             payload = self._ask_versions(version)
@@ -340,7 +340,7 @@ class Connection:
             raise ConnectionFailed(f"the connection to {self.address} broke: {error}") from error
 
     def _read_frame(self, deadline: float, api: ApiKey) -> memoryview:
-        """A whole reply without its length, in a buffer made for it."""
+        """Read a whole response without its length, into a new buffer."""
         try:
             head = memoryview(bytearray(_LENGTH.size))
             self._fill(head, deadline)
@@ -366,13 +366,13 @@ class Connection:
         except OSError as error:
             self.close()
             raise ConnectionFailed(f"the connection to {self.address} broke: {error}") from error
-        except BaseException:  # whatever it was, the rest of the frame is still in the pipe
+        except BaseException:  # the rest of the frame is still unread
             self.close()
             raise
         return payload
 
     def _fill(self, view: memoryview, deadline: float) -> None:
-        """Read until `view` is full. What is there already costs one system call."""
+        """Read until `view` is full; bytes that have arrived need one system call."""
         sock = self._open_socket()
         filled, size = 0, len(view)
         while filled < size:
@@ -402,12 +402,12 @@ def _open_socket(host: str, port: int, timeout_s: float) -> socket.socket:
     except (OSError, ValueError, OverflowError) as error:  # the last two: a host or port that cannot be one
         raise ConnectionFailed(f"no connection to {host}:{port}: {error}") from error
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setblocking(False)  # we wait by poll(), and only when there is nothing to move
+    sock.setblocking(False)  # it waits with poll(), and only when nothing can be moved
     return sock
 
 
 def _send_some(sock: socket.socket, parts: deque[memoryview]) -> None:
-    """Send what the socket takes at once, and take it away from `parts`."""
+    """Send what the socket accepts at once, and remove it from `parts`."""
     many = not isinstance(sock, ssl.SSLSocket)
     sent = sock.sendmsg(itertools.islice(parts, _MOST_PARTS)) if many else sock.send(parts[0])
     while parts and sent >= len(parts[0]):
@@ -426,8 +426,8 @@ def _poll(sock: socket.socket, event: int, timeout_s: float) -> bool:
 
 
 def _only_tls(sock: socket.socket) -> bool:
-    """Whether what has come is nothing but TLS itself, such as a session ticket; an idle broker says nothing else, and
-    other bytes, or an end, mean that it is gone."""
+    """Whether only messages of TLS itself have arrived, such as a session ticket. An idle broker sends nothing else:
+    other bytes, or the end of the stream, mean that the connection is unusable."""
     if not isinstance(sock, ssl.SSLSocket):
         return False
     try:

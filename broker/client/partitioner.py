@@ -1,8 +1,7 @@
-"""Which partition a record goes to: by its key as Kafka's Java client does, else wherever it fills a batch.
+"""The partition of a record: by its key as in Kafka's Java client, or the sticky partition of the topic.
 
-Called by producer.py. Records of one key always meet in one partition, and in the same one as if Java
-had written them (KIP-480 and Kafka's `BuiltInPartitioner`). Other rules are the setting `partitioner`, or a function
-of the caller's.
+Records with the same key go to the same partition, the one that Kafka's Java client chooses too (KIP-480, Kafka's
+`BuiltInPartitioner`). The setting `partitioner` or a function of the caller replaces this rule.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from functools import lru_cache
 __all__ = ["Partitioner", "murmur2", "named_partitioner", "next_sticky_partition", "partition_of_key"]
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int | None]
-"""`(topic, key, value, partitions) -> partition`; None for the topic's sticky one."""
+"""`(topic, key, value, partitions) -> partition`; None for the topic's sticky partition."""
 
 _SEED = 0x9747B28C
 _M = 0x5BD1E995
@@ -27,7 +26,7 @@ _MASK = 0xFFFFFFFF
 
 @lru_cache(maxsize=65536)
 def murmur2(data: bytes) -> int:
-    """The 32-bit murmur2 hash of Kafka's `Utils.murmur2`, unsigned. Keys come again and again: it remembers."""
+    """The 32-bit murmur2 hash of Kafka's `Utils.murmur2`, unsigned. Cached, because keys repeat."""
     length = len(data)
     words, tail = divmod(length, 4)
     h = _SEED ^ length
@@ -44,12 +43,12 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:
-    """The partition of `key` among `partitions`; an empty key is a key."""
+    """The partition of `key` among `partitions`; an empty key counts as a key."""
     return (murmur2(key) & 0x7FFFFFFF) % partitions
 
 
 def next_sticky_partition(current: int, partitions: int) -> int:
-    """Where records without a key go next, at random, but not where they went: one batch each (KIP-480)."""
+    """The next sticky partition: random, but another than `current`. Each gets one batch (KIP-480)."""
     if partitions == 1:
         return 0
     other = random.randrange(partitions - 1)
@@ -57,7 +56,7 @@ def next_sticky_partition(current: int, partitions: int) -> int:
 
 
 def named_partitioner(name: str) -> Partitioner | None:
-    """The function for a value of the setting `partitioner`; None for the default, which Producer has built in."""
+    """The function for a value of the setting `partitioner`; None for the default, which is built into Producer."""
     if name == "sticky":
         return lambda topic, key, value, partitions: None
     if name == "roundrobin":

@@ -1,7 +1,4 @@
-"""Which topics a subscription means: a list, a pattern, a black list; Kafka's early `TopicFilter`.
-
-Made by consumer.py and zookeeper_consumer.py from what the application says, asked by whoever knows the topics.
-"""
+"""The topics of a subscription: a list, a pattern, or all but some; Kafka's early `TopicFilter`."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ __all__ = ["TopicFilter"]
 
 
 class TopicFilter(NamedTuple):
-    """`names` as they are, or every topic whose whole name matches `pattern`; never one that `exclude` matches."""
+    """`names`, or every topic whose name fully matches `pattern`; without those that match `exclude`."""
 
     names: tuple[str, ...] = ()
     pattern: re.Pattern[str] | None = None
@@ -23,7 +20,7 @@ class TopicFilter(NamedTuple):
 
     @classmethod
     def parse(cls, topics: Iterable[str] | None, pattern: str | None, exclude: str | None) -> TopicFilter:
-        """Check and compile; `exclude` alone means all other topics. Raises ConfigError."""
+        """Check and compile the arguments; `exclude` alone means all other topics. Raises ConfigError."""
         if topics is not None and pattern is not None:
             raise ConfigError("subscribe to topics or to a pattern, one of the two")
         if topics is None and pattern is None and exclude is None:
@@ -35,7 +32,7 @@ class TopicFilter(NamedTuple):
         return cls(tuple(sorted(set(topics or ()))), _compiled(pattern), _compiled(exclude))
 
     def of(self, existing: Iterable[str]) -> list[str]:
-        """The topics meant, sorted: names also when they do not exist, for the pattern those of `existing`."""
+        """The topics, sorted: names even if they do not exist, and the `existing` topics that match the pattern."""
         found = set(self.names)
         if self.pattern is not None:
             found.update(topic for topic in existing if self.pattern.fullmatch(topic))
