@@ -27,7 +27,7 @@ OLDEST_SPARK_TESTS := $(addprefix $(CONNECTOR_TESTS)/, \
 	test_spark_stream.py \
 	test_load.py::test_each_load_takes_what_is_new)
 
-.PHONY: help demo test test-spark check bench slow format docs reference notebooks mutants clean preflight
+.PHONY: help demo test test-spark check bench slow format docs reference notebooks mutants dist clean preflight
 
 help:
 	@echo "make demo    install, then run the demo (real flight records through the broker into Spark)"
@@ -41,6 +41,7 @@ help:
 	@echo "make reference  write the generated pages of docs/reference from the code"
 	@echo "make notebooks  run the notebooks and store their outputs"
 	@echo "make mutants  change the code and see whether the tests notice; an hour"
+	@echo "make dist    sdist and wheel for upload in dist/, checked by an installation of the wheel"
 	@echo "make clean   remove the environment, caches and test output"
 
 demo: $(VENV)/.demo-installed
@@ -81,6 +82,9 @@ mutants: $(VENV)/.mutants-installed
 
 notebooks: $(VENV)/.test-installed
 	$(BIN)/python -m tests.support.notebooks
+
+dist: $(VENV)/.dist-installed
+	.ci/dist $(BIN)/python dist
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info broker/records/_kernel*.so .mypy_cache .ruff_cache .pytest_cache .hypothesis spark-warehouse data

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from broker.client.admin import Admin, NewTopic
 from broker.client.cluster import Cluster
 from broker.client.producer import Producer
+from broker.zookeeper.java import set_java_home
 from pykafka_demo.flights import SCHEMA, airlines, flights
 
 __all__ = [
@@ -63,6 +64,7 @@ def produce_flights(bootstrap: str, progress: Progress) -> int:
 def spark_session() -> SparkSession:
     """Two local cores, quiet; Spark's Python workers are to run this very Python, which has the connector."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    set_java_home()
     return (
         SparkSession.builder.master("local[2]")
         .appName("pykafka demo")

@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -56,9 +57,12 @@ def built(source: Path, target: Path, **environment: str) -> zipfile.ZipFile:
     return zipfile.ZipFile(next(target.glob("pykafka_spark-*.whl")))
 
 
-def implementation(before: str = "", path: Path = ROOT, **environment: str) -> str:
-    """What encodes and decodes columns in a new process that runs the statements `before` first."""
-    program = f"{before}\nfrom broker.records import native\nprint(native.implementation(), native.__file__)"
+def implementation(path: Path, **environment: str) -> str:
+    """What encodes and decodes columns in a new process that imports from `path`; this tree's kernel is hidden."""
+    program = (
+        f"import sys; sys.path.remove({str(ROOT)!r})\n"
+        "from broker.records import native; print(native.implementation(), native.__file__)"
+    )
     environment = {**os.environ, "PYTHONPATH": str(path), **environment}
     output = subprocess.check_output([sys.executable, "-c", program], text=True, env=environment, cwd=path)
     name, file = output.split()
@@ -69,7 +73,8 @@ def implementation(before: str = "", path: Path = ROOT, **environment: str) -> s
 def test_wheel_holds_every_module_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     modules = {module.relative for module in modules_under(*CODE)}
     held = {name for name in wheel.namelist() if ".dist-info/" not in name} - {KERNEL}
-    assert held == modules | {"broker/py.typed", "spark_connector/py.typed"}
+    conf = {path.relative_to(ROOT).as_posix() for path in (ROOT / "broker" / "conf").iterdir()}
+    assert held == modules | conf | {"broker/py.typed", "spark_connector/py.typed"}
 
 
 def test_wheel_brings_the_licence_and_the_commands(wheel: zipfile.ZipFile) -> None:
@@ -118,8 +123,8 @@ def test_wheel_brings_the_kernel_where_there_is_a_compiler(
     assert KERNEL in wheel.namelist()
     assert "-cp311-abi3-" in Path(str(wheel.filename)).name
     wheel.extractall(tmp_path)
-    assert implementation(path=tmp_path, PYKAFKA_NATIVE="1") == "native"
-    assert implementation(path=tmp_path, PYKAFKA_NATIVE="0") == "numpy"
+    assert implementation(tmp_path, PYKAFKA_NATIVE="1") == "native"
+    assert implementation(tmp_path, PYKAFKA_NATIVE="0") == "numpy"
 
 
 def test_source_distribution_holds_the_kernel_in_c(wheel: zipfile.ZipFile, source: Path) -> None:
@@ -129,8 +134,18 @@ def test_source_distribution_holds_the_kernel_in_c(wheel: zipfile.ZipFile, sourc
     assert here <= set(listed)
 
 
-def test_a_kernel_that_cannot_be_loaded_is_done_without() -> None:
-    assert implementation("import sys; sys.modules['broker.records._kernel'] = None") == "numpy"
+def test_sources_without_a_kernel_use_that_of_the_installed_distribution(
+    wheel: zipfile.ZipFile, source: Path, tmp_path: Path
+) -> None:
+    """`pip install .`, then Python in the clone's directory: its sources are imported, the kernel is elsewhere."""
+    clone = shutil.copytree(source, tmp_path / "clone", ignore=shutil.ignore_patterns("build", "*.egg-info", "tests"))
+    wheel.extractall(tmp_path / "installed")
+    assert implementation(clone) == "numpy"
+    both = {"PYTHONPATH": f"{clone}{os.pathsep}{tmp_path / 'installed'}"}
+    assert implementation(clone, **both) == "native"
+    (clone / KERNEL).write_text("of another machine")
+    assert implementation(clone, **both) == "native"
+    assert implementation(clone) == "numpy"
 
 
 @pytest.mark.slow
@@ -139,4 +154,26 @@ def test_without_a_compiler_the_installation_goes_on(source: Path, tmp_path: Pat
     wheel = built(copy, tmp_path, CC="/bin/false")
     assert KERNEL not in wheel.namelist()
     wheel.extractall(tmp_path / "installed")
-    assert implementation(path=tmp_path / "installed") == "numpy"
+    assert implementation(tmp_path / "installed") == "numpy"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_what_is_uploaded_is_built_and_works(tmp_path: Path) -> None:
+    """`make dist`: a wheel that says which Linux it runs on, and an sdist with all that its README names."""
+    for name in ("build", "twine", "auditwheel"):
+        pytest.importorskip(name, reason="make dist installs it")
+    done = subprocess.run([ROOT / ".ci" / "dist", sys.executable, tmp_path / "dist"], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    assert b"the wheel works, its codec is native" in done.stdout
+    (wheel,) = (tmp_path / "dist").glob("*.whl")
+    assert "-cp311-abi3-manylinux" in wheel.name
+    (sdist,) = (tmp_path / "dist").glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/")[2] for name in archive.getnames()}
+    wanted = (
+        "README.md LICENSE CHANGELOG.md Makefile .ci/preflight broker/conf/server.properties broker/records/_kernel.c"
+    )
+    assert set(wanted.split()) <= held
+    assert any(name.startswith("docs/") for name in held)
+    assert any(name.startswith("notebooks/") for name in held)

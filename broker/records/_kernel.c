@@ -26,6 +26,8 @@ static PyMethodDef checksum_methods[] = {
 /* first_bad_crc is there only where the processor has the instruction; so is encode's `framed`. */
 static int execute(PyObject *module)
 {
+    if (PyModule_AddIntConstant(module, "VERSION", KERNEL_VERSION) < 0)
+        return -1;
 #ifdef CRC_BY_CPU
     __builtin_cpu_init();
     if (__builtin_cpu_supports("sse4.2"))

@@ -8,6 +8,9 @@
 #include <stdint.h>
 #include <string.h>
 
+/* native.py loads no kernel of another version. Raise it there and here with every change of these sources. */
+#define KERNEL_VERSION 1
+
 typedef const uint8_t *bytes_at;
 
 /* ---- numbers ---------------------------------------------------------------------------------------------- */

