@@ -75,7 +75,7 @@ def test_a_query_that_ends_takes_its_metrics_along(registry: CollectorRegistry) 
 
 def test_a_registry_takes_one(registry: CollectorRegistry) -> None:
     PrometheusLag(registry)
-    with pytest.raises(ConfigError, match="make one and give it to every listener"):
+    with pytest.raises(ConfigError, match="create one and pass it to every listener"):
         PrometheusLag(registry)
 
 
