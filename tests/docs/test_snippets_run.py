@@ -26,6 +26,7 @@ def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Newcomer]:
         yield newcomer
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
 def test_every_snippet_prints_what_the_page_shows(newcomer: Newcomer, page: Path) -> None:
     run = [one for one in snippets(page) if one.language in {"bash", "python"}]
