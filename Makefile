@@ -49,7 +49,7 @@ demo: $(VENV)/.demo-installed
 
 test: check $(VENV)/spark-$(OLDEST_SPARK)/.installed
 	$(PYTEST) $(WORKING)
-	$(MAKE) test-spark VERSION=$(OLDEST_SPARK) WORKING= SPARK_TESTS="$(OLDEST_SPARK_TESTS)"
+	$(MAKE) test-spark VERSION=$(OLDEST_SPARK) SPARK_TESTS="$(OLDEST_SPARK_TESTS)"
 
 test-spark: $(VENV)/spark-$(VERSION)/.installed
 	$(VENV)/spark-$(VERSION)/bin/python -m pytest $(WORKING) $(SPARK_TESTS)
