@@ -96,10 +96,11 @@ def plan_load(request: LoadRequest, site: Destination, earlier: CommitLog | None
 
 
 def next_number(site: Destination) -> int:
-    """Reserve the number of the next entry, once the newest commit is published.
+    """The number of the next entry, once the newest commit is published.
 
-    A planner reserves the number before it reads offsets and history. If another load commits in between, the number is
-    taken and this plan fails. Publishing comes first because a repair finishes the newest commit only.
+    A planner takes the number before it reads offsets and history; nothing is stored. If another load commits under the
+    number in between, the commit of this one fails. Publishing comes first because a repair finishes the newest commit
+    only.
     """
     newest = site.log.newest()
     while not newest.published:

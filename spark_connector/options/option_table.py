@@ -1,7 +1,7 @@
 """Every option of `format("pykafka")`, declared once: name, meaning, default, and the queries it applies to.
 
 read_options.py and write_options.py take names and defaults from here and refuse every other name. The reference tables
-of the documentation are generated from here (`make readme`). Names, defaults and meaning are those of Spark's own
+of the documentation are generated from here (`make reference`). Names, defaults and meaning are those of Spark's own
 Kafka source and sink. An option that Spark does not have is marked `(ours)`. Names match in any case, as in Spark.
 """
 
