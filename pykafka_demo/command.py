@@ -1,4 +1,4 @@
-"""`pykafka demo`: the main job on real records, with what can go wrong going wrong on the way."""
+"""`pykafka demo`: the main job on real records. A load is killed on the way, and a stream is stopped."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ MARKER = ".pykafka-demo"
 
 def demo(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where the demo's data go; emptied first.", metavar="DIR")
+        Path, typer.Option("--dir", help="Directory of the demo's data. It is emptied first.", metavar="DIR")
     ] = Path("data/demo"),
     keep_running: Annotated[
-        bool, typer.Option("--keep-running", help="Leave the broker up at the end, until Ctrl-C.")
+        bool, typer.Option("--keep-running", help="Keep the broker running at the end, until Ctrl-C.")
     ] = False,
 ) -> None:
     """Run the main job on real flight records: produce, read, load, stream, with a kill -9 in the middle.
@@ -148,7 +148,7 @@ def _how_to_go_on(directory: Path, bootstrap: str, *, running: bool) -> None:
 
 
 def _fresh(directory: Path) -> Path:
-    """Empty what an earlier demo left; refuse a directory that is somebody's."""
+    """Empty the directory of an earlier demo. Refuse any other directory that is not empty."""
     directory = directory.absolute()
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARKER).exists():

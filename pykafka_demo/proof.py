@@ -1,4 +1,4 @@
-"""Is everything there, once? Counted by offset, not by number of rows."""
+"""Checks that every record was written once. Counts offsets, not rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EARLIEST, LATEST = -2, -1
 
 @dataclass(frozen=True)
 class Proof:
-    """What was sent against what was written."""
+    """Compares what was produced with what was written."""
 
     rows_in: int
     rows_out: int
@@ -33,7 +33,7 @@ class Proof:
 
 
 def topic_ranges(bootstrap: str, topic: str) -> dict[TopicPartition, range]:
-    """Which offsets every partition has, as the broker says."""
+    """The offsets of every partition, from the broker."""
     with Cluster(bootstrap) as cluster:
         partitions = [TopicPartition(topic, p) for p in cluster.partitions(topic)]
         starts = list_offsets(cluster, dict.fromkeys(partitions, EARLIEST))
@@ -42,12 +42,12 @@ def topic_ranges(bootstrap: str, topic: str) -> dict[TopicPartition, range]:
 
 
 def read_positions(directory: Path) -> pa.Table:
-    """(partition, offset) of every row below `directory`, read by pyarrow: hidden names are left out."""
+    """(partition, offset) of every row below `directory`, read by pyarrow. Hidden files are left out."""
     return ds.dataset(directory, format="parquet").to_table(columns=["partition", "offset"])
 
 
 def compare(ranges: dict[TopicPartition, range], positions: pa.Table) -> Proof:
-    """Hold the offsets that were sent against the positions that were written."""
+    """Compare the offsets of the topic with the positions that were written."""
     rows_in = sum(len(offsets) for offsets in ranges.values())
     distinct = positions.group_by(["partition", "offset"]).aggregate([])
     expected = 0

@@ -25,12 +25,12 @@ from broker.security.stores import has_key, has_trust, load_key, load_pem_key, l
 __all__ = ["client_context", "log_in", "start_tls", "tls_failure", "wait_for"]
 
 _MEANINGS = {
-    "CERTIFICATE_REQUIRED": "it asks for a client certificate; set ssl.keystore.location, or ssl.certificate.location "
+    "CERTIFICATE_REQUIRED": "it requires a client certificate; set ssl.keystore.location, or ssl.certificate.location "
     "and ssl.key.location",
     "UNKNOWN_CA": "it does not trust the client's certificate (ssl.keystore.location, ssl.certificate.location)",
-    "BAD_CERTIFICATE": "it does not take the client's certificate, or asks for one (ssl.keystore.location)",
+    "BAD_CERTIFICATE": "it refuses the client's certificate, or requires one (ssl.keystore.location)",
     "CERTIFICATE_EXPIRED": "the client's certificate has expired (ssl.keystore.location, ssl.certificate.location)",
-    "HANDSHAKE_FAILURE": "it agrees to no version of TLS, no cipher, or asks for a client certificate",
+    "HANDSHAKE_FAILURE": "it accepts none of the TLS versions or ciphers, or requires a client certificate",
 }
 """How the reason of an alert ends → what the broker means."""
 _MAYBE_PLAINTEXT = ": is it a TLS listener, or does it want security.protocol=PLAINTEXT?"
@@ -106,13 +106,13 @@ def _shake_hands(secure: ssl.SSLSocket, deadline: float) -> None:
 
 
 def tls_failure(address: str, error: ssl.SSLError) -> PykafkaError:
-    """What a user is told; trust that is missing is not retriable, a stream that broke is."""
+    """The error for the user. Missing trust is not retriable, a broken stream is."""
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
         what = error.verify_message
         if "match" in what:
             return AuthenticationFailed(
-                f"{address}: {what.rstrip('.')}; name the broker as its certificate does, or leave the check out with "
+                f"{address}: {what.rstrip('.')}; use the host name in the certificate, or switch the check off with "
                 "ssl.endpoint.identification.algorithm=none"
             )
         return AuthenticationFailed(
@@ -137,7 +137,7 @@ def wait_for(sock: socket.socket, event: int, deadline: float) -> None:
     try:
         poller.register(sock, event)
     except (OSError, ValueError):
-        return  # closed under our feet: the next read or write says so
+        return  # closed by another thread: the next read or write raises
     left = deadline - time.monotonic()
     if left <= 0 or not poller.poll(left * 1000 + 1):
         raise TimeoutError
@@ -147,7 +147,7 @@ Ask = Callable[[ApiKey, Mapping[str, Any]], Any]
 
 
 def log_in(login: Login, ask: Ask, address: str) -> int:
-    """Log in by `ask(api, body)`, which gives the decoded answer; how long the login holds in ms, 0 for ever.
+    """Log in with `ask(api, body)`, which returns the decoded answer. Returns the session's lifetime in ms, 0 for ever.
 
     Raises AuthenticationFailed, and what `ask` raises.
     """
@@ -156,7 +156,7 @@ def log_in(login: Login, ask: Ask, address: str) -> int:
         offered = ", ".join(answer.mechanisms) or "none"
         raise AuthenticationFailed(f"{address} does not offer sasl.mechanism={login.mechanism}; it has {offered}")
     if answer.error_code is ErrorCode.illegal_sasl_state:
-        raise AuthenticationFailed(f"{address} asks for no login: set security.protocol to PLAINTEXT or SSL")
+        raise AuthenticationFailed(f"{address} requires no login: set security.protocol to PLAINTEXT or SSL")
     if answer.error_code is not ErrorCode.none:
         raise AuthenticationFailed(f"{address} refused the SASL handshake: {error_name(answer.error_code)}")
 
@@ -164,7 +164,7 @@ def log_in(login: Login, ask: Ask, address: str) -> int:
         answer = ask(ApiKey.SASL_AUTHENTICATE, {"auth_bytes": token})
         if answer.error_code is not ErrorCode.none:
             raise AuthenticationFailed(
-                f"{address} did not let user {login.user!r} in ({login.mechanism}): "
+                f"{address} refused the login of user {login.user!r} by {login.mechanism}: "
                 f"{answer.error_message or error_name(answer.error_code)}; are sasl.username and sasl.password right?"
             )
         return answer
@@ -177,7 +177,7 @@ def log_in(login: Login, ask: Ask, address: str) -> int:
         last = send(proof)
         scram.verify(last.auth_bytes)
     except LoginRefused as error:
-        raise AuthenticationFailed(f"{address}: the login of {login.user!r} broke off: {error}") from None
+        raise AuthenticationFailed(f"{address}: the login of user {login.user!r} failed: {error}") from None
     return _lifetime_ms(last)
 
 

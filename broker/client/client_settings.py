@@ -65,38 +65,38 @@ class ClientSettings(StoreSettings):
     security_protocol: str = setting(
         "security.protocol",
         "PLAINTEXT",
-        "How to talk to brokers: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
+        "Protocol to the brokers: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
         group=SECURITY,
         check=one_of((*PROTOCOLS, *(name.lower() for name in PROTOCOLS))),
     )
     ssl_ca_location: str | None = setting(
         "ssl.ca.location",
         None,
-        "File or directory of certificates to trust, PEM; as ssl.truststore.location, in librdkafka's name.",
+        "PEM file or directory of certificates to trust. librdkafka's name for ssl.truststore.location.",
         group=SECURITY,
     )
     ssl_certificate_location: str | None = setting(
-        "ssl.certificate.location", None, "File of the client's certificate chain, PEM.", group=SECURITY
+        "ssl.certificate.location", None, "PEM file of the client's certificate chain.", group=SECURITY
     )
     ssl_key_location: str | None = setting(
-        "ssl.key.location", None, "File of the private key of ssl.certificate.location, PEM.", group=SECURITY
+        "ssl.key.location", None, "PEM file of the private key for ssl.certificate.location.", group=SECURITY
     )
     ssl_endpoint_identification_algorithm: str = setting(
         "ssl.endpoint.identification.algorithm",
         "https",
-        "https: the broker's certificate must be for its host name; none, or nothing, leaves that out.",
+        "https: the broker's certificate must name its host. none, or an empty value: do not check.",
         group=SECURITY,
         check=one_of(("https", "HTTPS", "none", "")),
     )
     sasl_mechanism: str | None = setting(
         "sasl.mechanism", None, f"How to log in: {', '.join(MECHANISMS)}.", group=SECURITY, check=_mechanism
     )
-    sasl_username: str | None = setting("sasl.username", None, "Name to log in as.", group=SECURITY)
-    sasl_password: str | None = setting("sasl.password", None, "Its password.", group=SECURITY, type="password")
+    sasl_username: str | None = setting("sasl.username", None, "User name for SASL.", group=SECURITY)
+    sasl_password: str | None = setting("sasl.password", None, "Password for SASL.", group=SECURITY, type="password")
     sasl_jaas_config: str | None = setting(
         "sasl.jaas.config",
         None,
-        'Name and password as Java has them: …PlainLoginModule required username="…" password="…";',
+        'User name and password as a JAAS configuration: …PlainLoginModule required username="…" password="…";',
         group=SECURITY,
         type="password",
     )
@@ -104,64 +104,72 @@ class ClientSettings(StoreSettings):
     bootstrap_servers: tuple[str, ...] = setting(
         "bootstrap.servers",
         (),
-        "host[:port],…: brokers to ask for all others; port 9092 if left out.",
+        "host[:port],…: brokers to contact first. The default port is 9092.",
         group=CLIENT,
     )
-    client_id: str = setting("client.id", "pykafka", "Name that brokers log for this client.", group=CLIENT)
+    client_id: str = setting("client.id", "pykafka", "Name of this client in the brokers' logs.", group=CLIENT)
     request_timeout_ms: int = setting(
-        "request.timeout.ms", 30000, "How long a broker may take to answer.", group=CLIENT, check=at_least(1)
+        "request.timeout.ms", 30000, "Longest wait for a broker's answer.", group=CLIENT, check=at_least(1)
     )
     default_api_timeout_ms: int = setting(
         "default.api.timeout.ms",
         60000,
-        "How long a call may take with all its retries.",
+        "Longest time for a call with all its retries.",
         group=CLIENT,
         check=at_least(0),
     )
     socket_connection_setup_timeout_ms: int = setting(
-        "socket.connection.setup.timeout.ms", 10000, "How long connecting may take.", group=CLIENT, check=at_least(1)
+        "socket.connection.setup.timeout.ms", 10000, "Longest time to connect.", group=CLIENT, check=at_least(1)
     )
     retries: int = setting(
         "retries",
         _INT_MAX,
-        "Attempts after the first; time-outs usually end it earlier.",
+        "Attempts after the first. Time-outs usually end a call earlier.",
         group=CLIENT,
         check=at_least(0),
     )
     retry_backoff_ms: int = setting(
-        "retry.backoff.ms", 100, "Wait before the first retry; doubles with each.", group=CLIENT, check=at_least(0)
+        "retry.backoff.ms",
+        100,
+        "Wait before the first retry. It doubles with each retry.",
+        group=CLIENT,
+        check=at_least(0),
     )
     retry_backoff_max_ms: int = setting(
         "retry.backoff.max.ms", 1000, "Longest wait before a retry.", group=CLIENT, check=at_least(0)
     )
     reconnect_backoff_ms: int = setting(
-        "reconnect.backoff.ms", 50, "Wait before a broken connection is made again.", group=CLIENT, check=at_least(0)
+        "reconnect.backoff.ms", 50, "Wait before reconnecting.", group=CLIENT, check=at_least(0)
     )
     metadata_max_age_ms: int = setting(
-        "metadata.max.age.ms", 300000, "Metadata older than this is asked for again.", group=CLIENT, check=at_least(0)
+        "metadata.max.age.ms", 300000, "Metadata is refreshed at this age.", group=CLIENT, check=at_least(0)
     )
     statistics_interval_ms: int = setting(
         "statistics.interval.ms",
         0,
-        "How often on_stats is called, as librdkafka has it; 0 for never.",
+        "Interval between calls of on_stats, as in librdkafka. 0: never.",
         group=CLIENT,
         check=at_least(0),
     )
     allow_auto_create_topics: bool = setting(
         "allow.auto.create.topics",
         False,
-        "Let a read create the topic it names. Kafka says true, which hides a misspelt name.",
+        "Let a read create a topic that does not exist. Kafka's default, true, hides misspelt names.",
         group=CONSUMER,
     )
 
     fetch_min_bytes: int = setting(
-        "fetch.min.bytes", 1, "A fetch is answered when this much is there.", group=CONSUMER, check=at_least(0)
+        "fetch.min.bytes", 1, "The broker answers a fetch when it has so many bytes.", group=CONSUMER, check=at_least(0)
     )
     fetch_max_wait_ms: int = setting(
-        "fetch.max.wait.ms", 500, "… or after this time.", group=CONSUMER, check=at_least(0)
+        "fetch.max.wait.ms",
+        500,
+        "The broker answers a fetch after this time at the latest.",
+        group=CONSUMER,
+        check=at_least(0),
     )
     fetch_max_bytes: int = setting(
-        "fetch.max.bytes", 52428800, "Most bytes of one fetch.", group=CONSUMER, check=between(0, _INT_MAX)
+        "fetch.max.bytes", 52428800, "Most bytes in one fetch.", group=CONSUMER, check=between(0, _INT_MAX)
     )
     max_partition_fetch_bytes: int = setting(
         "max.partition.fetch.bytes",
@@ -170,45 +178,55 @@ class ClientSettings(StoreSettings):
         group=CONSUMER,
         check=between(0, _INT_MAX),
     )
-    check_crcs: bool = setting("check.crcs", True, "Verify the checksum of every batch read.", group=CONSUMER)
+    check_crcs: bool = setting("check.crcs", True, "Verify the CRC of every batch.", group=CONSUMER)
     isolation_level: str = setting(
         "isolation.level",
         "read_uncommitted",
-        "Whether records of open and aborted transactions are seen.",
+        "read_committed hides records of open and aborted transactions.",
         group=CONSUMER,
         check=one_of(ISOLATION_LEVELS),
     )
-    group_id: str = setting("group.id", "", "Group that shares partitions and offsets.", group=CONSUMER)
+    group_id: str = setting("group.id", "", "Consumer group: its members share partitions and offsets.", group=CONSUMER)
     group_instance_id: str = setting(
         "group.instance.id", "", "Makes the member a static one (KIP-345).", group=CONSUMER
     )
     session_timeout_ms: int = setting(
-        "session.timeout.ms", 45000, "A member this long silent is out.", group=CONSUMER, check=at_least(1)
+        "session.timeout.ms",
+        45000,
+        "A member that sends no heartbeat for this time is removed.",
+        group=CONSUMER,
+        check=at_least(1),
     )
     heartbeat_interval_ms: int = setting(
-        "heartbeat.interval.ms", 3000, "How often a member shows it lives.", group=CONSUMER, check=at_least(1)
+        "heartbeat.interval.ms", 3000, "Interval between heartbeats.", group=CONSUMER, check=at_least(1)
     )
     max_poll_interval_ms: int = setting(
-        "max.poll.interval.ms", 300000, "A member that polls less often leaves.", group=CONSUMER, check=at_least(1)
+        "max.poll.interval.ms",
+        300000,
+        "A member that does not poll for this time leaves the group.",
+        group=CONSUMER,
+        check=at_least(1),
     )
     max_poll_records: int = setting(
-        "max.poll.records", 500, "Most records one poll returns.", group=CONSUMER, check=at_least(1)
+        "max.poll.records", 500, "Most records that one poll returns.", group=CONSUMER, check=at_least(1)
     )
     auto_offset_reset: str = setting(
         "auto.offset.reset",
         "latest",
-        "Where to begin without a committed offset, or when it is gone.",
+        "Where to begin if there is no committed offset, or its record was deleted.",
         group=CONSUMER,
         check=one_of(("earliest", "latest", "none")),
     )
-    enable_auto_commit: bool = setting("enable.auto.commit", True, "Commit what poll returned.", group=CONSUMER)
+    enable_auto_commit: bool = setting(
+        "enable.auto.commit", True, "Commit the offsets of records that poll returned.", group=CONSUMER
+    )
     auto_commit_interval_ms: int = setting(
-        "auto.commit.interval.ms", 5000, "How often that happens.", group=CONSUMER, check=at_least(0)
+        "auto.commit.interval.ms", 5000, "Interval between automatic commits.", group=CONSUMER, check=at_least(0)
     )
     partition_assignment_strategy: tuple[str, ...] = setting(
         "partition.assignment.strategy",
         ("range", "cooperative-sticky"),
-        "How a group shares partitions, the most wanted first.",
+        "Assignors, the preferred one first.",
         group=CONSUMER,
         check=one_of(("range", "roundrobin", "sticky", "cooperative-sticky")),
     )
@@ -216,7 +234,7 @@ class ClientSettings(StoreSettings):
     acks: str = setting(
         "acks",
         "all",
-        "Who must have a batch before it counts: 0, 1 or all (-1).",
+        "Which replicas must have a batch before it is acknowledged: 0 none, 1 the leader, all (-1) the ISR.",
         group=PRODUCER,
         check=one_of(("0", "1", "-1", "all")),
     )
@@ -228,56 +246,63 @@ class ClientSettings(StoreSettings):
         check=one_of(("none", "gzip", "snappy", "lz4", "zstd")),
     )
     batch_size: int = setting(
-        "batch.size", 16384, "A batch of this many bytes is sent at once.", group=PRODUCER, check=at_least(0)
+        "batch.size",
+        16384,
+        "A batch of this size is sent without waiting for linger.ms.",
+        group=PRODUCER,
+        check=at_least(0),
     )
     linger_ms: int = setting(
-        "linger.ms", 5, "A smaller batch waits this long for company.", group=PRODUCER, check=at_least(0)
+        "linger.ms", 5, "How long a smaller batch waits for more records.", group=PRODUCER, check=at_least(0)
     )
     buffer_memory: int = setting(
         "buffer.memory",
         33554432,
-        "Bytes of records not yet sent; send() waits above.",
+        "Bytes of records that are not sent yet. Above it send() waits.",
         group=PRODUCER,
         check=at_least(1),
     )
     max_block_ms: int = setting(
-        "max.block.ms", 60000, "How long send() may wait for metadata or memory.", group=PRODUCER, check=at_least(0)
+        "max.block.ms", 60000, "Longest wait of send() for metadata or memory.", group=PRODUCER, check=at_least(0)
     )
     delivery_timeout_ms: int = setting(
         "delivery.timeout.ms",
         120000,
-        "A record not acknowledged by then has failed.",
+        "A record that is not acknowledged after this time has failed.",
         group=PRODUCER,
         check=at_least(0),
     )
     enable_idempotence: bool = setting(
-        "enable.idempotence", True, "Retries never write twice nor out of order (KIP-98).", group=PRODUCER
+        "enable.idempotence", True, "Retries write no record twice and keep the order (KIP-98).", group=PRODUCER
     )
     max_request_size: int = setting(
-        "max.request.size", 1048576, "Largest record, and most bytes of one request.", group=PRODUCER, check=at_least(1)
+        "max.request.size", 1048576, "Largest record, and most bytes in one request.", group=PRODUCER, check=at_least(1)
     )
     max_in_flight_requests_per_connection: int = setting(
         "max.in.flight.requests.per.connection",
         5,
-        "Requests sent ahead of their replies; at most 5 with idempotence.",
+        "Most unanswered requests per broker. At most 5 with idempotence.",
         group=PRODUCER,
         check=at_least(1),
     )
     partitioner: str = setting(
         "partitioner",
         "murmur2_random",
-        "Who gets a record without a partition: murmur2_random goes by its key and without one from batch to batch, "
-        "sticky ignores keys, roundrobin changes with every record.",
+        "Partition of a record that names none. murmur2_random: by its key, or a new one for each batch. sticky: a new "
+        "one for each batch. roundrobin: a new one for each record.",
         group=PRODUCER,
         check=one_of(("murmur2_random", "sticky", "roundrobin")),
     )
     transactional_id: str = setting(
-        "transactional.id", "", "Makes the producer transactional; one live producer per id (KIP-98).", group=PRODUCER
+        "transactional.id",
+        "",
+        "Makes the producer transactional. Only one producer of an id can be active (KIP-98).",
+        group=PRODUCER,
     )
     transaction_timeout_ms: int = setting(
         "transaction.timeout.ms",
         60000,
-        "The coordinator aborts a transaction that is open longer.",
+        "The coordinator aborts a transaction that is open for longer.",
         group=PRODUCER,
         check=at_least(1),
     )

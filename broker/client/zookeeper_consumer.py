@@ -43,7 +43,7 @@ _VERSION: Final = 1
 
 
 def encode_subscription(wanted: TopicFilter, now_ms: int) -> bytes:
-    """What `/consumers/G/ids/C` holds, for one thread. Raises ConfigError for what the format has no word for."""
+    """The content of `/consumers/G/ids/C`, for one thread. Raises ConfigError for what the format cannot express."""
     if wanted.pattern is not None and wanted.exclude is not None and wanted.pattern.pattern != ".*":
         raise ConfigError("in a ZooKeeper group, subscribe to a pattern or exclude one, not both")
     if wanted.exclude is not None and not wanted.names:
@@ -62,7 +62,7 @@ def encode_subscription(wanted: TopicFilter, now_ms: int) -> bytes:
 
 
 def decode_threads(consumer_id: str, data: bytes, existing: Iterable[str]) -> dict[str, list[str]]:
-    """Which topics each thread of a member wants. Raises ProtocolError for what no consumer writes."""
+    """Thread → the topics it subscribes to. Raises ProtocolError if `data` is malformed."""
     try:
         node = json.loads(data)
         kind, threads = node.get("pattern", _STATIC), {str(topic): int(n) for topic, n in node["subscription"].items()}
@@ -85,12 +85,12 @@ def decode_threads(consumer_id: str, data: bytes, existing: Iterable[str]) -> di
 
 
 def thread_of(consumer_id: str, index: int = 0) -> str:
-    """How a thread of a member is called in `/owners`."""
+    """The name of a member's thread in `/owners`."""
     return f"{consumer_id}-{index}"
 
 
 def owned_by(consumer_id: str, members: Mapping[str, bytes], partitions: Mapping[str, int]) -> list[TopicPartition]:
-    """The share of our one thread, when `members` (id → what it wrote) have it to themselves; none for a stranger."""
+    """The partitions of our one thread, given all `members` (id → its subscription). Empty if we are not a member."""
     threads: dict[str, list[str]] = {}
     for member_id, data in members.items():
         threads |= decode_threads(member_id, data, partitions)
@@ -99,35 +99,35 @@ def owned_by(consumer_id: str, members: Mapping[str, bytes], partitions: Mapping
 
 
 _SLICE_S: Final = 0.1
-"""Longest wait before looking whether members came or went."""
+"""Longest wait between two checks for changed members."""
 
 
 class GroupRegistry(Protocol):
-    """Where groups are written down. What a member registers and claims vanishes with its session; all may block."""
+    """Stores groups. What a member registers and claims is deleted with its session. Every method may block."""
 
     def register(self, group: str, consumer_id: str, subscription: bytes) -> None:
-        """Be a member; again to change the subscription, or after the session was lost."""
+        """Join the group, change the subscription, or join again after the session was lost."""
 
     def deregister(self, group: str, consumer_id: str) -> None:
-        """Be no member any more."""
+        """Leave the group."""
 
     def members(self, group: str) -> Mapping[str, bytes]:
-        """What each member registered."""
+        """Member id → its subscription."""
 
     def claim(self, group: str, tp: TopicPartition, owner: str) -> bool:
-        """Become owner of a partition; False while somebody else is."""
+        """Become the owner of a partition. False if another member is."""
 
     def release(self, group: str, tp: TopicPartition, owner: str) -> None:
-        """Own it no more."""
+        """Give the partition up."""
 
     def offsets(self, group: str) -> Mapping[TopicPartition, int]:
-        """The next offset to read of every partition that has one."""
+        """The committed offsets: the next offset to read of each partition."""
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int], owner: str) -> None:
-        """Set offsets of partitions that `owner` owns. Raises BrokerError when it does not."""
+        """Commit offsets of partitions that `owner` owns. Raises BrokerError if it does not own one."""
 
     def watch_members(self, group: str, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back, from any thread, when members may have changed; the result ends that."""
+        """Call `callback`, from any thread, when members may have changed. Returns the function that stops it."""
 
 
 class ZooKeeperConsumer:
@@ -139,10 +139,10 @@ class ZooKeeperConsumer:
         registry: GroupRegistry,
         properties: Mapping[str, Any] | None = None,
     ) -> None:
-        """Settings as for `Consumer`, of which `group.id` is needed; the session time-out is the registry's."""
+        """Settings are those of `Consumer`; `group.id` is required. The registry has the session time-out."""
         settings = ClientSettings.of(bootstrap, properties)
         if not settings.group_id:
-            raise ConfigError("group.id is missing: partitions are shared under it")
+            raise ConfigError("group.id is missing: set it to the name of the group")
         self.group = settings.group_id
         self.settings = settings
         self.consumer_id = f"{self.group}_{socket.gethostname()}-{time.time_ns() // 1_000_000}-{uuid.uuid4().hex[:8]}"
@@ -152,8 +152,8 @@ class ZooKeeperConsumer:
         self._wanted: TopicFilter | None = None
         self._unwatch: Callable[[], None] | None = None
         self._changed = threading.Event()
-        self._look_at_topics = 0.0
-        self._not_before = 0.0
+        self._topics_refresh_at = 0.0
+        self._retry_at = 0.0
         self._next_commit = 0.0
         self._closed = False
 
@@ -168,7 +168,10 @@ class ZooKeeperConsumer:
     def subscribe(
         self, topics: Iterable[str] | None = None, *, pattern: str | None = None, exclude: str | None = None
     ) -> None:
-        """Share `topics`, or all that match `pattern`, or all but those that `exclude` matches. Raises ConfigError."""
+        """Subscribe to `topics`, or to those that match `pattern`, or to those that `exclude` does not match.
+
+        Raises ConfigError.
+        """
         wanted = TopicFilter.parse(topics, pattern, exclude)
         self._registry.register(self.group, self.consumer_id, encode_subscription(wanted, time.time_ns() // 1_000_000))
         self._wanted = wanted
@@ -177,11 +180,11 @@ class ZooKeeperConsumer:
         self._changed.set()
 
     def assignment(self) -> list[TopicPartition]:
-        """The partitions owned now."""
+        """The partitions that this member owns."""
         return self._consumer.assignment()
 
     def poll(self, timeout_s: float = 0.0) -> list[ConsumerRecord]:
-        """Records of our partitions, waiting up to `timeout_s`. Raises as `Consumer.poll`."""
+        """Records of the owned partitions; waits up to `timeout_s`. Raises what `Consumer.poll` raises."""
         deadline = time.monotonic() + timeout_s
         while True:
             if self._wanted is None or self._closed:
@@ -203,20 +206,20 @@ class ZooKeeperConsumer:
         return self._consumer.position(tp)
 
     def commit(self) -> None:
-        """Write down the position of every partition. Raises BrokerError when one of them is not ours any more."""
+        """Commit the position of every partition. Raises BrokerError if one of them has another owner now."""
         positions = {tp: self._consumer.position(tp) for tp in self.assignment()}
         if positions:
             self._registry.commit(self.group, positions, self._owner)
 
     def close(self) -> None:
-        """Commit if that is automatic, let others have the partitions, hang up. May be called again."""
+        """Commit if enable.auto.commit is set, release the partitions and disconnect. May be called again."""
         if self._closed:
             return
         self._closed = True
         try:
             if self._unwatch is not None:
                 self._unwatch()
-            self._let_go()
+            self._release_all()
             self._registry.deregister(self.group, self.consumer_id)
         except PykafkaError as error:
             logger.warning("leaving group %s: %s", self.group, error)
@@ -227,30 +230,30 @@ class ZooKeeperConsumer:
 
     def _rebalance_if_needed(self, wanted: TopicFilter) -> None:
         now = time.monotonic()
-        if now < self._not_before or not (self._changed.is_set() or now >= self._look_at_topics):
+        if now < self._retry_at or not (self._changed.is_set() or now >= self._topics_refresh_at):
             return
-        self._changed.clear()  # what changes from here on, changes again
-        self._look_at_topics = now + self.settings.metadata_max_age_ms / 1000
+        self._changed.clear()  # a later change sets it again
+        self._topics_refresh_at = now + self.settings.metadata_max_age_ms / 1000
         partitions = {name: len(topic.partitions) for name, topic in self._consumer.cluster.topics().items()}
         members = self._registry.members(self.group)
         lost = self.consumer_id not in members
-        if lost:  # the session ended, and what we owned with it
+        if lost:  # the session expired, and the ownership with it
             self._registry.register(
                 self.group, self.consumer_id, encode_subscription(wanted, time.time_ns() // 1_000_000)
             )
             members = self._registry.members(self.group)
         share = sorted(owned_by(self.consumer_id, members, partitions))
         if lost or share != self.assignment():
-            self._let_go()
+            self._release_all()
             self._take(share)
 
     def _take(self, share: list[TopicPartition]) -> None:
-        """Own all of `share`, or nothing yet: those who had it may not have heard."""
+        """Claim all of `share`, or none of it until the next try: the previous owners may not have released it yet."""
         for number, tp in enumerate(share):
             if not self._registry.claim(self.group, tp, self._owner):
                 for claimed in share[:number]:
                     self._registry.release(self.group, claimed, self._owner)
-                self._not_before = time.monotonic() + self.settings.retry_backoff_ms / 1000
+                self._retry_at = time.monotonic() + self.settings.retry_backoff_ms / 1000
                 self._changed.set()
                 return
         offsets = self._registry.offsets(self.group)
@@ -259,8 +262,8 @@ class ZooKeeperConsumer:
             if tp in offsets:
                 self._consumer.seek(tp, offsets[tp])
 
-    def _let_go(self) -> None:
-        """Commit if that is automatic, then own nothing."""
+    def _release_all(self) -> None:
+        """Commit if enable.auto.commit is set, then release all partitions."""
         owned = self.assignment()
         if self.settings.enable_auto_commit:
             self._commit_quietly()

@@ -102,7 +102,7 @@ class TestMistakes:
     def test_a_login_where_none_is_asked_for(self, secured: SecuredBroker) -> None:
         properties = secured.properties("SASL_PLAINTEXT", "PLAIN")
         error = error_of(properties | {"bootstrap.servers": secured.listeners["PLAINTEXT"]})
-        assert "asks for no login: set security.protocol to PLAINTEXT or SSL" in str(error)
+        assert "requires no login: set security.protocol to PLAINTEXT or SSL" in str(error)
 
     def test_an_authority_that_is_not_the_brokers(self, secured: SecuredBroker) -> None:
         error = error_of(secured.properties("SSL") | {"ssl.ca.location": str(secured.certificates.stranger_ca)})
@@ -125,7 +125,7 @@ class TestMistakes:
 
     @pytest.mark.parametrize(
         ("own", "hint"),
-        [(None, "it asks for a client certificate; set ssl.keystore.location"), ("stranger", "does not trust the cl")],
+        [(None, "it requires a client certificate; set ssl.keystore.location"), ("stranger", "does not trust the cl")],
     )
     def test_a_certificate_that_is_missing_or_unknown(self, secured: SecuredBroker, own: str | None, hint: str) -> None:
         properties = secured.properties("SSL") | {"bootstrap.servers": secured.listeners["MTLS"]}
