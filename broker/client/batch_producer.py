@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, MutableMapping
-from types import TracebackType
 
 from broker.client.accumulator import Accumulator
+from broker.client.auto_closeable import AutoCloseable
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
@@ -26,7 +26,7 @@ from broker.records.batch import parse_header
 __all__ = ["BatchProducer", "produce_batches"]
 
 
-class BatchProducer:
+class BatchProducer(AutoCloseable):
     """Writes batches to any partitions of a cluster, in order. Not thread-safe, and unusable after an error.
 
     Batches are gathered into requests of `max.request.size`. `send` returns when all earlier requests are in flight,
@@ -65,14 +65,6 @@ class BatchProducer:
         self._known: set[TopicPartition] = set()
         self._gathered_bytes = 0
         self._returned_at = 0.0
-
-    def __enter__(self) -> BatchProducer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def stamp(self, tp: TopicPartition) -> Stamp:
         """The producer id and sequence number to build the next batch of `tp` with.

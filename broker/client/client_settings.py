@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from broker.errors import ConfigError
@@ -31,6 +32,10 @@ __all__ = [
 ]
 
 CLIENT, CONSUMER, PRODUCER = "client", "consumer", "producer"
+
+_security, _client, _consumer, _producer = (
+    partial(setting, group=group) for group in (SECURITY, CLIENT, CONSUMER, PRODUCER)
+)
 
 ISOLATION_LEVELS: Final = ("read_uncommitted", "read_committed")
 
@@ -62,249 +67,160 @@ class Login:
 class ClientSettings(StoreSettings):
     """Every key of a producer, consumer or admin client; `settings_of(ClientSettings)` lists them."""
 
-    security_protocol: str = setting(
+    security_protocol: str = _security(
         "security.protocol",
         "PLAINTEXT",
         "Protocol to the brokers: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
-        group=SECURITY,
-        check=one_of((*PROTOCOLS, *(name.lower() for name in PROTOCOLS))),
+        one_of((*PROTOCOLS, *(name.lower() for name in PROTOCOLS))),
     )
-    ssl_ca_location: str | None = setting(
+    ssl_ca_location: str | None = _security(
         "ssl.ca.location",
         None,
         "PEM file or directory of certificates to trust. librdkafka's name for ssl.truststore.location.",
-        group=SECURITY,
     )
-    ssl_certificate_location: str | None = setting(
-        "ssl.certificate.location", None, "PEM file of the client's certificate chain.", group=SECURITY
+    ssl_certificate_location: str | None = _security(
+        "ssl.certificate.location", None, "PEM file of the client's certificate chain."
     )
-    ssl_key_location: str | None = setting(
-        "ssl.key.location", None, "PEM file of the private key for ssl.certificate.location.", group=SECURITY
+    ssl_key_location: str | None = _security(
+        "ssl.key.location", None, "PEM file of the private key for ssl.certificate.location."
     )
-    ssl_endpoint_identification_algorithm: str = setting(
+    ssl_endpoint_identification_algorithm: str = _security(
         "ssl.endpoint.identification.algorithm",
         "https",
         "https: the broker's certificate must name its host. none, or an empty value: do not check.",
-        group=SECURITY,
-        check=one_of(("https", "HTTPS", "none", "")),
+        one_of(("https", "HTTPS", "none", "")),
     )
-    sasl_mechanism: str | None = setting(
-        "sasl.mechanism", None, f"How to log in: {', '.join(MECHANISMS)}.", group=SECURITY, check=_mechanism
+    sasl_mechanism: str | None = _security(
+        "sasl.mechanism", None, f"How to log in: {', '.join(MECHANISMS)}.", _mechanism
     )
-    sasl_username: str | None = setting("sasl.username", None, "User name for SASL.", group=SECURITY)
-    sasl_password: str | None = setting("sasl.password", None, "Password for SASL.", group=SECURITY, type="password")
-    sasl_jaas_config: str | None = setting(
+    sasl_username: str | None = _security("sasl.username", None, "User name for SASL.")
+    sasl_password: str | None = _security("sasl.password", None, "Password for SASL.", type="password")
+    sasl_jaas_config: str | None = _security(
         "sasl.jaas.config",
         None,
         'User name and password as a JAAS configuration: …PlainLoginModule required username="…" password="…";',
-        group=SECURITY,
         type="password",
     )
 
-    bootstrap_servers: tuple[str, ...] = setting(
-        "bootstrap.servers",
-        (),
-        "host[:port],…: brokers to contact first. The default port is 9092.",
-        group=CLIENT,
+    bootstrap_servers: tuple[str, ...] = _client(
+        "bootstrap.servers", (), "host[:port],…: brokers to contact first. The default port is 9092."
     )
-    client_id: str = setting("client.id", "pykafka", "Name of this client in the brokers' logs.", group=CLIENT)
-    request_timeout_ms: int = setting(
-        "request.timeout.ms", 30000, "Longest wait for a broker's answer.", group=CLIENT, check=at_least(1)
+    client_id: str = _client("client.id", "pykafka", "Name of this client in the brokers' logs.")
+    request_timeout_ms: int = _client("request.timeout.ms", 30000, "Longest wait for a broker's answer.", at_least(1))
+    default_api_timeout_ms: int = _client(
+        "default.api.timeout.ms", 60000, "Longest time for a call with all its retries.", at_least(0)
     )
-    default_api_timeout_ms: int = setting(
-        "default.api.timeout.ms",
-        60000,
-        "Longest time for a call with all its retries.",
-        group=CLIENT,
-        check=at_least(0),
+    socket_connection_setup_timeout_ms: int = _client(
+        "socket.connection.setup.timeout.ms", 10000, "Longest time to connect.", at_least(1)
     )
-    socket_connection_setup_timeout_ms: int = setting(
-        "socket.connection.setup.timeout.ms", 10000, "Longest time to connect.", group=CLIENT, check=at_least(1)
+    retries: int = _client(
+        "retries", _INT_MAX, "Attempts after the first. Time-outs usually end a call earlier.", at_least(0)
     )
-    retries: int = setting(
-        "retries",
-        _INT_MAX,
-        "Attempts after the first. Time-outs usually end a call earlier.",
-        group=CLIENT,
-        check=at_least(0),
+    retry_backoff_ms: int = _client(
+        "retry.backoff.ms", 100, "Wait before the first retry. It doubles with each retry.", at_least(0)
     )
-    retry_backoff_ms: int = setting(
-        "retry.backoff.ms",
-        100,
-        "Wait before the first retry. It doubles with each retry.",
-        group=CLIENT,
-        check=at_least(0),
+    retry_backoff_max_ms: int = _client("retry.backoff.max.ms", 1000, "Longest wait before a retry.", at_least(0))
+    reconnect_backoff_ms: int = _client("reconnect.backoff.ms", 50, "Wait before reconnecting.", at_least(0))
+    metadata_max_age_ms: int = _client("metadata.max.age.ms", 300000, "Metadata is refreshed at this age.", at_least(0))
+    statistics_interval_ms: int = _client(
+        "statistics.interval.ms", 0, "Interval between calls of on_stats, as in librdkafka. 0: never.", at_least(0)
     )
-    retry_backoff_max_ms: int = setting(
-        "retry.backoff.max.ms", 1000, "Longest wait before a retry.", group=CLIENT, check=at_least(0)
-    )
-    reconnect_backoff_ms: int = setting(
-        "reconnect.backoff.ms", 50, "Wait before reconnecting.", group=CLIENT, check=at_least(0)
-    )
-    metadata_max_age_ms: int = setting(
-        "metadata.max.age.ms", 300000, "Metadata is refreshed at this age.", group=CLIENT, check=at_least(0)
-    )
-    statistics_interval_ms: int = setting(
-        "statistics.interval.ms",
-        0,
-        "Interval between calls of on_stats, as in librdkafka. 0: never.",
-        group=CLIENT,
-        check=at_least(0),
-    )
-    allow_auto_create_topics: bool = setting(
+    allow_auto_create_topics: bool = _consumer(
         "allow.auto.create.topics",
         False,
         "Let a read create a topic that does not exist. Kafka's default, true, hides misspelt names.",
-        group=CONSUMER,
     )
 
-    fetch_min_bytes: int = setting(
-        "fetch.min.bytes", 1, "The broker answers a fetch when it has so many bytes.", group=CONSUMER, check=at_least(0)
+    fetch_min_bytes: int = _consumer(
+        "fetch.min.bytes", 1, "The broker answers a fetch when it has so many bytes.", at_least(0)
     )
-    fetch_max_wait_ms: int = setting(
-        "fetch.max.wait.ms",
-        500,
-        "The broker answers a fetch after this time at the latest.",
-        group=CONSUMER,
-        check=at_least(0),
+    fetch_max_wait_ms: int = _consumer(
+        "fetch.max.wait.ms", 500, "The broker answers a fetch after this time at the latest.", at_least(0)
     )
-    fetch_max_bytes: int = setting(
-        "fetch.max.bytes", 52428800, "Most bytes in one fetch.", group=CONSUMER, check=between(0, _INT_MAX)
+    fetch_max_bytes: int = _consumer("fetch.max.bytes", 52428800, "Most bytes in one fetch.", between(0, _INT_MAX))
+    max_partition_fetch_bytes: int = _consumer(
+        "max.partition.fetch.bytes", 1048576, "Most bytes of one partition in a fetch.", between(0, _INT_MAX)
     )
-    max_partition_fetch_bytes: int = setting(
-        "max.partition.fetch.bytes",
-        1048576,
-        "Most bytes of one partition in a fetch.",
-        group=CONSUMER,
-        check=between(0, _INT_MAX),
-    )
-    check_crcs: bool = setting("check.crcs", True, "Verify the CRC of every batch.", group=CONSUMER)
-    isolation_level: str = setting(
+    check_crcs: bool = _consumer("check.crcs", True, "Verify the CRC of every batch.")
+    isolation_level: str = _consumer(
         "isolation.level",
         "read_uncommitted",
         "read_committed hides records of open and aborted transactions.",
-        group=CONSUMER,
-        check=one_of(ISOLATION_LEVELS),
+        one_of(ISOLATION_LEVELS),
     )
-    group_id: str = setting("group.id", "", "Consumer group: its members share partitions and offsets.", group=CONSUMER)
-    group_instance_id: str = setting(
-        "group.instance.id", "", "Makes the member a static one (KIP-345).", group=CONSUMER
+    group_id: str = _consumer("group.id", "", "Consumer group: its members share partitions and offsets.")
+    group_instance_id: str = _consumer("group.instance.id", "", "Makes the member a static one (KIP-345).")
+    session_timeout_ms: int = _consumer(
+        "session.timeout.ms", 45000, "A member that sends no heartbeat for this time is removed.", at_least(1)
     )
-    session_timeout_ms: int = setting(
-        "session.timeout.ms",
-        45000,
-        "A member that sends no heartbeat for this time is removed.",
-        group=CONSUMER,
-        check=at_least(1),
+    heartbeat_interval_ms: int = _consumer("heartbeat.interval.ms", 3000, "Interval between heartbeats.", at_least(1))
+    max_poll_interval_ms: int = _consumer(
+        "max.poll.interval.ms", 300000, "A member that does not poll for this time leaves the group.", at_least(1)
     )
-    heartbeat_interval_ms: int = setting(
-        "heartbeat.interval.ms", 3000, "Interval between heartbeats.", group=CONSUMER, check=at_least(1)
-    )
-    max_poll_interval_ms: int = setting(
-        "max.poll.interval.ms",
-        300000,
-        "A member that does not poll for this time leaves the group.",
-        group=CONSUMER,
-        check=at_least(1),
-    )
-    max_poll_records: int = setting(
-        "max.poll.records", 500, "Most records that one poll returns.", group=CONSUMER, check=at_least(1)
-    )
-    auto_offset_reset: str = setting(
+    max_poll_records: int = _consumer("max.poll.records", 500, "Most records that one poll returns.", at_least(1))
+    auto_offset_reset: str = _consumer(
         "auto.offset.reset",
         "latest",
         "Where to begin if there is no committed offset, or its record was deleted.",
-        group=CONSUMER,
-        check=one_of(("earliest", "latest", "none")),
+        one_of(("earliest", "latest", "none")),
     )
-    enable_auto_commit: bool = setting(
-        "enable.auto.commit", True, "Commit the offsets of records that poll returned.", group=CONSUMER
+    enable_auto_commit: bool = _consumer(
+        "enable.auto.commit", True, "Commit the offsets of records that poll returned."
     )
-    auto_commit_interval_ms: int = setting(
-        "auto.commit.interval.ms", 5000, "Interval between automatic commits.", group=CONSUMER, check=at_least(0)
+    auto_commit_interval_ms: int = _consumer(
+        "auto.commit.interval.ms", 5000, "Interval between automatic commits.", at_least(0)
     )
-    partition_assignment_strategy: tuple[str, ...] = setting(
+    partition_assignment_strategy: tuple[str, ...] = _consumer(
         "partition.assignment.strategy",
         ("range", "cooperative-sticky"),
         "Assignors, the preferred one first.",
-        group=CONSUMER,
-        check=one_of(("range", "roundrobin", "sticky", "cooperative-sticky")),
+        one_of(("range", "roundrobin", "sticky", "cooperative-sticky")),
     )
 
-    acks: str = setting(
+    acks: str = _producer(
         "acks",
         "all",
         "Which replicas must have a batch before it is acknowledged: 0 none, 1 the leader, all (-1) the ISR.",
-        group=PRODUCER,
-        check=one_of(("0", "1", "-1", "all")),
+        one_of(("0", "1", "-1", "all")),
     )
-    compression_type: str = setting(
-        "compression.type",
-        "none",
-        "Codec of the batches.",
-        group=PRODUCER,
-        check=one_of(("none", "gzip", "snappy", "lz4", "zstd")),
+    compression_type: str = _producer(
+        "compression.type", "none", "Codec of the batches.", one_of(("none", "gzip", "snappy", "lz4", "zstd"))
     )
-    batch_size: int = setting(
-        "batch.size",
-        16384,
-        "A batch of this size is sent without waiting for linger.ms.",
-        group=PRODUCER,
-        check=at_least(0),
+    batch_size: int = _producer(
+        "batch.size", 16384, "A batch of this size is sent without waiting for linger.ms.", at_least(0)
     )
-    linger_ms: int = setting(
-        "linger.ms", 5, "How long a smaller batch waits for more records.", group=PRODUCER, check=at_least(0)
+    linger_ms: int = _producer("linger.ms", 5, "How long a smaller batch waits for more records.", at_least(0))
+    buffer_memory: int = _producer(
+        "buffer.memory", 33554432, "Bytes of records that are not sent yet. Above it send() waits.", at_least(1)
     )
-    buffer_memory: int = setting(
-        "buffer.memory",
-        33554432,
-        "Bytes of records that are not sent yet. Above it send() waits.",
-        group=PRODUCER,
-        check=at_least(1),
+    max_block_ms: int = _producer("max.block.ms", 60000, "Longest wait of send() for metadata or memory.", at_least(0))
+    delivery_timeout_ms: int = _producer(
+        "delivery.timeout.ms", 120000, "A record that is not acknowledged after this time has failed.", at_least(0)
     )
-    max_block_ms: int = setting(
-        "max.block.ms", 60000, "Longest wait of send() for metadata or memory.", group=PRODUCER, check=at_least(0)
+    enable_idempotence: bool = _producer(
+        "enable.idempotence", True, "Retries write no record twice and keep the order (KIP-98)."
     )
-    delivery_timeout_ms: int = setting(
-        "delivery.timeout.ms",
-        120000,
-        "A record that is not acknowledged after this time has failed.",
-        group=PRODUCER,
-        check=at_least(0),
+    max_request_size: int = _producer(
+        "max.request.size", 1048576, "Largest record, and most bytes in one request.", at_least(1)
     )
-    enable_idempotence: bool = setting(
-        "enable.idempotence", True, "Retries write no record twice and keep the order (KIP-98).", group=PRODUCER
-    )
-    max_request_size: int = setting(
-        "max.request.size", 1048576, "Largest record, and most bytes in one request.", group=PRODUCER, check=at_least(1)
-    )
-    max_in_flight_requests_per_connection: int = setting(
+    max_in_flight_requests_per_connection: int = _producer(
         "max.in.flight.requests.per.connection",
         5,
         "Most unanswered requests per broker. At most 5 with idempotence.",
-        group=PRODUCER,
-        check=at_least(1),
+        at_least(1),
     )
-    partitioner: str = setting(
+    partitioner: str = _producer(
         "partitioner",
         "murmur2_random",
         "Partition of a record that names none. murmur2_random: by its key, or a new one for each batch. sticky: a new "
         "one for each batch. roundrobin: a new one for each record.",
-        group=PRODUCER,
-        check=one_of(("murmur2_random", "sticky", "roundrobin")),
+        one_of(("murmur2_random", "sticky", "roundrobin")),
     )
-    transactional_id: str = setting(
-        "transactional.id",
-        "",
-        "Makes the producer transactional. Only one producer of an id can be active (KIP-98).",
-        group=PRODUCER,
+    transactional_id: str = _producer(
+        "transactional.id", "", "Makes the producer transactional. Only one producer of an id can be active (KIP-98)."
     )
-    transaction_timeout_ms: int = setting(
-        "transaction.timeout.ms",
-        60000,
-        "The coordinator aborts a transaction that is open for longer.",
-        group=PRODUCER,
-        check=at_least(1),
+    transaction_timeout_ms: int = _producer(
+        "transaction.timeout.ms", 60000, "The coordinator aborts a transaction that is open for longer.", at_least(1)
     )
 
     def __post_init__(self) -> None:

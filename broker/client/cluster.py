@@ -15,10 +15,10 @@ import random
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, NoReturn, TypeVar
 
 from broker.client.authentication import client_context
+from broker.client.auto_closeable import AutoCloseable
 from broker.client.client_settings import ClientSettings, parse_bootstrap
 from broker.client.cluster_metadata import (
     CoordinatorKind,
@@ -150,7 +150,7 @@ _LOOKS_FOR_A_TOPIC: Final = 3
 """How many brokers are asked about an unknown topic or partition: some may not have heard of it yet."""
 
 
-class Cluster:
+class Cluster(AutoCloseable):
     """A client's view of one cluster. It connects at the first request."""
 
     def __init__(
@@ -182,14 +182,6 @@ class Cluster:
         self._doubted: dict[Address, float] = {}
         """When the metadata of a broker was last found wrong."""
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
-
-    def __enter__(self) -> Cluster:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Cluster holds sockets: pickle cluster.settings and make a new one from it")

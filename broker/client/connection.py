@@ -25,10 +25,10 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 
 from broker.client.authentication import log_in, start_tls, tls_failure, wait_for
+from broker.client.auto_closeable import AutoCloseable
 from broker.client.client_settings import Login
 from broker.errors import (
     AuthenticationFailed,
@@ -123,7 +123,7 @@ class _Sent(NamedTuple):
     correlation_id: int
 
 
-class Connection:
+class Connection(AutoCloseable):
     """A connection to the broker at `host`:`port`, ready for requests."""
 
     def __init__(
@@ -168,14 +168,6 @@ class Connection:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Connection:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Connection {self.address}{'' if self._socket else ' closed'}>"

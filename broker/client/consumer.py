@@ -15,9 +15,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, NamedTuple
 
+from broker.client.auto_closeable import AutoCloseable
 from broker.client.client_settings import ClientSettings
 from broker.client.client_stats import ClientStats, OnStats, Statistics, StatsReporter
 from broker.client.cluster import Cluster
@@ -54,7 +54,7 @@ class ConsumerRecord(NamedTuple):
     timestamp_type: int
 
 
-class Consumer:
+class Consumer(AutoCloseable):
     """Reads records. Not thread-safe. Close it or use it as a context manager, so that it leaves the group."""
 
     def __init__(
@@ -79,14 +79,6 @@ class Consumer:
         self._subscription: GroupSubscription | None = None
         self._next_commit = 0.0
         self._closed = False
-
-    def __enter__(self) -> Consumer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # --- subscription --------------------------------------------------------------------------
 

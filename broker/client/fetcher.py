@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Final, NamedTuple
 
+from broker.client.auto_closeable import AutoCloseable
 from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
@@ -50,7 +50,7 @@ class Fetched(NamedTuple):
     next_offset: int
 
 
-class Fetcher:
+class Fetcher(AutoCloseable):
     """Reads the partition `tp` from its leader. Defaults come from the cluster's settings."""
 
     def __init__(
@@ -83,14 +83,6 @@ class Fetcher:
         self._node: Node | None = None
         self._asked: FetchFrom | None = None
         self._reached = Position(-1, NO_EPOCH)
-
-    def __enter__(self) -> Fetcher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def fetch(self, offset: int, *, timeout_s: float | None = None) -> Fetched:
         """The batches from the one with `offset` on; none when there is nothing new within `max_wait_ms`.

@@ -24,10 +24,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
 from typing import Any
 
 from broker.client.accumulator import Accumulator, TopicQueues
+from broker.client.auto_closeable import AutoCloseable
 from broker.client.client_settings import ClientSettings
 from broker.client.client_stats import ClientStats, OnStats, Statistics, StatsReporter
 from broker.client.cluster import Cluster
@@ -51,7 +51,7 @@ _SMALL_OVERHEAD = 100  # bytes; more than the overhead of a record without heade
 _BYTES_OR_NONE = (bytes, bytearray, memoryview, type(None))
 
 
-class Producer:
+class Producer(AutoCloseable):
     """Sends records to a cluster. Close it or use it as a context manager, or records not sent yet are lost."""
 
     def __init__(
@@ -86,14 +86,6 @@ class Producer:
             target=self._sender.run, args=(self._report,), name="pykafka-producer", daemon=True
         )
         self._thread.start()
-
-    def __enter__(self) -> Producer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def send(
         self,

@@ -24,10 +24,10 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 from broker.client.assignors import Member, assign_range
+from broker.client.auto_closeable import AutoCloseable
 from broker.client.client_settings import ClientSettings
 from broker.client.consumer import Consumer, ConsumerRecord
 from broker.client.topic_filter import TopicFilter
@@ -130,7 +130,7 @@ class GroupRegistry(Protocol):
         """Call `callback`, from any thread, when members may have changed. Returns the function that stops it."""
 
 
-class ZooKeeperConsumer:
+class ZooKeeperConsumer(AutoCloseable):
     """One member with one thread. Not thread-safe. Close it, or use it as a context manager."""
 
     def __init__(
@@ -156,14 +156,6 @@ class ZooKeeperConsumer:
         self._retry_at = 0.0
         self._next_commit = 0.0
         self._closed = False
-
-    def __enter__(self) -> ZooKeeperConsumer:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def subscribe(
         self, topics: Iterable[str] | None = None, *, pattern: str | None = None, exclude: str | None = None

@@ -5,7 +5,7 @@ convert it. Every error is a ConfigError that names the setting. OpenSSL reads p
 a setting or from PKCS12 goes through a file in memory (memfd) or, where there is none, a temporary file that only this
 user can read.
 
-Called by the broker's and the client's `tls.py`.
+Called by broker/net/tls.py and broker/client/authentication.py.
 """
 
 from __future__ import annotations

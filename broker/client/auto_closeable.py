@@ -1,0 +1,22 @@
+"""`AutoCloseable`: what is closed at the end of a `with` block; named after Java's interface."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+__all__ = ["AutoCloseable"]
+
+
+class AutoCloseable(ABC):
+    """A context manager whose exit calls `close`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Free what it holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
