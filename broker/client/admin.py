@@ -10,8 +10,8 @@ their committed offsets can be read and changed, but they cannot be described.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from broker.client.admin_types import (
     ALL_BROKERS,
@@ -33,17 +33,17 @@ from broker.client.admin_types import (
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
+from broker.client.connection import Connection
 from broker.client.coordinator import Coordinator
+from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
 from broker.errors import BrokerError, ConfigError, ErrorCode, ProtocolError, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
 from broker.protocol.messages import field, to_ms
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition
 from broker.security.scram import MIN_ITERATIONS, ScramMechanism
 
 __all__ = ["Admin", "ConfigEntry", "NewTopic", "ResourceType"]
-
-T = TypeVar("T")
 
 _SET, _DELETE = 0, 1
 
@@ -106,26 +106,16 @@ class Admin:
         `policy_violation` (records of the topic must not be deleted); some partitions may be done by then.
         """
 
-        def ask(node: Node, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-            topics = [
-                {
-                    "name": name,
-                    "partitions": [{"partition_index": i, "offset": before[TopicPartition(name, i)]} for i in indexes],
-                }
-                for name, indexes in _indexes(tps).items()
-            ]
-            body = {"topics": topics, "timeout": self.cluster.settings.request_timeout_ms}
-            answer = self.cluster.connection(node).request(ApiKey.DELETE_RECORDS, body)
-            starts = {}
-            for topic in answer.topics:
-                for row in topic.partitions:
-                    tp = TopicPartition(str(topic.name), int(row.partition_index))
-                    offset = "the end" if before[tp] == HIGH_WATERMARK else f"offset {before[tp]}"
-                    _check(row, f"deleting the records of {tp} before {offset}")
-                    starts[tp] = int(row.low_watermark)
-            return starts
+        def ask(connection: Connection, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, Any]:
+            rows = ((tp, {"partition_index": tp.partition, "offset": before[tp]}) for tp in tps)
+            body = {"topics": topic_rows(rows), "timeout": self.cluster.settings.request_timeout_ms}
+            return partition_rows(connection.request(ApiKey.DELETE_RECORDS, body).topics)
 
-        return self._ask_leaders(before, ask)
+        def what(tp: TopicPartition) -> str:
+            offset = "the end" if before[tp] == HIGH_WATERMARK else f"offset {before[tp]}"
+            return f"deleting the records of {tp} before {offset}"
+
+        return ask_leaders(self.cluster, before, ask, lambda row: int(row.low_watermark), what)
 
     def _change_topics(self, api: ApiKey, body: Mapping[str, Any], results: str, doing: str) -> None:
         """Ask the controller. Its rows say when it is no longer the controller; then the new one is asked."""
@@ -210,31 +200,32 @@ class Admin:
     def describe_group(self, group: str) -> GroupDescription:
         """State and members of a group. An unknown group is Dead and has no members."""
 
-        def ask(coordinator: Coordinator) -> GroupDescription:
-            body = {"groups": [group], "include_authorized_operations": False}
-            (row,) = coordinator.request(ApiKey.DESCRIBE_GROUPS, body).groups
-            if row.error_code is not ErrorCode.group_id_not_found:  # brokers before KIP-1043 answer Dead instead
-                coordinator.check(row.error_code, "describing the state")
-            consumers = row.protocol_type == PROTOCOL_TYPE
-            return GroupDescription(
-                group,
-                row.group_state or "Dead",
-                row.protocol_type,
-                row.protocol_data,
-                self.cluster.coordinator(group),
-                tuple(sorted(_member(member, consumers) for member in row.members)),
-            )
+        def codes(answer: Any) -> list[tuple[ErrorCode, str]]:
+            (row,) = answer.groups
+            if row.error_code is ErrorCode.group_id_not_found:  # brokers before KIP-1043 answer Dead instead
+                return []
+            return [(row.error_code, "describing the state")]
 
-        return self._ask_coordinator(group, CoordinatorKind.GROUP, ask)
+        body = {"groups": [group], "include_authorized_operations": False}
+        (row,) = Coordinator(self.cluster, group).ask(ApiKey.DESCRIBE_GROUPS, body, codes).groups
+        consumers = row.protocol_type == PROTOCOL_TYPE
+        return GroupDescription(
+            group,
+            row.group_state or "Dead",
+            row.protocol_type,
+            row.protocol_data,
+            self.cluster.coordinator(group),
+            tuple(sorted(_member(member, consumers) for member in row.members)),
+        )
 
     def delete_group(self, group: str) -> None:
         """Delete a group and its offsets. Raises BrokerError `non_empty_group`, `group_id_not_found`."""
 
-        def ask(coordinator: Coordinator) -> None:
-            (row,) = coordinator.request(ApiKey.DELETE_GROUPS, {"groups_names": [group]}).results
-            coordinator.check(row.error_code, "the deletion")
-
-        self._ask_coordinator(group, CoordinatorKind.GROUP, ask)
+        Coordinator(self.cluster, group).ask(
+            ApiKey.DELETE_GROUPS,
+            {"groups_names": [group]},
+            lambda answer: [(row.error_code, "the deletion") for row in answer.results],
+        )
 
     def group_offsets(self, group: str) -> dict[TopicPartition, int]:
         """All committed offsets of a group; each is the next offset to read."""
@@ -251,23 +242,10 @@ class Admin:
 
         The error is `group_subscribed_to_topic` when a member reads the topic. Raises BrokerError `group_id_not_found`.
         """
-        topics = [
-            {"name": name, "partitions": [{"partition_index": index} for index in indexes]}
-            for name, indexes in _indexes(partitions).items()
-        ]
-
-        def ask(coordinator: Coordinator) -> dict[TopicPartition, BrokerError | None]:
-            answer = coordinator.request(ApiKey.OFFSET_DELETE, {"topics": topics})
-            coordinator.check(answer.error_code, "deleting the offsets")
-            return {
-                TopicPartition(str(topic.name), int(row.partition_index)): _error(
-                    row, f"deleting the offset of {topic.name}-{row.partition_index}"
-                )
-                for topic in answer.topics
-                for row in topic.partitions
-            }
-
-        return self._ask_coordinator(group, CoordinatorKind.GROUP, ask)
+        body = {"topics": topic_rows((tp, {"partition_index": tp.partition}) for tp in partitions)}
+        answer = Coordinator(self.cluster, group).ask(ApiKey.OFFSET_DELETE, body, "deleting the offsets")
+        rows = partition_rows(answer.topics)
+        return {tp: error_of(row, f"deleting the offset of {tp}") for tp, row in rows.items()}
 
     # --- transactions ------------------------------------------------------------------------------
 
@@ -293,38 +271,34 @@ class Admin:
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """State and partitions of a transaction. Raises BrokerError `transactional_id_not_found`."""
 
-        def ask(coordinator: Coordinator) -> TransactionDescription:
-            body = {"transactional_ids": [transactional_id]}
-            (row,) = coordinator.request(ApiKey.DESCRIBE_TRANSACTIONS, body).transaction_states
-            coordinator.check(row.error_code, "describing the transaction")
-            return TransactionDescription(
-                transactional_id,
-                self.cluster.coordinator(transactional_id, CoordinatorKind.TRANSACTION),
-                row.transaction_state,
-                int(row.producer_id),
-                int(row.producer_epoch),
-                to_ms(row.transaction_timeout),
-                to_ms(row.transaction_start_time),
-                tuple(sorted(TopicPartition(str(t.topic), int(index)) for t in row.topics for index in t.partitions)),
-            )
-
-        return self._ask_coordinator(transactional_id, CoordinatorKind.TRANSACTION, ask)
+        answer = Coordinator(self.cluster, transactional_id, CoordinatorKind.TRANSACTION).ask(
+            ApiKey.DESCRIBE_TRANSACTIONS,
+            {"transactional_ids": [transactional_id]},
+            lambda answer: [(row.error_code, "describing the transaction") for row in answer.transaction_states],
+        )
+        (row,) = answer.transaction_states
+        return TransactionDescription(
+            transactional_id,
+            self.cluster.coordinator(transactional_id, CoordinatorKind.TRANSACTION),
+            row.transaction_state,
+            int(row.producer_id),
+            int(row.producer_epoch),
+            to_ms(row.transaction_timeout),
+            to_ms(row.transaction_start_time),
+            tuple(sorted(TopicPartition(str(t.topic), int(index)) for t in row.topics for index in t.partitions)),
+        )
 
     def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
         """The producer states that the leader of each partition keeps. Raises UnknownTopic."""
 
-        def ask(node: Node, tps: list[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
-            topics = [{"name": name, "partition_indexes": indexes} for name, indexes in _indexes(tps).items()]
-            answer = self.cluster.connection(node).request(ApiKey.DESCRIBE_PRODUCERS, {"topics": topics})
-            found = {}
-            for topic in answer.topics:
-                for row in topic.partitions:
-                    _check(row, f"describing the producers of {topic.name}-{row.partition_index}")
-                    tp = TopicPartition(str(topic.name), int(row.partition_index))
-                    found[tp] = sorted(map(_producer, row.active_producers))
-            return found
+        def ask(connection: Connection, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, Any]:
+            topics = topic_rows(((tp, tp.partition) for tp in tps), partitions="partition_indexes")
+            return partition_rows(connection.request(ApiKey.DESCRIBE_PRODUCERS, {"topics": topics}).topics)
 
-        return self._ask_leaders(partitions, ask)
+        def read(row: Any) -> list[ProducerState]:
+            return sorted(map(_producer, row.active_producers))
+
+        return ask_leaders(self.cluster, list(partitions), ask, read, lambda tp: f"describing the producers of {tp}")
 
     def abort_transaction(self, tp: TopicPartition, producer: ProducerState) -> None:
         """Write an abort marker to one partition without asking the coordinator: only for a hanging transaction.
@@ -340,16 +314,12 @@ class Admin:
             "topics": [{"name": tp.topic, "partition_indexes": [tp.partition]}],
         }
 
-        def ask(node: Node, _: list[TopicPartition]) -> dict[TopicPartition, None]:
-            answer = self.cluster.connection(node).request(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
-            codes = [row.error_code for one in answer.markers for topic in one.topics for row in topic.partitions]
-            for code in codes:
-                if code is not ErrorCode.none:
-                    what = f"aborting the transaction of producer {producer.producer_id} in {tp}"
-                    raise BrokerError(code, what)
-            return {tp: None}
+        def ask(connection: Connection, _: object) -> Mapping[TopicPartition, Any]:
+            answer = connection.request(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
+            return partition_rows(topic for one in answer.markers for topic in one.topics)
 
-        self._ask_leaders([tp], ask)
+        what = f"aborting the transaction of producer {producer.producer_id} in {tp}"
+        ask_leaders(self.cluster, [tp], ask, lambda row: None, lambda tp: what)
 
     # --- data directories --------------------------------------------------------------------------
 
@@ -369,24 +339,12 @@ class Admin:
         found = []
         for row in answer.results:
             partitions = {
-                TopicPartition(str(topic.name), int(one.partition_index)): ReplicaSize(
-                    int(one.partition_size), int(one.offset_lag), bool(one.is_future_key)
-                )
-                for topic in row.topics
-                for one in topic.partitions
+                tp: ReplicaSize(int(one.partition_size), int(one.offset_lag), bool(one.is_future_key))
+                for tp, one in sorted(partition_rows(row.topics).items(), key=lambda item: item[0])
             }
-            error = _error(row, f"directory {row.log_dir}")
+            error = error_of(row, f"directory {row.log_dir}")
             total, usable = int(field(row, "total_bytes", -1)), int(field(row, "usable_bytes", -1))
-            found.append(
-                LogDir(
-                    broker_id,
-                    row.log_dir,
-                    error,
-                    total,
-                    usable,
-                    dict(sorted(partitions.items())),
-                )
-            )
+            found.append(LogDir(broker_id, row.log_dir, error, total, usable, partitions))
         return found
 
     # --- users -------------------------------------------------------------------------------------
@@ -458,42 +416,11 @@ class Admin:
             answers[node] = self.cluster.retrying(ask)
         return answers
 
-    def _ask_coordinator(self, name: str, kind: CoordinatorKind, ask: Callable[[Coordinator], T]) -> T:
-        """`ask(coordinator)`, which checks error codes with `coordinator.check`."""
-        coordinator = Coordinator(self.cluster, name, kind)
-        return self.cluster.retrying(lambda: ask(coordinator))
-
-    def _ask_leaders(
-        self, partitions: Iterable[TopicPartition], ask: Callable[[Node, list[TopicPartition]], dict[TopicPartition, T]]
-    ) -> dict[TopicPartition, T]:
-        """`ask(leader, its partitions)` for every leader; those that fail with a retriable error are asked again."""
-        wanted = list(partitions)
-        done: dict[TopicPartition, T] = {}
-
-        def ask_the_missing() -> None:
-            for node, epochs in self.cluster.by_leader([tp for tp in wanted if tp not in done]).items():
-                done.update(ask(node, list(epochs)))
-
-        self.cluster.retrying(ask_the_missing)
-        return {tp: done[tp] for tp in wanted}
-
-
-def _error(row: Any, what: str) -> BrokerError | None:
-    """The error in a row of a response, with the broker's message; None when there is none."""
-    if row.error_code is ErrorCode.none:
-        return None
-    message = field(row, "error_message")
-    return BrokerError(row.error_code, f"{what}: {message}" if message else what)
-
 
 def _check(row: Any, what: str) -> None:
-    error = _error(row, what)
+    error = error_of(row, what)
     if error is not None:
         raise error
-
-
-def _indexes(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    return by_topic((tp, tp.partition) for tp in partitions)
 
 
 def _creatable(topic: NewTopic) -> dict[str, Any]:

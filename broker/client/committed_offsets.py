@@ -6,18 +6,19 @@ send it, is accepted only while the group has no members.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from broker.client.cluster import Cluster
 from broker.client.coordinator import Coordinator
+from broker.client.leader_requests import partition_rows, topic_rows
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["NO_MEMBER", "CommittedOffset", "GroupMetadata", "GroupOffsets", "Membership"]
+__all__ = ["NO_MEMBER", "CommittedOffset", "GroupMetadata", "GroupOffsets", "Membership", "commit_codes"]
 
 
 class Membership(NamedTuple):
@@ -64,17 +65,26 @@ class GroupOffsets:
         self, partitions: Iterable[TopicPartition] | None = None, *, timeout_s: float | None = None
     ) -> dict[TopicPartition, CommittedOffset]:
         """As `fetch`, with metadata and leader epoch. Waits for offsets that a transaction is committing (KIP-447)."""
-        topics = (
-            None
-            if partitions is None
-            else [
-                {"name": topic, "partition_indexes": indexes}
-                for topic, indexes in by_topic((tp, tp.partition) for tp in partitions).items()
-            ]
-        )
-        if topics == []:
-            return {}
-        return self.cluster.retrying(lambda: self._fetch_once(topics), timeout_s=timeout_s)
+        topics = None
+        if partitions is not None:
+            topics = topic_rows(((tp, tp.partition) for tp in partitions), partitions="partition_indexes")
+            if not topics:
+                return {}
+
+        def codes(answer: Any) -> Iterator[tuple[ErrorCode, str]]:
+            yield field(answer, "error_code", ErrorCode.none), "fetching the offsets"
+            for tp, row in partition_rows(answer.topics).items():
+                yield row.error_code, f"fetching the offset of {tp}"
+
+        body = {"topics": topics, "require_stable": True}
+        answer = self._coordinator.ask(ApiKey.OFFSET_FETCH, body, codes, timeout_s=timeout_s)
+        return {
+            tp: CommittedOffset(
+                int(row.committed_offset), row.metadata or "", int(field(row, "committed_leader_epoch", NO_EPOCH))
+            )
+            for tp, row in partition_rows(answer.topics).items()
+            if row.committed_offset >= 0
+        }
 
     def commit(
         self,
@@ -105,26 +115,12 @@ class GroupOffsets:
             "member_id": member.member_id,
             "group_instance_id": member.group_instance_id,
             "retention_time": -1,
-            "topics": [{"name": name, "partitions": of_topic} for name, of_topic in by_topic(rows.items()).items()],
+            "topics": topic_rows(rows.items()),
         }
-        self.cluster.retrying(lambda: self._commit_once(body), timeout_s=timeout_s)
+        self._coordinator.ask(ApiKey.OFFSET_COMMIT, body, commit_codes, timeout_s=timeout_s)
 
-    def _fetch_once(self, topics: list[dict[str, Any]] | None) -> dict[TopicPartition, CommittedOffset]:
-        answer = self._coordinator.request(ApiKey.OFFSET_FETCH, {"topics": topics, "require_stable": True})
-        self._coordinator.check(field(answer, "error_code", ErrorCode.none), "fetching the offsets")
-        offsets = {}
-        for topic in answer.topics:
-            for row in topic.partitions:
-                self._coordinator.check(row.error_code, f"fetching the offset of {topic.name}-{row.partition_index}")
-                if row.committed_offset >= 0:
-                    tp = TopicPartition(str(topic.name), int(row.partition_index))
-                    epoch = int(field(row, "committed_leader_epoch", NO_EPOCH))
-                    offsets[tp] = CommittedOffset(int(row.committed_offset), row.metadata or "", epoch)
-        return offsets
 
-    def _commit_once(self, body: Mapping[str, Any]) -> None:
-        answer = self._coordinator.request(ApiKey.OFFSET_COMMIT, body)
-        for topic in answer.topics:
-            for row in topic.partitions:
-                what = f"committing the offset of {topic.name}-{row.partition_index}"
-                self._coordinator.check(row.error_code, what)
+def commit_codes(answer: Any) -> Iterator[tuple[ErrorCode, str]]:
+    """The error codes of an OffsetCommit or TxnOffsetCommit response, each with the action it is about."""
+    for tp, row in partition_rows(answer.topics).items():
+        yield row.error_code, f"committing the offset of {tp}"

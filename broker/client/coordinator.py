@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from broker.client.cluster import Cluster
@@ -12,7 +12,9 @@ from broker.client.connection import Connection
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode, RequestTimedOut
 from broker.protocol.api_keys import ApiKey
 
-__all__ = ["Coordinator"]
+__all__ = ["Codes", "Coordinator"]
+
+Codes = Callable[[Any], Iterable[tuple[ErrorCode, str]]]
 
 _MOVED: Final = (ErrorCode.not_coordinator, ErrorCode.coordinator_not_available)
 
@@ -48,6 +50,21 @@ class Coordinator:
         except (ConnectionFailed, RequestTimedOut):
             self.forget()
             raise
+
+    def ask(self, api: ApiKey, body: Mapping[str, Any], codes: Codes | str, *, timeout_s: float | None = None) -> Any:
+        """The response, without an error. Retries retriable errors for `timeout_s` (`default.api.timeout.ms`).
+
+        `codes(response)`: its error codes, each with the action it is about. A text names the action of a response
+        with a single code. Raises BrokerError for the first error.
+        """
+
+        def attempt() -> Any:
+            response = self.request(api, body)
+            for code, what in [(response.error_code, codes)] if isinstance(codes, str) else codes(response):
+                self.check(code, what)
+            return response
+
+        return self.cluster.retrying(attempt, timeout_s=timeout_s)
 
     def send(self, api: ApiKey, body: Mapping[str, Any]) -> Connection:
         """Send without waiting, on a dedicated connection. Returns the connection to receive the response from."""

@@ -8,16 +8,17 @@ gone, and others have taken their offsets. Both send one request to each leader,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
 from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster
 from broker.client.connection import Connection
-from broker.errors import BrokerError, ErrorCode, UnsupportedVersion
+from broker.client.leader_requests import ask_leaders, partition_rows, topic_rows
+from broker.errors import UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition
 
 __all__ = [
     "EARLIEST",
@@ -30,8 +31,6 @@ __all__ = [
     "find_truncations",
     "list_offsets",
 ]
-
-T = TypeVar("T")
 
 LATEST: Final = -1
 """As a timestamp: the offset that the next record will get (with read_committed, the last stable offset)."""
@@ -104,17 +103,15 @@ def list_offsets(
             (tp, {"partition_index": tp.partition, "timestamp": timestamps[tp], "current_leader_epoch": epoch})
             for tp, epoch in epochs.items()
         )
-        topics = [{"name": name, "partitions": of_topic} for name, of_topic in by_topic(rows).items()]
-        body = {"replica_id": -1, "isolation_level": isolation, "topics": topics}
-        answer = connection.request(ApiKey.LIST_OFFSETS, body)
-        return {TopicPartition(str(t.name), int(p.partition_index)): p for t in answer.topics for p in t.partitions}
+        body = {"replica_id": -1, "isolation_level": isolation, "topics": topic_rows(rows)}
+        return partition_rows(connection.request(ApiKey.LIST_OFFSETS, body).topics)
 
     def read(row: Any) -> OffsetAndTimestamp:
         return OffsetAndTimestamp(
             int(row.offset), int(field(row, "timestamp", -1)), int(field(row, "leader_epoch", NO_EPOCH))
         )
 
-    return _ask_leaders(cluster, timestamps, ask, read, "listing the offsets", timeout_s)
+    return ask_leaders(cluster, timestamps, ask, read, lambda tp: f"listing the offsets of {tp}", timeout_s=timeout_s)
 
 
 def find_truncations(
@@ -137,46 +134,18 @@ def find_truncations(
             )
             for tp, epoch in epochs.items()
         )
-        topics = [{"topic": name, "partitions": of_topic} for name, of_topic in by_topic(rows).items()]
-        answer = connection.request(ApiKey.OFFSET_FOR_LEADER_EPOCH, {"replica_id": -1, "topics": topics})
-        return {TopicPartition(str(t.topic), int(p.partition)): p for t in answer.topics for p in t.partitions}
+        body = {"replica_id": -1, "topics": topic_rows(rows, topic="topic")}
+        answer = connection.request(ApiKey.OFFSET_FOR_LEADER_EPOCH, body)
+        return partition_rows(answer.topics, topic="topic", index="partition")
 
     try:
-        ends = _ask_leaders(
-            cluster, positions, ask, lambda row: int(row.end_offset), "asking for the leader epochs", None
+        ends = ask_leaders(
+            cluster,
+            positions,
+            ask,
+            lambda row: int(row.end_offset),
+            lambda tp: f"asking for the leader epochs of {tp}",
         )
     except UnsupportedVersion:
         return {}
     return {tp: Truncation(tp, positions[tp], end) for tp, end in ends.items() if end < positions[tp].offset}
-
-
-def _ask_leaders(
-    cluster: Cluster,
-    partitions: Collection[TopicPartition],
-    ask: Callable[[Connection, Mapping[TopicPartition, int]], Mapping[TopicPartition, Any]],
-    read: Callable[[Any], T],
-    what: str,
-    timeout_s: float | None,
-) -> dict[TopicPartition, T]:
-    """`read(row)` of each partition. `ask(connection, leader epochs)` sends a leader the request for its partitions."""
-    found: dict[TopicPartition, T] = {}
-
-    def attempt() -> None:
-        failure: BrokerError | None = None
-        for node, epochs in cluster.by_leader([tp for tp in partitions if tp not in found]).items():
-            rows = ask(cluster.connection(node), epochs)
-            for tp in epochs:
-                row = rows.get(tp)
-                code = ErrorCode.unknown_server_error if row is None else row.error_code
-                if code is ErrorCode.none:
-                    found[tp] = read(row)
-                    continue
-                error = BrokerError(code, f"{what} of {tp}{': the reply does not name it' if row is None else ''}")
-                if not error.retriable:
-                    raise error
-                failure = error
-        if failure is not None:
-            raise failure
-
-    cluster.retrying(attempt, timeout_s=timeout_s)
-    return {tp: found[tp] for tp in partitions}

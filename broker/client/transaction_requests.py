@@ -20,17 +20,18 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node
-from broker.client.committed_offsets import GroupMetadata
-from broker.client.coordinator import Coordinator
+from broker.client.committed_offsets import GroupMetadata, commit_codes
+from broker.client.coordinator import Codes, Coordinator
+from broker.client.leader_requests import partition_rows, topic_rows
 from broker.client.produce_request import ProducerIdentity
 from broker.client.transaction_errors import TransactionError, transaction_error
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.api_keys import ApiKey
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition
 
 __all__ = [
     "TransactionHandle",
@@ -42,8 +43,6 @@ __all__ = [
     "end_transactions",
     "init_transactional_id",
 ]
-
-T = TypeVar("T")
 
 
 class TransactionHandle(NamedTuple):
@@ -74,19 +73,14 @@ def init_transactional_id(
     (KIP-360).
     """
     identity = previous or ProducerIdentity(-1, -1)
-    coordinator = _coordinator(cluster, transactional_id)
     body = {
         "transaction_timeout": timeout_ms,
         "producer_id": identity.producer_id,
         "producer_epoch": identity.epoch,
     }
-
-    def attempt() -> TransactionHandle:
-        answer = coordinator.request(ApiKey.INIT_PRODUCER_ID, body)
-        coordinator.check(answer.error_code, "asking for the producer id")
-        return TransactionHandle(transactional_id, int(answer.producer_id), int(answer.producer_epoch))
-
-    return _run(cluster, attempt, timeout_s)
+    coordinator = _coordinator(cluster, transactional_id)
+    answer = _ask(coordinator, ApiKey.INIT_PRODUCER_ID, body, "asking for the producer id", timeout_s)
+    return TransactionHandle(transactional_id, int(answer.producer_id), int(answer.producer_epoch))
 
 
 def add_partitions(
@@ -97,21 +91,14 @@ def add_partitions(
     timeout_s: float | None = None,
 ) -> None:
     """Add `partitions` to the transaction before anything is written to them. The first begins the transaction."""
-    coordinator = _coordinator(cluster, transaction.transactional_id)
-    body = _partitions_body(transaction, sorted(partitions))
 
-    def attempt() -> None:
-        answer = coordinator.request(ApiKey.ADD_PARTITIONS_TO_TXN, body)
-        rows = [
-            (row.partition_error_code, f"adding {topic.name}-{row.partition_index} to the transaction")
-            for topic in answer.results_by_topic_v3_and_below
-            for row in topic.results_by_partition
-        ]
+    def codes(answer: Any) -> list[tuple[ErrorCode, str]]:
+        rows = [(row.partition_error_code, f"adding {tp} to the transaction") for tp, row in _added(answer).items()]
         # When one partition is refused, the others are not attempted: report the cause, not its consequence.
-        for code, what in sorted(rows, key=lambda row: row[0] is ErrorCode.operation_not_attempted):
-            coordinator.check(code, what)
+        return sorted(rows, key=lambda row: row[0] is ErrorCode.operation_not_attempted)
 
-    _run(cluster, attempt, timeout_s)
+    body = _partitions_body(transaction, sorted(partitions))
+    _ask(_coordinator(cluster, transaction.transactional_id), ApiKey.ADD_PARTITIONS_TO_TXN, body, codes, timeout_s)
 
 
 def add_offsets(
@@ -120,12 +107,8 @@ def add_offsets(
     """Add the offsets of `group` to the transaction, before `commit_offsets`."""
     coordinator = _coordinator(cluster, transaction.transactional_id)
     body = {**_producer(transaction), "group_id": group}
-
-    def attempt() -> None:
-        answer = coordinator.request(ApiKey.ADD_OFFSETS_TO_TXN, body)
-        coordinator.check(answer.error_code, f"adding the offsets of group {group!r} to the transaction")
-
-    _run(cluster, attempt, timeout_s)
+    what = f"adding the offsets of group {group!r} to the transaction"
+    _ask(coordinator, ApiKey.ADD_OFFSETS_TO_TXN, body, what, timeout_s)
 
 
 def commit_offsets(
@@ -138,27 +121,17 @@ def commit_offsets(
     timeout_s: float | None = None,
 ) -> None:
     """Commit `offsets` (each the next offset to read) with the transaction, each with the text `metadata`."""
-    coordinator = Coordinator(cluster, group.group_id)
-    topics = by_topic(
+    rows = (
         (tp, {"partition_index": tp.partition, "committed_offset": offset, "committed_metadata": metadata})
         for tp, offset in offsets.items()
     )
     body = {
         **_producer(transaction),
+        **group.member._asdict(),
         "transactional_id": transaction.transactional_id,
-        "generation_id": group.member.generation_id,
-        "member_id": group.member.member_id,
-        "group_instance_id": group.member.group_instance_id,
-        "topics": [{"name": name, "partitions": rows} for name, rows in topics.items()],
+        "topics": topic_rows(rows),
     }
-
-    def attempt() -> None:
-        answer = coordinator.request(ApiKey.TXN_OFFSET_COMMIT, body)
-        for topic in answer.topics:
-            for row in topic.partitions:
-                coordinator.check(row.error_code, f"committing the offset of {topic.name}-{row.partition_index}")
-
-    _run(cluster, attempt, timeout_s)
+    _ask(Coordinator(cluster, group.group_id), ApiKey.TXN_OFFSET_COMMIT, body, commit_codes, timeout_s)
 
 
 def end_transaction(
@@ -167,35 +140,40 @@ def end_transaction(
     """Commit or abort. To repeat the same call succeeds; to commit what was aborted, or the reverse, is an error."""
     coordinator = _coordinator(cluster, transaction.transactional_id)
     body = {**_producer(transaction), "committed": commit}
-
-    def attempt() -> None:
-        answer = coordinator.request(ApiKey.END_TXN, body)
-        coordinator.check(answer.error_code, f"{'committing' if commit else 'aborting'} the transaction")
-
-    _run(cluster, attempt, timeout_s)
+    _ask(coordinator, ApiKey.END_TXN, body, _ending(commit), timeout_s)
 
 
 def _coordinator(cluster: Cluster, transactional_id: str) -> Coordinator:
     return Coordinator(cluster, transactional_id, CoordinatorKind.TRANSACTION)
 
 
-def _partitions_body(transaction: TransactionHandle, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
-    topics = by_topic((tp, tp.partition) for tp in partitions)
-    return {
-        "v3_and_below_transactional_id": transaction.transactional_id,
-        "v3_and_below_producer_id": transaction.producer_id,
-        "v3_and_below_producer_epoch": transaction.epoch,
-        "v3_and_below_topics": [{"name": name, "partitions": indexes} for name, indexes in topics.items()],
-    }
-
-
 def _producer(transaction: TransactionHandle) -> dict[str, Any]:
     return {"producer_id": transaction.producer_id, "producer_epoch": transaction.epoch}
 
 
-def _run(cluster: Cluster, attempt: Callable[[], T], timeout_s: float | None) -> T:
+def _ending(commit: bool) -> str:
+    return "committing the transaction" if commit else "aborting the transaction"
+
+
+def _partitions_body(transaction: TransactionHandle, partitions: Iterable[TopicPartition]) -> dict[str, Any]:
+    return {
+        "v3_and_below_transactional_id": transaction.transactional_id,
+        "v3_and_below_producer_id": transaction.producer_id,
+        "v3_and_below_producer_epoch": transaction.epoch,
+        "v3_and_below_topics": topic_rows((tp, tp.partition) for tp in partitions),
+    }
+
+
+def _added(answer: Any) -> dict[TopicPartition, Any]:
+    return partition_rows(answer.results_by_topic_v3_and_below, partitions="results_by_partition")
+
+
+def _ask(
+    coordinator: Coordinator, api: ApiKey, body: Mapping[str, Any], codes: Codes | str, timeout_s: float | None
+) -> Any:
+    """`Coordinator.ask`, with errors as TransactionError."""
     try:
-        return cluster.retrying(attempt, timeout_s=timeout_s)
+        return coordinator.ask(api, body, codes, timeout_s=timeout_s)
     except BrokerError as error:
         if error.retriable:
             raise
@@ -211,10 +189,9 @@ Outcome = TransactionError | None
 def end_transactions(cluster: Cluster, transactions: Sequence[TransactionHandle], *, commit: bool) -> list[Outcome]:
     """Commit or abort each. Returns the error of each, None for success. Raises errors that are not a transaction's."""
     bodies = [(one, {**_producer(one), "committed": commit}) for one in transactions]
-    codes = _ask(cluster, ApiKey.END_TXN, bodies, lambda answer: answer.error_code)
-    what = "committing the transaction" if commit else "aborting the transaction"
+    codes = _ask_all(cluster, ApiKey.END_TXN, bodies, lambda answer: answer.error_code)
     return [
-        _outcome(code, one, what, lambda one=one: end_transaction(cluster, one, commit=commit))  # type: ignore[misc]
+        _outcome(code, one, _ending(commit), lambda one=one: end_transaction(cluster, one, commit=commit))  # type: ignore[misc]
         for one, code in zip(transactions, codes, strict=True)
     ]
 
@@ -226,7 +203,7 @@ def check_open(cluster: Cluster, transactions: Sequence[tuple[TransactionHandle,
     the transactional id has a newer epoch, by any version of a broker.
     """
     bodies = [(one, _partitions_body(one, [tp])) for one, tp in transactions]
-    codes = _ask(cluster, ApiKey.ADD_PARTITIONS_TO_TXN, bodies, _code_of_partition)
+    codes = _ask_all(cluster, ApiKey.ADD_PARTITIONS_TO_TXN, bodies, _code_of_partition)
     return [
         _outcome(code, one, f"adding {tp}", lambda one=one, tp=tp: add_partitions(cluster, one, [tp]))  # type: ignore[misc]
         for (one, tp), code in zip(transactions, codes, strict=True)
@@ -234,8 +211,7 @@ def check_open(cluster: Cluster, transactions: Sequence[tuple[TransactionHandle,
 
 
 def _code_of_partition(answer: Any) -> ErrorCode:
-    (topic,) = answer.results_by_topic_v3_and_below
-    (row,) = topic.results_by_partition
+    (row,) = _added(answer).values()
     code: ErrorCode = row.partition_error_code
     return code
 
@@ -252,7 +228,7 @@ def _outcome(code: ErrorCode | None, one: TransactionHandle, what: str, again: C
     return None
 
 
-def _ask(
+def _ask_all(
     cluster: Cluster,
     api: ApiKey,
     bodies: Sequence[tuple[TransactionHandle, Mapping[str, Any]]],
@@ -267,14 +243,11 @@ def _ask(
         by_node[cluster.coordinator(one.transactional_id, CoordinatorKind.TRANSACTION)].append(index)
     for node, indexes in by_node.items():
         with contextlib.suppress(PykafkaError), cluster.open_connection(node) as connection:
-            for run in _runs(indexes):
+            for start in range(0, len(indexes), _WINDOW):
+                run = indexes[start : start + _WINDOW]
                 for index in run:
                     one, body = bodies[index]
                     connection.send(api, {"transactional_id": one.transactional_id, **body})
                 for index in run:
                     codes[index] = code_of(connection.receive()[1])
     return codes
-
-
-def _runs(indexes: list[int]) -> Iterable[list[int]]:
-    return (indexes[start : start + _WINDOW] for start in range(0, len(indexes), _WINDOW))

@@ -1,0 +1,86 @@
+"""Requests about partitions: rows grouped by topic in both directions, and one request to the leader of each.
+
+Called by partition_offsets.py and admin.py, and for the rows by everything that names partitions in a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+from broker.client.cluster import Cluster
+from broker.client.connection import Connection
+from broker.errors import BrokerError, ErrorCode
+from broker.protocol.messages import field
+from broker.protocol.topic_partition import TopicPartition, by_topic
+
+__all__ = ["ask_leaders", "error_of", "partition_rows", "topic_rows"]
+
+T = TypeVar("T")
+
+Rows = Mapping[TopicPartition, Any]
+
+
+def topic_rows(
+    rows: Iterable[tuple[TopicPartition, Any]], *, topic: str = "name", partitions: str = "partitions"
+) -> list[dict[str, Any]]:
+    """A request's rows, grouped by topic. `topic` and `partitions` are the fields of a topic's row."""
+    return [{topic: name, partitions: of_topic} for name, of_topic in by_topic(rows).items()]
+
+
+def partition_rows(
+    topics: Iterable[Any], *, topic: str = "name", partitions: str = "partitions", index: str = "partition_index"
+) -> dict[TopicPartition, Any]:
+    """A response's rows by partition. `topic`, `partitions` and `index` are the names of the fields."""
+    return {
+        TopicPartition(str(getattr(one, topic)), int(getattr(row, index))): row
+        for one in topics
+        for row in getattr(one, partitions)
+    }
+
+
+def error_of(row: Any, what: str) -> BrokerError | None:
+    """The error in a row of a response, with the broker's message if there is one; `what` names the action."""
+    if row.error_code is ErrorCode.none:
+        return None
+    message = field(row, "error_message")
+    return BrokerError(row.error_code, f"{what}: {message}" if message else what)
+
+
+def ask_leaders(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    ask: Callable[[Connection, Mapping[TopicPartition, int]], Rows],
+    read: Callable[[Any], T],
+    what: Callable[[TopicPartition], str],
+    *,
+    timeout_s: float | None = None,
+) -> dict[TopicPartition, T]:
+    """`read(row)` of each partition.
+
+    `ask(connection, leader epochs)` sends a leader the request for its partitions and returns the rows of the response.
+    Partitions that fail with a retriable error are asked for again; any other error is raised, and `what(partition)`
+    names the action in it.
+    """
+    found: dict[TopicPartition, T] = {}
+
+    def attempt() -> None:
+        failure: BrokerError | None = None
+        for node, epochs in cluster.by_leader([tp for tp in partitions if tp not in found]).items():
+            rows = ask(cluster.connection(node), epochs)
+            for tp in epochs:
+                if tp in rows:
+                    error = error_of(rows[tp], what(tp))
+                else:
+                    error = BrokerError(ErrorCode.unknown_server_error, f"{what(tp)}: the reply does not name it")
+                if error is None:
+                    found[tp] = read(rows[tp])
+                elif error.retriable:
+                    failure = error
+                else:
+                    raise error
+        if failure is not None:
+            raise failure
+
+    cluster.retrying(attempt, timeout_s=timeout_s)
+    return {tp: found[tp] for tp in partitions}
