@@ -15,10 +15,10 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
+from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
-from broker.client.connection import Connection
 from broker.client.fetcher import Fetcher
 from broker.protocol.topic_partition import TopicPartition
 
@@ -34,7 +34,7 @@ class WorkerClients:
     def __init__(self) -> None:
         self._clusters: OrderedDict[ClientSettings, Cluster] = OrderedDict()
         self._idle: OrderedDict[tuple[ClientSettings, TopicPartition], Fetcher] = OrderedDict()
-        self._producing: dict[ClientSettings, dict[Node, Connection]] = {}
+        self._producing: dict[ClientSettings, dict[Node, BrokerConnection]] = {}
 
     def cluster(self, settings: ClientSettings) -> Cluster:
         """The worker's client of the cluster that `settings` name."""
@@ -65,7 +65,7 @@ class WorkerClients:
         if len(self._idle) > _MAX_IDLE_FETCHERS:
             self._idle.popitem(last=False)[1].close()
 
-    def producing(self, settings: ClientSettings) -> dict[Node, Connection]:
+    def producing(self, settings: ClientSettings) -> dict[Node, BrokerConnection]:
         """Idle connections for producing, one per broker. A user takes one out and puts it, or another one, back."""
         self.cluster(settings)
         return self._producing.setdefault(settings, {})

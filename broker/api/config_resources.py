@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from enum import IntEnum
 from typing import Protocol
 
-from broker.api.config_entries import ConfigEntry, ConfigSource, broker_entries, cluster_entries, topic_entries
+from broker.api.config_entries import broker_entries, cluster_entries, topic_entries
 from broker.api.context import ApiContext
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import TOPIC_KEYS
+from broker.protocol.described_config import ConfigEntry, ConfigSource, ResourceType
 from broker.protocol.topic_names import check_topic_name
 from broker.settings import Setting, settings_of
 from broker.zookeeper.cluster_metadata import Topic
 
-__all__ = ["Changes", "ConfigResource", "ResourceType", "resource"]
+__all__ = ["Changes", "ConfigResource", "resource"]
 
 Changes = dict[str, str | None]
 """Setting → new value, or None to delete it."""
@@ -31,16 +31,6 @@ _LEVELS = {
     "FATAL": logging.CRITICAL,
 }
 _LEVEL = Setting("level", "level", "string", None, "Level of a logger.", "", None)
-
-
-class ResourceType(IntEnum):
-    """Kafka's `ConfigResource.Type`."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-    CLIENT_METRICS = 16
-    GROUP = 32
 
 
 class ConfigResource(Protocol):
@@ -151,7 +141,7 @@ class _Loggers:
 
     def describe(self) -> list[ConfigEntry]:
         return [
-            ConfigEntry(name, _level_name(_logger(name).getEffectiveLevel()), ConfigSource.DYNAMIC_BROKER_LOGGER)
+            ConfigEntry(name, _level_name(_logger(name).getEffectiveLevel()), ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG)
             for name in _logger_names()
         ]
 

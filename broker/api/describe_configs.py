@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from broker.api.config_entries import ConfigEntry, ConfigSource
 from broker.api.config_resources import resource
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
+from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.messages import field
 
 __all__ = ["handle"]
@@ -41,10 +41,10 @@ def _configs(entries: Sequence[ConfigEntry], body: Any) -> list[Fields]:
             "value": e.value,
             "read_only": e.read_only,
             "config_source": int(e.source),
-            "is_default": e.source is ConfigSource.DEFAULT,
+            "is_default": e.source is ConfigSource.DEFAULT_CONFIG,
             "is_sensitive": e.sensitive,
             "config_type": e.type,
-            "documentation": e.doc if documented else None,
+            "documentation": e.documentation if documented else None,
             "synonyms": [one._asdict() for one in e.synonyms] if body.include_synonyms else (),
         }
         for e in entries

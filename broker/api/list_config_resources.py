@@ -5,9 +5,9 @@ There are no subscriptions to client metrics and no settings of groups here.
 
 from __future__ import annotations
 
-from broker.api.config_resources import ResourceType
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import ErrorCode
+from broker.protocol.described_config import ResourceType
 from broker.protocol.messages import field
 
 __all__ = ["handle"]

@@ -16,34 +16,31 @@ from typing import Any
 from broker.client.admin_types import (
     ALL_BROKERS,
     HIGH_WATERMARK,
-    ConfigEntry,
-    ConfigSource,
-    ConfigSynonym,
     GroupDescription,
     GroupListing,
-    GroupMember,
     LogDir,
+    MemberDescription,
     NewTopic,
     ProducerState,
     ReplicaSize,
-    ResourceType,
     TransactionDescription,
     TransactionListing,
 )
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node, TopicMetadata
 from broker.client.committed_offsets import GroupOffsets
-from broker.client.connection import Connection
 from broker.client.coordinator import Coordinator
 from broker.client.leader_requests import ask_leaders, error_of, partition_rows, topic_rows
 from broker.errors import BrokerError, ConfigError, ErrorCode, ProtocolError, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.consumer_protocol import PROTOCOL_TYPE, decode_assignment
+from broker.protocol.described_config import ConfigEntry, ConfigSource, ConfigSynonym, ResourceType
 from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
 from broker.security.scram import MIN_ITERATIONS, ScramMechanism
 
-__all__ = ["Admin", "ConfigEntry", "NewTopic", "ResourceType"]
+__all__ = ["Admin", "NewTopic", "ResourceType"]
 
 _SET, _DELETE = 0, 1
 
@@ -106,7 +103,7 @@ class Admin:
         `policy_violation` (records of the topic must not be deleted); some partitions may be done by then.
         """
 
-        def ask(connection: Connection, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, Any]:
+        def ask(connection: BrokerConnection, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, Any]:
             rows = ((tp, {"partition_index": tp.partition, "offset": before[tp]}) for tp in tps)
             body = {"topics": topic_rows(rows), "timeout": self.cluster.settings.request_timeout_ms}
             return partition_rows(connection.request(ApiKey.DELETE_RECORDS, body).topics)
@@ -291,7 +288,7 @@ class Admin:
     def describe_producers(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, list[ProducerState]]:
         """The producer states that the leader of each partition keeps. Raises UnknownTopic."""
 
-        def ask(connection: Connection, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, Any]:
+        def ask(connection: BrokerConnection, tps: Iterable[TopicPartition]) -> Mapping[TopicPartition, Any]:
             topics = topic_rows(((tp, tp.partition) for tp in tps), partitions="partition_indexes")
             return partition_rows(connection.request(ApiKey.DESCRIBE_PRODUCERS, {"topics": topics}).topics)
 
@@ -314,7 +311,7 @@ class Admin:
             "topics": [{"name": tp.topic, "partition_indexes": [tp.partition]}],
         }
 
-        def ask(connection: Connection, _: object) -> Mapping[TopicPartition, Any]:
+        def ask(connection: BrokerConnection, _: object) -> Mapping[TopicPartition, Any]:
             answer = connection.request(ApiKey.WRITE_TXN_MARKERS, {"markers": [marker]})
             return partition_rows(topic for one in answer.markers for topic in one.topics)
 
@@ -438,28 +435,27 @@ def _named(resource: ResourceType, name: str) -> str:
     return "all brokers" if resource is not ResourceType.TOPIC and name == ALL_BROKERS else f"{kind} {name!r}"
 
 
-def _entry(entry: Any) -> ConfigEntry:
+def _entry(row: Any) -> ConfigEntry:
     return ConfigEntry(
-        entry.name,
-        entry.value,
-        ConfigSource(int(field(entry, "config_source", -1))),
-        entry.read_only,
-        entry.is_sensitive,
-        field(entry, "documentation"),
-        tuple(
-            ConfigSynonym(one.name, one.value, ConfigSource(int(one.source))) for one in field(entry, "synonyms", ())
-        ),
+        row.name,
+        row.value,
+        ConfigSource(int(field(row, "config_source", -1))),
+        int(field(row, "config_type", 0)),
+        field(row, "documentation"),
+        tuple(ConfigSynonym(one.name, one.value, ConfigSource(int(one.source))) for one in field(row, "synonyms", ())),
+        row.read_only,
+        row.is_sensitive,
     )
 
 
-def _member(row: Any, consumers: bool) -> GroupMember:
+def _member(row: Any, consumers: bool) -> MemberDescription:
     partitions: tuple[TopicPartition, ...] = ()
     if consumers and row.member_assignment:
         try:
             partitions = tuple(sorted(decode_assignment(row.member_assignment)))
         except ProtocolError:  # the group leader wrote something else
             partitions = ()
-    return GroupMember(
+    return MemberDescription(
         row.member_id, field(row, "group_instance_id"), row.client_id, row.client_host.removeprefix("/"), partitions
     )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 from broker.client.cluster_metadata import Node
@@ -13,17 +12,13 @@ from broker.protocol.topic_partition import TopicPartition
 __all__ = [
     "ALL_BROKERS",
     "HIGH_WATERMARK",
-    "ConfigEntry",
-    "ConfigSource",
-    "ConfigSynonym",
     "GroupDescription",
     "GroupListing",
-    "GroupMember",
     "LogDir",
+    "MemberDescription",
     "NewTopic",
     "ProducerState",
     "ReplicaSize",
-    "ResourceType",
     "TransactionDescription",
     "TransactionListing",
 ]
@@ -45,62 +40,6 @@ class NewTopic(NamedTuple):
     assignment: Sequence[Sequence[int]] = ()
 
 
-class ResourceType(IntEnum):
-    """What a setting belongs to."""
-
-    TOPIC = 2
-    BROKER = 4
-    BROKER_LOGGER = 8
-
-
-class ConfigSource(IntEnum):
-    """Where a value comes from, numbered as in DescribeConfigs; -1 when the broker does not say."""
-
-    UNKNOWN = -1
-    DYNAMIC_TOPIC_CONFIG = 1
-    DYNAMIC_BROKER_CONFIG = 2
-    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
-    STATIC_BROKER_CONFIG = 4
-    DEFAULT_CONFIG = 5
-    DYNAMIC_BROKER_LOGGER_CONFIG = 6
-    DYNAMIC_CLIENT_METRICS_CONFIG = 7
-    DYNAMIC_GROUP_CONFIG = 8
-
-    @classmethod
-    def _missing_(cls, value: object) -> ConfigSource:
-        return cls.UNKNOWN  # from a later Kafka
-
-    @property
-    def dynamic(self) -> bool:
-        """Whether the value was set at run time, so that it can be deleted."""
-        return self.name.startswith("DYNAMIC")
-
-
-class ConfigSynonym(NamedTuple):
-    """A value that would apply if the synonyms before it were deleted."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-
-
-class ConfigEntry(NamedTuple):
-    """One setting as a broker sees it. `value` is None for a sensitive setting."""
-
-    name: str
-    value: str | None
-    source: ConfigSource
-    read_only: bool
-    sensitive: bool
-    documentation: str | None
-    synonyms: tuple[ConfigSynonym, ...] = ()
-
-    @property
-    def set_on_topic(self) -> bool:
-        """Whether the value was set on the topic, not inherited."""
-        return self.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
-
-
 class GroupListing(NamedTuple):
     """A group in a list; `state` and `group_type` are "" from brokers that are too old to tell."""
 
@@ -110,7 +49,7 @@ class GroupListing(NamedTuple):
     group_type: str
 
 
-class GroupMember(NamedTuple):
+class MemberDescription(NamedTuple):
     """A member and its partitions; none when the group does not speak the consumer protocol."""
 
     member_id: str
@@ -129,7 +68,7 @@ class GroupDescription(NamedTuple):
     protocol: str
     """The assignor in use."""
     coordinator: Node
-    members: tuple[GroupMember, ...]
+    members: tuple[MemberDescription, ...]
 
     @property
     def active(self) -> bool:

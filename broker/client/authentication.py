@@ -1,6 +1,6 @@
 """TLS and SASL on the client's side: the TLS context and handshake, the login, and errors that say what to set.
 
-Called by cluster.py, which shares one TLS context among its connections, and by connection.py. Sockets are
+Called by cluster.py, which shares one TLS context among its connections, and by broker_connection.py. Sockets are
 non-blocking. The login is PLAIN or SCRAM, with SaslHandshake version 1 and SaslAuthenticate. A failed login raises
 AuthenticationFailed, which is not retriable and never contains the password.
 """

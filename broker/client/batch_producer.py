@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, MutableMapping
 
 from broker.client.accumulator import Accumulator
 from broker.client.auto_closeable import AutoCloseable
+from broker.client.broker_connection import BrokerConnection
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
-from broker.client.connection import Connection
 from broker.client.produce_request import Stamp
 from broker.client.producer_batch import ProducerBatch, RecordFuture
 from broker.client.sender import Sender
@@ -41,7 +41,7 @@ class BatchProducer(AutoCloseable):
         *,
         acks: int | None = None,
         transaction: TransactionHandle | None = None,
-        idle: MutableMapping[Node, Connection] | None = None,
+        idle: MutableMapping[Node, BrokerConnection] | None = None,
     ) -> None:
         """`acks`: -1 for all, 1, or 0; the setting by default. A transaction needs -1. Raises ConfigError.
 

@@ -19,6 +19,7 @@ from typing import Any, Final, NoReturn, TypeVar
 
 from broker.client.authentication import client_context
 from broker.client.auto_closeable import AutoCloseable
+from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import ClientSettings, parse_bootstrap
 from broker.client.cluster_metadata import (
     CoordinatorKind,
@@ -29,7 +30,6 @@ from broker.client.cluster_metadata import (
     UnknownTopic,
     parse_metadata,
 )
-from broker.client.connection import Connection
 from broker.errors import (
     BrokerError,
     ConnectionFailed,
@@ -56,17 +56,17 @@ class NodePool:
         self._context = client_context(settings)
         self._login = settings.login()
         self._lock = threading.Lock()
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, BrokerConnection] = {}
         self._closed = False
 
     @property
     def closed(self) -> bool:
         return self._closed
 
-    def open(self, host: str, port: int) -> Connection:
-        """A new connection, which belongs to the caller. Raises the errors of Connection."""
+    def open(self, host: str, port: int) -> BrokerConnection:
+        """A new connection, which belongs to the caller. Raises the errors of BrokerConnection."""
         settings = self._settings
-        return Connection(
+        return BrokerConnection(
             host,
             port,
             client_id=settings.client_id,
@@ -76,7 +76,7 @@ class NodePool:
             login=self._login,
         )
 
-    def get(self, node: Node) -> Connection:
+    def get(self, node: Node) -> BrokerConnection:
         """The shared connection to `node`, reopened when it is broken."""
         with self._lock:
             self._refuse_when_closed()
@@ -116,7 +116,7 @@ class NodePool:
         for connection in connections:
             connection.close()
 
-    def bootstrap(self) -> Connection:
+    def bootstrap(self) -> BrokerConnection:
         """A connection to the first address that answers, in the order given. ConnectionFailed lists all failures."""
         with self._lock:
             self._refuse_when_closed()
@@ -256,15 +256,15 @@ class Cluster(AutoCloseable):
 
     # --- connections -----------------------------------------------------------------------
 
-    def connection(self, node: Node) -> Connection:
+    def connection(self, node: Node) -> BrokerConnection:
         """The shared connection to a broker, for `request()` only."""
         return self._pool.get(node)
 
-    def open_connection(self, node: Node) -> Connection:
+    def open_connection(self, node: Node) -> BrokerConnection:
         """A new connection for the caller, who may pipeline on it and must close it."""
         return self._pool.open(node.host, node.port)
 
-    def any_connection(self) -> Connection:
+    def any_connection(self) -> BrokerConnection:
         """A connection to any broker. ConnectionFailed lists why each bootstrap address failed."""
         return self.retrying(self._any_connection)
 
@@ -385,7 +385,7 @@ class Cluster(AutoCloseable):
         self._expires = time.monotonic() + self.settings.metadata_max_age_ms / 1000
         self._pool.adopt_bootstrap(answer.brokers.values())
 
-    def _any_connection(self) -> Connection:
+    def _any_connection(self) -> BrokerConnection:
         """Prefers brokers that were never invalidated, or longest ago; then the last one asked; then connected ones."""
 
         def rank(node: Node) -> tuple[float, bool, bool]:

@@ -22,10 +22,10 @@ from enum import Enum
 from typing import Any, Final
 
 from broker.client.assignors import ASSIGNORS, is_cooperative, member_of
+from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import ClientSettings
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import NO_MEMBER, Membership
-from broker.client.connection import Connection
 from broker.client.coordinator import Coordinator
 from broker.client.topic_filter import TopicFilter
 from broker.errors import BrokerError, ErrorCode, PykafkaError, RequestTimedOut
@@ -75,7 +75,7 @@ class GroupMember:
         self._shared = Coordinator(cluster, group)
         self._lock = threading.Lock()
         self._step = _Step.OUT
-        self._connection: Connection | None = None
+        self._connection: BrokerConnection | None = None
         self._sent_at = 0.0
         self._failures = 0
         self._not_before = 0.0

@@ -13,11 +13,11 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import isolation_id
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
-from broker.client.connection import Connection
 from broker.client.fetch_protocol import (
     FetchedPartition,
     FetchFrom,
@@ -86,7 +86,7 @@ class CompletedFetch:
 
 
 class _Request(NamedTuple):
-    connection: Connection
+    connection: BrokerConnection
     wanted: list[FetchFrom]
     sent_at: float
 
@@ -110,7 +110,7 @@ class ConsumerFetch:
         """Positions at which a log ended, with the leader epoch of the broker that responded."""
         self.doubtful: set[TopicPartition] = set()
         """Partitions whose leader is newer than their position; not fetched until that is checked (KIP-320)."""
-        self._connections: dict[Node, Connection] = {}
+        self._connections: dict[Node, BrokerConnection] = {}
         self._requests: dict[Node, _Request] = {}
         self._look_again = 0.0
 

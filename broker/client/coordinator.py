@@ -6,9 +6,9 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import CoordinatorKind, Node
-from broker.client.connection import Connection
 from broker.errors import BrokerError, ConnectionFailed, ErrorCode, RequestTimedOut
 from broker.protocol.api_keys import ApiKey
 
@@ -40,7 +40,7 @@ class Coordinator:
         self._naming = {"group_id" if kind is CoordinatorKind.GROUP else "transactional_id": name}
         self._dedicated = dedicated
         self._lock = threading.Lock()
-        self._connection: Connection | None = None
+        self._connection: BrokerConnection | None = None
         self._node: Node | None = None
 
     def request(self, api: ApiKey, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
@@ -66,7 +66,7 @@ class Coordinator:
 
         return self.cluster.retrying(attempt, timeout_s=timeout_s)
 
-    def send(self, api: ApiKey, body: Mapping[str, Any]) -> Connection:
+    def send(self, api: ApiKey, body: Mapping[str, Any]) -> BrokerConnection:
         """Send without waiting, on a dedicated connection. Returns the connection to receive the response from."""
         try:
             connection = self._connect()
@@ -94,7 +94,7 @@ class Coordinator:
         if connection is not None:
             connection.close()
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> BrokerConnection:
         node = self.cluster.coordinator(self.name, self.kind)
         if not self._dedicated:
             return self.cluster.connection(node)

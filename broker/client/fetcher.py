@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from broker.client.auto_closeable import AutoCloseable
+from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
-from broker.client.connection import Connection
 from broker.client.fetch_protocol import (
     FetchedPartition,
     FetchFrom,
@@ -79,7 +79,7 @@ class Fetcher(AutoCloseable):
             isolation_id(isolation_level or settings.isolation_level),
         )
         self._allocate = allocate
-        self._connection: Connection | None = None
+        self._connection: BrokerConnection | None = None
         self._node: Node | None = None
         self._asked: FetchFrom | None = None
         self._reached = Position(-1, NO_EPOCH)
@@ -150,7 +150,7 @@ class Fetcher(AutoCloseable):
             raise ProtocolError(f"{connection.address} answered a fetch of {self.tp} with other partitions")
         return answer.partitions[0]
 
-    def _leader_connection(self) -> Connection:
+    def _leader_connection(self) -> BrokerConnection:
         """The connection to the leader; a new one when it moved, or to drop a response in flight."""
         node = self.cluster.leader(self.tp)
         if self._connection is not None and (self._asked is not None or node != self._node):
@@ -240,7 +240,7 @@ def fetch_together(
     """
     settings = cluster.settings
     limits = FetchLimits(0, max_bytes, 0, isolation_id(settings.isolation_level))
-    asked: list[tuple[Connection, list[FetchFrom]]] = []
+    asked: list[tuple[BrokerConnection, list[FetchFrom]]] = []
     found: dict[TopicPartition, Fetched] = {}
     try:
         leaders = cluster.retrying(lambda: cluster.by_leader(positions), timeout_s=0)
@@ -265,7 +265,7 @@ def fetch_together(
     return found
 
 
-def _receive(connection: Connection, wanted: list[FetchFrom]) -> dict[TopicPartition, Fetched]:
+def _receive(connection: BrokerConnection, wanted: list[FetchFrom]) -> dict[TopicPartition, Fetched]:
     reply = connection.receive_reply()
     answer = parse_fetch_response(reply.version, reply.payload)
     raise_for(answer.error, f"fetching from {connection.address}")

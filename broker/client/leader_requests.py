@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
-from broker.client.connection import Connection
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 from broker.protocol.topic_partition import TopicPartition, by_topic
@@ -50,7 +50,7 @@ def error_of(row: Any, what: str) -> BrokerError | None:
 def ask_leaders(
     cluster: Cluster,
     partitions: Collection[TopicPartition],
-    ask: Callable[[Connection, Mapping[TopicPartition, int]], Rows],
+    ask: Callable[[BrokerConnection, Mapping[TopicPartition, int]], Rows],
     read: Callable[[Any], T],
     what: Callable[[TopicPartition], str],
     *,

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster
-from broker.client.connection import Connection
 from broker.client.leader_requests import ask_leaders, partition_rows, topic_rows
 from broker.errors import UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
@@ -93,7 +93,7 @@ def list_offsets(
     """
     isolation = isolation_id(isolation_level or cluster.settings.isolation_level)
 
-    def ask(connection: Connection, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:
+    def ask(connection: BrokerConnection, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:
         largest = any(timestamps[tp] == MAX_TIMESTAMP for tp in epochs)
         if largest and connection.version(ApiKey.LIST_OFFSETS) < _MAX_TIMESTAMP_SINCE:
             raise UnsupportedVersion(
@@ -122,7 +122,7 @@ def find_truncations(
     Retriable errors are retried; others raise BrokerError. Brokers before Kafka 0.11 cannot tell: nothing is found.
     """
 
-    def ask(connection: Connection, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:
+    def ask(connection: BrokerConnection, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:
         rows = (
             (
                 tp,

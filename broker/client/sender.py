@@ -15,10 +15,10 @@ from collections.abc import Callable, MutableMapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.client.accumulator import Accumulator, PartitionQueue
+from broker.client.broker_connection import BrokerConnection
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
-from broker.client.connection import Connection
 from broker.client.produce_request import (
     MAX_SEQUENCE,
     PartitionResponse,
@@ -59,7 +59,7 @@ class _Request(NamedTuple):
 class _BrokerLink:
     """The connection to one broker, and the Produce requests in flight on it, oldest first."""
 
-    def __init__(self, node: Node, connection: Connection) -> None:
+    def __init__(self, node: Node, connection: BrokerConnection) -> None:
         self.node = node
         self.connection = connection
         self.fileno = connection.fileno()
@@ -107,7 +107,7 @@ class Sender:
         transaction: TransactionHandle | None = None,
         acks: int | None = None,
         strict_order: bool = False,
-        idle: MutableMapping[Node, Connection] | None = None,
+        idle: MutableMapping[Node, BrokerConnection] | None = None,
     ) -> None:
         """`acks`: -1 for all, 1, or 0; the setting by default. `idle`: connections to use before it opens new ones."""
         self._cluster = cluster
@@ -215,7 +215,7 @@ class Sender:
             elif self._waker is not None:
                 self._waker.clear()
 
-    def close(self, keep: MutableMapping[Node, Connection] | None = None) -> None:
+    def close(self, keep: MutableMapping[Node, BrokerConnection] | None = None) -> None:
         """Close the connections, except those without a request in flight that `keep` has a place for."""
         for link in list(self._links.values()):
             if keep is not None and link.node not in keep and not link.requests and self._acks != 0:
@@ -325,7 +325,7 @@ class Sender:
             self._selector.register(link.fileno, selectors.EVENT_READ, link)
         return link
 
-    def _connect(self, node: Node) -> Connection:
+    def _connect(self, node: Node) -> BrokerConnection:
         connection = self._idle.pop(node, None) if self._idle else None
         if connection is not None:
             if connection.usable:

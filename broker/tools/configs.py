@@ -14,8 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from broker.client.admin import Admin, ResourceType
-from broker.client.admin_types import ALL_BROKERS, ConfigEntry
+from broker.client.admin_types import ALL_BROKERS
 from broker.errors import ConfigError
+from broker.protocol.described_config import ConfigEntry
 from broker.settings import read_properties_file
 from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration, complete_entities
 from broker.tools.output import print_json, print_table, report

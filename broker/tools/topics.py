@@ -14,6 +14,7 @@ from broker.client.admin import Admin, NewTopic, ResourceType
 from broker.client.admin_types import HIGH_WATERMARK
 from broker.client.cluster_metadata import PartitionMetadata, TopicMetadata, UnknownTopic
 from broker.errors import BrokerError, ConfigError, ErrorCode
+from broker.protocol.described_config import ConfigSource
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
     AnyTopic,
@@ -250,8 +251,9 @@ def under_replicated(topic: TopicMetadata) -> dict[int, PartitionMetadata]:
 
 
 def _own_configs(admin: Admin, topic: str) -> dict[str, str | None]:
+    own = ConfigSource.DYNAMIC_TOPIC_CONFIG
     entries = admin.describe_configs(ResourceType.TOPIC, topic)
-    return {name: entry.value for name, entry in sorted(entries.items()) if entry.set_on_topic}
+    return {name: entry.value for name, entry in sorted(entries.items()) if entry.source is own}
 
 
 def _describe(topic: TopicMetadata, configs: dict[str, str | None]) -> dict[str, Any]:

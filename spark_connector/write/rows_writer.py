@@ -23,9 +23,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from broker.client.batch_producer import BatchProducer
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
-from broker.client.connection import Connection
 from broker.client.transaction_requests import TransactionHandle, add_partitions
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
@@ -60,7 +60,7 @@ class RowsWriter:
         options: WriteOptions,
         *,
         transaction: TransactionHandle | None = None,
-        idle: MutableMapping[Node, Connection] | None = None,
+        idle: MutableMapping[Node, BrokerConnection] | None = None,
     ) -> None:
         """`transaction`: the transaction to write in, if any. `idle`: see BatchProducer."""
         self._cluster = cluster

@@ -7,18 +7,19 @@ from typing import Any
 
 import pytest
 
-from broker.client.admin import Admin, ConfigEntry, NewTopic, ResourceType
-from broker.client.admin_types import ALL_BROKERS, HIGH_WATERMARK, ConfigSource
+from broker.client.admin import Admin, NewTopic, ResourceType
+from broker.client.admin_types import ALL_BROKERS, HIGH_WATERMARK
 from broker.client.batch_producer import produce_batches
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import UnknownTopic
-from broker.client.connection import Connection
 from broker.client.consumer import Consumer
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.client.producer import Producer
 from broker.client.transaction_requests import add_partitions, init_transactional_id
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.described_config import ConfigEntry, ConfigSource
 from broker.protocol.topic_partition import TopicPartition
 from broker.security.scram import ScramMechanism
 from tests.client.conftest import TopicMaker
@@ -124,10 +125,10 @@ def test_a_setting_is_changed_and_brought_back_to_its_default(broker: Kafka, adm
     admin.alter_configs(ResourceType.TOPIC, topic, {"retention.ms": "5000"})
     eventually(lambda: described()["retention.ms"].value == "5000")
     changed = described()
-    assert changed["retention.ms"].set_on_topic
+    assert changed["retention.ms"].source is ConfigSource.DYNAMIC_TOPIC_CONFIG
     assert changed["segment.bytes"].value == "2048", "what is not named stays"
     admin.alter_configs(ResourceType.TOPIC, topic, {}, delete=["retention.ms"])
-    eventually(lambda: not described("retention.ms")["retention.ms"].set_on_topic)
+    eventually(lambda: described("retention.ms")["retention.ms"].source is not ConfigSource.DYNAMIC_TOPIC_CONFIG)
     assert set(described("retention.ms")) == {"retention.ms"}
 
 
@@ -167,14 +168,14 @@ def test_settings_of_all_brokers_come_with_source_and_synonyms(admin: Admin, mak
 def test_a_request_changes_one_credential(cluster: Cluster, group: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """KRaft refuses two of a user: "A user credential cannot be altered twice in the same request"."""
     changes: list[int] = []
-    request = Connection.request
+    request = BrokerConnection.request
 
-    def spy(connection: Connection, api: ApiKey, body: Mapping[str, Any], **options: Any) -> Any:
+    def spy(connection: BrokerConnection, api: ApiKey, body: Mapping[str, Any], **options: Any) -> Any:
         if api is ApiKey.ALTER_USER_SCRAM_CREDENTIALS:
             changes.append(len(body["upsertions"]) + len(body["deletions"]))
         return request(connection, api, body, **options)
 
-    monkeypatch.setattr(Connection, "request", spy)
+    monkeypatch.setattr(BrokerConnection, "request", spy)
     users, both = Admin(cluster), list(ScramMechanism)
     users.set_password(group, "s3cret", both)
     eventually(lambda: set(users.describe_users().get(group, {})) == set(both))

@@ -9,9 +9,9 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.batch_producer import BatchProducer, produce_batches
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node, UnknownTopic
-from broker.client.connection import Connection
 from broker.client.fetcher import Fetcher, FetchStream
 from broker.client.partition_offsets import LATEST, list_offsets
 from broker.client.transaction_errors import TransactionError
@@ -94,7 +94,7 @@ def test_connections_are_kept_for_the_next(cluster: Cluster, tps: list[TopicPart
     with BatchProducer(cluster) as first:  # which may find a leader that does not know yet that it is one
         send(first, tps[0], -1)
         first.flush()
-    idle: dict[Node, Connection] = {}
+    idle: dict[Node, BrokerConnection] = {}
     for n in range(3):
         with BatchProducer(cluster, idle=idle) as sender:
             send(sender, tps[0], n)

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from broker.client.batch_producer import BatchProducer, produce_batches
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupMetadata, GroupOffsets
-from broker.client.connection import Connection
 from broker.client.fetcher import Fetcher, FetchStream
 from broker.client.partition_offsets import LATEST, list_offsets
 from broker.client.transaction_errors import FatalTransactionError, ProducerFenced
@@ -158,14 +158,14 @@ def test_many_are_ended_at_once_and_each_is_told_what_became_of_it(
         init_transactional_id(cluster, handles[number].transactional_id)
     outcomes = check_open(cluster, [(handle, tp) for handle in handles])
     assert {number for number, outcome in enumerate(outcomes) if outcome is not None} == fenced
-    receive, answers = Connection.receive, iter(range(1000))
+    receive, answers = BrokerConnection.receive, iter(range(1000))
 
-    def cut(connection: Connection, **options: float) -> Any:
+    def cut(connection: BrokerConnection, **options: float) -> Any:
         if next(answers) == 10:
             connection.close()  # the reply is lost, what was asked may have been done
         return receive(connection, **options)
 
-    monkeypatch.setattr(Connection, "receive", cut)
+    monkeypatch.setattr(BrokerConnection, "receive", cut)
     outcomes = end_transactions(cluster, handles, commit=True)
     assert {number for number, outcome in enumerate(outcomes) if outcome is not None} == fenced
     assert all(isinstance(outcomes[number], ProducerFenced) for number in fenced)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster_metadata import Node
-from broker.client.connection import Connection
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 
@@ -24,9 +24,9 @@ class LaggingBrokers:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.asked: list[int] = []
         self._changes: dict[int, Change] = {}
-        request = Connection.request
+        request = BrokerConnection.request
 
-        def changed(connection: Connection, api: ApiKey, body: Mapping[str, Any], **options: Any) -> Any:
+        def changed(connection: BrokerConnection, api: ApiKey, body: Mapping[str, Any], **options: Any) -> Any:
             answer = request(connection, api, body, **options)
             if api is not ApiKey.METADATA:
                 return answer
@@ -34,7 +34,7 @@ class LaggingBrokers:
             change = self._changes.get(connection.port, lambda topic: topic)
             return dataclasses.replace(answer, topics=tuple(map(change, answer.topics)))
 
-        monkeypatch.setattr(Connection, "request", changed)
+        monkeypatch.setattr(BrokerConnection, "request", changed)
 
     def lag(self, *nodes: Node, topic: str, change: Change) -> None:
         """These brokers say `change(what they know)` about the topic."""

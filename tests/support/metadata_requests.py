@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.client.connection import Connection
+from broker.client.broker_connection import BrokerConnection
 from broker.protocol.api_keys import ApiKey
 
 __all__ = ["record_metadata_requests"]
@@ -16,12 +16,12 @@ __all__ = ["record_metadata_requests"]
 def record_metadata_requests(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
     """The topics that each Metadata request from now on names."""
     asked: list[set[str]] = []
-    request = Connection.request
+    request = BrokerConnection.request
 
-    def spy(connection: Connection, api: ApiKey, body: Mapping[str, Any], **options: Any) -> Any:
+    def spy(connection: BrokerConnection, api: ApiKey, body: Mapping[str, Any], **options: Any) -> Any:
         if api is ApiKey.METADATA:
             asked.append({topic["name"] for topic in body["topics"] or ()})
         return request(connection, api, body, **options)
 
-    monkeypatch.setattr(Connection, "request", spy)
+    monkeypatch.setattr(BrokerConnection, "request", spy)
     return asked

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.client.connection import Connection
+from broker.client.broker_connection import BrokerConnection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_request, peek
 from broker.protocol.topic_partition import TopicPartition
@@ -24,15 +24,15 @@ class ProducedFrames:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._frames: list[bytes] = []
-        transmit = Connection._transmit
+        transmit = BrokerConnection._transmit
 
-        def recorded(connection: Connection, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        def recorded(connection: BrokerConnection, parts: Sequence[bytes | bytearray | memoryview]) -> None:
             frame = b"".join(parts)
             if peek(frame[4:])[0] == ApiKey.PRODUCE:
                 self._frames.append(frame)
             transmit(connection, parts)
 
-        monkeypatch.setattr(Connection, "_transmit", recorded)
+        monkeypatch.setattr(BrokerConnection, "_transmit", recorded)
 
     @property
     def requests(self) -> int:

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
-from broker.client.connection import Connection
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, DataLoss
@@ -57,14 +57,14 @@ def ranges(topic: Topic, *spans: tuple[int, int, int]) -> list[OffsetRange]:
 def fetches(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """Partitions of each Fetch request that this process sends."""
     seen: list[list[int]] = []
-    send = Connection.send
+    send = BrokerConnection.send
 
-    def spy(connection: Connection, api: ApiKey, body: Mapping[str, Any], **how: Any) -> int:
+    def spy(connection: BrokerConnection, api: ApiKey, body: Mapping[str, Any], **how: Any) -> int:
         if api is ApiKey.FETCH:
             seen.append([row["partition"] for topic in body["topics"] for row in topic["partitions"]])
         return send(connection, api, body, **how)
 
-    monkeypatch.setattr(Connection, "send", spy)
+    monkeypatch.setattr(BrokerConnection, "send", spy)
     return seen
 
 

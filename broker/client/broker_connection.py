@@ -1,7 +1,7 @@
 """One TCP connection to one broker: connect, negotiate versions, send requests, receive responses. Blocking.
 
 The constructor connects, does the TLS handshake and the SASL login where they are configured (authentication.py), and
-asks for ApiVersions: a `Connection` that exists is ready. For each API the highest version that both sides know is
+asks for ApiVersions: a `BrokerConnection` that exists is ready. For each API the highest version that both sides know is
 used (KIP-35, KIP-511). A broker answers the requests of a connection in the order they were sent:
 
 - `request()` sends and waits for the response. It takes a lock, so threads may share a connection for it.
@@ -42,7 +42,14 @@ from broker.errors import (
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_response, known_versions, request_frame
 
-__all__ = ["DEFAULT_MAX_RESPONSE_BYTES", "HIGHEST_USED", "Connection", "Reply", "choose_version", "usable_versions"]
+__all__ = [
+    "DEFAULT_MAX_RESPONSE_BYTES",
+    "HIGHEST_USED",
+    "BrokerConnection",
+    "Reply",
+    "choose_version",
+    "usable_versions",
+]
 
 HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.PRODUCE: 11,  # 12 begins transactions by itself (KIP-890), 13 names topics by id
@@ -123,7 +130,7 @@ class _Sent(NamedTuple):
     correlation_id: int
 
 
-class Connection(AutoCloseable):
+class BrokerConnection(AutoCloseable):
     """A connection to the broker at `host`:`port`, ready for requests."""
 
     def __init__(
@@ -170,7 +177,7 @@ class Connection(AutoCloseable):
             raise
 
     def __repr__(self) -> str:
-        return f"<Connection {self.address}{'' if self._socket else ' closed'}>"
+        return f"<BrokerConnection {self.address}{'' if self._socket else ' closed'}>"
 
     @property
     def address(self) -> str:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from broker.client.connection import HIGHEST_USED, Connection, choose_version, usable_versions
+from broker.client.broker_connection import HIGHEST_USED, BrokerConnection, choose_version, usable_versions
 from broker.errors import (
     AuthenticationFailed,
     ConnectionFailed,
@@ -58,12 +58,12 @@ ANY = [{"api_key": int(api), "min_version": 0, "max_version": 99} for api in Api
 @pytest.fixture
 def connection(broker: Kafka):  # type: ignore[no-untyped-def]
     host, _, port = broker.bootstrap.partition(",")[0].rpartition(":")
-    with Connection(host, int(port)) as opened:
+    with BrokerConnection(host, int(port)) as opened:
         yield opened
 
 
-def connect(peer: TcpPeer, timeout_s: float = 5.0) -> Connection:
-    return Connection("127.0.0.1", peer.port, timeout_s=timeout_s)
+def connect(peer: TcpPeer, timeout_s: float = 5.0) -> BrokerConnection:
+    return BrokerConnection("127.0.0.1", peer.port, timeout_s=timeout_s)
 
 
 def shake_hands(sock: socket.socket) -> None:
@@ -72,27 +72,27 @@ def shake_hands(sock: socket.socket) -> None:
     sock.sendall(encode_response(request, {"api_keys": ANY}))
 
 
-def test_a_request_is_answered_in_a_negotiated_version(connection: Connection) -> None:
+def test_a_request_is_answered_in_a_negotiated_version(connection: BrokerConnection) -> None:
     body = connection.request(ApiKey.METADATA, ALL_TOPICS)
     assert connection.port in [broker.port for broker in body.brokers]
     assert connection.version(ApiKey.METADATA) >= 12
     assert connection.version(ApiKey.METADATA, at_most=4) == 4
 
 
-def test_requests_sent_ahead_are_answered_in_order(connection: Connection) -> None:
+def test_requests_sent_ahead_are_answered_in_order(connection: BrokerConnection) -> None:
     ids = [connection.send(ApiKey.METADATA, ALL_TOPICS) for _ in range(20)]
     assert connection.in_flight == 20
     assert [connection.receive()[0] for _ in ids] == ids
     assert connection.in_flight == 0
 
 
-def test_threads_may_share_a_connection_for_requests(connection: Connection) -> None:
+def test_threads_may_share_a_connection_for_requests(connection: BrokerConnection) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: connection.request(ApiKey.METADATA, ALL_TOPICS), range(80)))
     assert all(connection.port in [broker.port for broker in answer.brokers] for answer in answers)
 
 
-def test_a_reply_may_come_in_the_callers_own_time(connection: Connection) -> None:
+def test_a_reply_may_come_in_the_callers_own_time(connection: BrokerConnection) -> None:
     assert not connection.wait_readable(0)
     connection.send(ApiKey.METADATA, ALL_TOPICS)
     assert connection.wait_readable(10)
@@ -103,14 +103,14 @@ def test_nobody_listening_is_said_with_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with pytest.raises(ConnectionFailed, match=f"127.0.0.1:{port}: .*refused") as raised:
-        Connection("127.0.0.1", port)
+        BrokerConnection("127.0.0.1", port)
     assert raised.value.retriable
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70, "bad\0host"])
 def test_a_host_that_cannot_be_found_is_a_failed_connection(host: str) -> None:
     with pytest.raises(ConnectionFailed, match="no connection to"):
-        Connection(host, 9092, connect_timeout_s=5)
+        BrokerConnection(host, 9092, connect_timeout_s=5)
 
 
 def test_an_old_broker_is_asked_again_in_version_0() -> None:
@@ -252,7 +252,7 @@ def test_a_connection_the_broker_hung_up_while_idle_is_not_usable() -> None:
         assert not connection.usable
 
 
-def test_an_open_connection_is_usable_also_with_a_reply_under_way(connection: Connection) -> None:
+def test_an_open_connection_is_usable_also_with_a_reply_under_way(connection: BrokerConnection) -> None:
     assert connection.usable
     connection.send(ApiKey.METADATA, ALL_TOPICS)
     assert connection.usable
@@ -278,12 +278,12 @@ def test_close_wakes_a_thread_that_waits_for_a_reply() -> None:
             waiting.result(10)
 
 
-def test_receiving_without_a_request_is_refused(connection: Connection) -> None:
+def test_receiving_without_a_request_is_refused(connection: BrokerConnection) -> None:
     with pytest.raises(ProtocolError, match="no request is waiting"):
         connection.receive()
 
 
-def test_close_may_be_called_again(connection: Connection) -> None:
+def test_close_may_be_called_again(connection: BrokerConnection) -> None:
     connection.close()
     connection.close()
     assert connection.closed
