@@ -1,8 +1,8 @@
 """One TCP connection to one broker: connect, negotiate versions, send requests, receive responses. Blocking.
 
 The constructor connects, does the TLS handshake and the SASL login where they are configured (authentication.py), and
-asks for ApiVersions: a `BrokerConnection` that exists is ready. For each API the highest version that both sides know is
-used (KIP-35, KIP-511). A broker answers the requests of a connection in the order they were sent:
+asks for ApiVersions, so a `BrokerConnection` is ready as soon as it exists. For each API it uses the highest version
+that both sides know (KIP-35, KIP-511). A broker answers the requests of a connection in the order they were sent:
 
 - `request()` sends and waits for the response. It takes a lock, so threads may share a connection for it.
 - `send()` … `receive()` pipeline, for one owner: nobody else may use the connection meanwhile.
@@ -35,6 +35,7 @@ from broker.errors import (
     ConnectionFailed,
     ErrorCode,
     ProtocolError,
+    PykafkaError,
     RequestTimedOut,
     UnsupportedVersion,
     raise_for,
@@ -42,14 +43,7 @@ from broker.errors import (
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import decode_response, known_versions, request_frame
 
-__all__ = [
-    "DEFAULT_MAX_RESPONSE_BYTES",
-    "HIGHEST_USED",
-    "BrokerConnection",
-    "Reply",
-    "choose_version",
-    "usable_versions",
-]
+__all__ = ["HIGHEST_USED", "BrokerConnection", "Reply", "choose_version", "usable_versions"]
 
 HIGHEST_USED: Final[Mapping[ApiKey, int]] = {
     ApiKey.PRODUCE: 11,  # 12 begins transactions by itself (KIP-890), 13 names topics by id
@@ -95,7 +89,7 @@ def choose_version(api: ApiKey, served: tuple[int, int] | None, *, at_most: int 
     return chosen
 
 
-DEFAULT_MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
+_MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """A longer response is not Kafka's: the port speaks HTTP, TLS or something else."""
 
 _MOST_PARTS: Final = 512
@@ -141,7 +135,6 @@ class BrokerConnection(AutoCloseable):
         client_id: str = "pykafka",
         timeout_s: float = 30.0,
         connect_timeout_s: float = 10.0,
-        max_response_bytes: int = DEFAULT_MAX_RESPONSE_BYTES,
         tls: ssl.SSLContext | None = None,
         login: Login | None = None,
     ) -> None:
@@ -156,7 +149,6 @@ class BrokerConnection(AutoCloseable):
         self.timeout_s = timeout_s
         self.allocate: Callable[[int], memoryview] = _zeroed
         """Returns the memory for a response of a size; its owner may replace it by a cheaper allocator."""
-        self._max_response_bytes = max_response_bytes
         self._lock = threading.Lock()
         self._next_correlation_id = 0
         self._sent: deque[_Sent] = deque()
@@ -328,15 +320,9 @@ class BrokerConnection(AutoCloseable):
                     wait_for(sock, select.POLLOUT, deadline)
                 except ssl.SSLWantReadError:
                     wait_for(sock, select.POLLIN, deadline)
-        except TimeoutError:
-            self.close()
-            raise RequestTimedOut(f"{self.address} took no more bytes for {self.timeout_s:g} s") from None
-        except ssl.SSLError as error:
-            self.close()
-            raise tls_failure(self.address, error) from None
         except OSError as error:
             self.close()
-            raise ConnectionFailed(f"the connection to {self.address} broke: {error}") from error
+            raise self._failure(error, f"took no more bytes for {self.timeout_s:g} s") from error
 
     def _read_frame(self, deadline: float, api: ApiKey) -> memoryview:
         """Read a whole response without its length, into a new buffer."""
@@ -344,7 +330,7 @@ class BrokerConnection(AutoCloseable):
             head = memoryview(bytearray(_LENGTH.size))
             self._fill(head, deadline)
             length = _LENGTH.unpack(head)[0]
-            if not _LENGTH.size <= length <= self._max_response_bytes:
+            if not _LENGTH.size <= length <= _MAX_RESPONSE_BYTES:
                 if head[:2] == _TLS_ALERT and not self._answered:
                     raise AuthenticationFailed(
                         f"{self.address} speaks TLS: set security.protocol=SSL, or SASL_SSL where it asks for a login"
@@ -353,22 +339,20 @@ class BrokerConnection(AutoCloseable):
             payload = self.allocate(length)
             self._fill(payload, deadline)
             self._answered = self._answered or api is not ApiKey.API_VERSIONS
-        except ConnectionFailed:
-            self.close()
-            raise
-        except TimeoutError:
-            self.close()
-            raise RequestTimedOut(f"{self.address} did not answer {api.name} in time") from None
-        except ssl.SSLError as error:
-            self.close()
-            raise tls_failure(self.address, error) from None
-        except OSError as error:
-            self.close()
-            raise ConnectionFailed(f"the connection to {self.address} broke: {error}") from error
-        except BaseException:  # the rest of the frame is still unread
-            self.close()
+        except BaseException as error:
+            self.close()  # the rest of the frame is still unread
+            if isinstance(error, OSError) and not isinstance(error, PykafkaError):
+                raise self._failure(error, f"did not answer {api.name} in time") from error
             raise
         return payload
+
+    def _failure(self, error: OSError, timed_out: str) -> PykafkaError:
+        """What to raise for an error of the socket; `timed_out` is what the broker did if it was a time-out."""
+        if isinstance(error, TimeoutError):
+            return RequestTimedOut(f"{self.address} {timed_out}")
+        if isinstance(error, ssl.SSLError):
+            return tls_failure(self.address, error)
+        return ConnectionFailed(f"the connection to {self.address} broke: {error}")
 
     def _fill(self, view: memoryview, deadline: float) -> None:
         """Read until `view` is full; bytes that have arrived need one system call."""

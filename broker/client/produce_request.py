@@ -111,7 +111,7 @@ class Stamp(NamedTuple):
 
 
 def init_producer_id(cluster: Cluster) -> ProducerIdentity:
-    """Ask any broker for a new producer id, once. Raises BrokerError and the errors of Connection."""
+    """Ask any broker for a new producer id, once. Raises BrokerError and the errors of BrokerConnection."""
     body = {"transactional_id": None, "transaction_timeout": -1, "producer_id": -1, "producer_epoch": -1}
     answer = cluster.any_connection().request(ApiKey.INIT_PRODUCER_ID, body)
     raise_for(answer.error_code, "asking for a producer id (enable.idempotence=true)")
