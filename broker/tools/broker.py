@@ -49,8 +49,7 @@ def start(
         typer.Argument(help="Settings. Default: those that `pykafka broker config` prints.", metavar="FILE"),
     ] = None,
     override: Annotated[
-        list[str] | None,
-        typer.Option(help="Setting that wins over the file; may be repeated.", metavar="KEY=VALUE"),
+        list[str] | None, typer.Option(help="Setting that wins over the file; may be repeated.", metavar="KEY=VALUE")
     ] = None,
     logging_config: Annotated[
         Path | None, typer.Option("--logging", help="Logging configuration, such as conf/logging.ini.", metavar="FILE")

@@ -7,12 +7,14 @@ file (`--config`), which wins over the environment. Wrong text raises ConfigErro
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -30,16 +32,21 @@ __all__ = [
     "BootstrapServer",
     "CommandConfig",
     "ConfigFile",
+    "ConsumerProperties",
     "JsonOutput",
+    "MemberOfGroup",
     "OneGroup",
     "OneTopic",
+    "ProducerProperties",
     "TopicsOrPartitions",
+    "admin_command",
     "administration",
     "client_settings",
     "complete_entities",
     "complete_groups",
     "complete_topics",
     "complete_transactional_ids",
+    "config_option",
     "given_properties",
     "named_partitions",
     "one_of_options",
@@ -94,8 +101,7 @@ def _complete(context: typer.Context, incomplete: str, ask: Callable[[Admin], It
         ("socket.connection.setup.timeout.ms", "request.timeout.ms", "default.api.timeout.ms"), _COMPLETION_MS
     )
     try:
-        file = given.get("config_file") or given.get("command_config")
-        with administration(given.get("bootstrap_server"), file, limits) as admin:
+        with administration(given.get("bootstrap_server"), given.get("config_file"), limits) as admin:
             return [name for name in ask(admin) if name.startswith(incomplete)]
     except (PykafkaError, OSError):
         return []
@@ -144,6 +150,61 @@ TopicsOrPartitions = Annotated[
 OneGroup = Annotated[
     str, typer.Option("--group", "-g", help="Name of the group.", metavar="NAME", autocompletion=complete_groups)
 ]
+MemberOfGroup = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        "-g",
+        help="Read as a member of this group and commit.",
+        metavar="NAME",
+        autocompletion=complete_groups,
+    ),
+]
+ProducerProperties = Annotated[
+    list[str] | None,
+    typer.Option("--producer-property", help="Setting of the producer; may be repeated.", metavar="KEY=VALUE"),
+]
+ConsumerProperties = Annotated[
+    list[str] | None,
+    typer.Option("--consumer-property", help="Setting of the consumer; may be repeated.", metavar="KEY=VALUE"),
+]
+
+
+def config_option(client: str) -> Any:
+    """`--config` of the commands that only produce or only consume, with the names that Kafka's tools have for it."""
+    names = ("--config", f"--{client}-config", f"--{client}.config", "--command-config", "--config-file")
+    return typer.Option(*names, help=f"Properties file of the {client}.", metavar="FILE")
+
+
+def admin_command(
+    app: typer.Typer, name: str | None = None, *, config: Any = ConfigFile
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make the decorated function a command of `app` that administers a cluster.
+
+    Its options are those of the function, then `--json`, `--bootstrap-server` and `config`. The first arguments of the
+    function are an `Admin` of the cluster that they name, and whether to print JSON. Nothing is asked of the cluster
+    before the function does.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def run(*, as_json: bool, bootstrap_server: str | None, config_file: Path | None, **options: Any) -> None:
+            with administration(bootstrap_server, config_file) as admin:
+                function(admin, as_json, **options)
+
+        signature = inspect.signature(function, eval_str=True)
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters = [
+            *list(signature.parameters.values())[2:],
+            inspect.Parameter("as_json", kind, default=False, annotation=JsonOutput),
+            inspect.Parameter("bootstrap_server", kind, default=None, annotation=BootstrapServer),
+            inspect.Parameter("config_file", kind, default=None, annotation=config),
+        ]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        app.command(name)(run)
+        return run
+
+    return register
 
 
 def client_settings(bootstrap: str | None, file: Path | None, *overrides: Mapping[str, str]) -> ClientSettings:

@@ -12,7 +12,7 @@ import typer
 
 from broker.client.admin import Admin, ResourceType
 from broker.errors import BrokerError
-from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration
+from broker.tools.client_options import admin_command
 from broker.tools.output import print_json, print_lines, print_table
 
 __all__ = ["app"]
@@ -28,12 +28,8 @@ def cluster() -> None:
     """Keeps `describe` a sub-command, although it is the only one."""
 
 
-@app.command()
-def describe(
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
-) -> None:
+@admin_command(app)
+def describe(admin: Admin, as_json: bool) -> None:
     """Show id and controller of the cluster; address, rack, listeners and number of partitions of each broker.
 
     \b
@@ -41,27 +37,26 @@ def describe(
       pykafka cluster describe
       pykafka cluster describe -b broker1,broker2:9093 --json
     """
-    with administration(bootstrap_server, config_file) as admin:
-        topics = admin.describe_topics()
-        partitions = [one for topic in topics.values() for one in topic.partitions.values()]
-        controller = admin.cluster.controller().id
-        brokers: list[dict[str, Any]] = [
-            {
-                **node._asdict(),
-                "controller": node.id == controller,
-                "leaders": sum(one.leader == node.id for one in partitions),
-                "replicas": sum(node.id in one.replicas for one in partitions),
-                "listeners": _listeners(admin, node.id),
-            }
-            for node in admin.cluster.brokers()
-        ]
-        document = {
-            "clusterId": admin.cluster.cluster_id(),
-            "controller": controller,
-            "topics": len(topics),
-            "partitions": len(partitions),
-            "brokers": brokers,
+    topics = admin.describe_topics()
+    partitions = [one for topic in topics.values() for one in topic.partitions.values()]
+    controller = admin.cluster.controller().id
+    brokers: list[dict[str, Any]] = [
+        {
+            **node._asdict(),
+            "controller": node.id == controller,
+            "leaders": sum(one.leader == node.id for one in partitions),
+            "replicas": sum(node.id in one.replicas for one in partitions),
+            "listeners": _listeners(admin, node.id),
         }
+        for node in admin.cluster.brokers()
+    ]
+    document = {
+        "clusterId": admin.cluster.cluster_id(),
+        "controller": controller,
+        "topics": len(topics),
+        "partitions": len(partitions),
+        "brokers": brokers,
+    }
     if as_json:
         print_json(document)
         return

@@ -18,7 +18,7 @@ from broker.client.admin_types import ALL_BROKERS
 from broker.errors import ConfigError
 from broker.protocol.described_config import ConfigEntry
 from broker.settings import read_properties_file
-from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration, complete_entities
+from broker.tools.client_options import admin_command, complete_entities
 from broker.tools.output import print_json, print_table, report
 
 __all__ = ["app"]
@@ -53,19 +53,16 @@ _NOTHING_SET = " nothing was set at run time (--all shows all settings)"
 _PAIR = re.compile(r"\s*(?P<key>[^=,\[\]]+)=(?:\[(?P<list>[^\]]*)\]|(?P<value>(?!\[)[^,]*))\s*(?:,|$)")
 
 
-@app.command()
+@admin_command(app)
 def describe(
+    admin: Admin,
+    as_json: bool,
     entity_type: EntityType = "topics",
     entity_name: EntityName = None,
     entity_default: EntityDefault = False,
     everything: Annotated[bool, typer.Option("--all", help="Show unchanged settings too.")] = False,
-    key: Annotated[
-        list[str] | None, typer.Option("--key", help="Only this setting; may be repeated.", metavar="NAME")
-    ] = None,
+    key: Annotated[list[str] | None, typer.Option(help="Only this setting; may be repeated.", metavar="NAME")] = None,
     docs: Annotated[bool, typer.Option("--docs", help="Explain each setting.")] = False,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Show settings with their values and sources. Without --entity-name: of all topics or brokers.
 
@@ -75,9 +72,8 @@ def describe(
       pykafka configs describe --entity-type brokers --entity-name 0 --key log.retention.ms --docs
     """
     kind = _kind(entity_type)
-    with administration(bootstrap_server, config_file) as admin:
-        names = _names(admin, kind, entity_name, entity_default)
-        found = {name: admin.describe_configs(kind, name, key or None) for name in names}
+    names = _names(admin, kind, entity_name, entity_default)
+    found = {name: admin.describe_configs(kind, name, key or None) for name in names}
     everything = everything or bool(key)
     shown = {
         name: [entry for _, entry in sorted(entries.items()) if everything or entry.source.dynamic]
@@ -94,28 +90,24 @@ def describe(
         _print_entries(chosen, docs)
 
 
-@app.command()
+@admin_command(app)
 def alter(
+    admin: Admin,
+    as_json: bool,
     entity_type: EntityType = "topics",
     entity_name: EntityName = None,
     entity_default: EntityDefault = False,
     add_config: Annotated[
         list[str] | None,
-        typer.Option(
-            "--add-config", help="Settings; brackets enclose a value with commas.", metavar="KEY=VALUE,KEY=[A,B]"
-        ),
+        typer.Option(help="Settings; brackets enclose a value with commas.", metavar="KEY=VALUE,KEY=[A,B]"),
     ] = None,
     add_config_file: Annotated[
-        Path | None, typer.Option("--add-config-file", help="Take the settings from a properties file.", metavar="FILE")
+        Path | None, typer.Option(help="Take the settings from a properties file.", metavar="FILE")
     ] = None,
     delete_config: Annotated[
-        list[str] | None,
-        typer.Option("--delete-config", help="Settings to reset to the default.", metavar="KEY,KEY"),
+        list[str] | None, typer.Option(help="Settings to reset to the default.", metavar="KEY,KEY")
     ] = None,
     validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, but change nothing.")] = False,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Change settings or return them to their defaults. Other settings are not changed.
 
@@ -131,9 +123,8 @@ def alter(
         raise ConfigError("nothing to alter: give --add-config, --add-config-file or --delete-config")
     if not entity_name and not entity_default:
         raise ConfigError("give --entity-name" + (" or --entity-default" if kind is ResourceType.BROKER else ""))
-    with administration(bootstrap_server, config_file) as admin:
-        (name,) = _names(admin, kind, entity_name, entity_default)
-        admin.alter_configs(kind, name, settings, delete=deleted, validate_only=validate_only)
+    (name,) = _names(admin, kind, entity_name, entity_default)
+    admin.alter_configs(kind, name, settings, delete=deleted, validate_only=validate_only)
     what = _named(entity_type, name)
     report(
         as_json,

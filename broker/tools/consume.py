@@ -49,8 +49,7 @@ _FORMAT = (
 
 def consume(
     topic: Annotated[
-        str | None,
-        typer.Option("--topic", "-t", help="Topic to read.", metavar="NAME", autocompletion=complete_topics),
+        str | None, typer.Option("--topic", "-t", help="Topic to read.", metavar="NAME", autocompletion=complete_topics)
     ] = None,
     include: Annotated[
         str | None, typer.Option("--include", "--whitelist", help="Topics whose whole name matches.", metavar="REGEX")

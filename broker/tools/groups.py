@@ -21,12 +21,9 @@ from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
-    BootstrapServer,
-    ConfigFile,
-    JsonOutput,
     OneGroup,
     TopicsOrPartitions,
-    administration,
+    admin_command,
     complete_groups,
     named_partitions,
     one_of_options,
@@ -81,16 +78,15 @@ class GroupPartition(NamedTuple):
     client_id: str | None = None
 
 
-@app.command("list")
+@admin_command(app, "list")
 def list_groups(
+    admin: Admin,
+    as_json: bool,
     state: Annotated[
         list[str] | None,
-        typer.Option("--state", help="Only groups in this state, such as Stable; may be repeated.", metavar="STATE"),
+        typer.Option(help="Only groups in this state, such as Stable; may be repeated.", metavar="STATE"),
     ] = None,
     zookeeper: ZooKeeperOption = None,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """List the groups.
 
@@ -104,23 +100,21 @@ def list_groups(
             names = registry.groups()
         print_json(names) if as_json else print_lines(names)
         return
-    with administration(bootstrap_server, config_file) as admin:
-        found = admin.list_groups(states=state or ())
+    found = admin.list_groups(states=state or ())
     rows = [(one.group_id, one.state, one.group_type, one.protocol_type) for one in found]
     head = ("group", "state", "type", "protocol")
     print_rows(("group", "state", "type", "protocolType"), rows, as_json, head=head, nothing="There are no groups.")
 
 
-@app.command()
+@admin_command(app)
 def describe(
+    admin: Admin,
+    as_json: bool,
     group: Groups = None,
     all_groups: AllGroups = False,
     members: Annotated[bool, typer.Option("--members", help="Show the members and their partitions.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Show state, coordinator and lag of the group.")] = False,
     zookeeper: ZooKeeperOption = None,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Show offsets and lag by partition, the members, or the state. Without --group: of all groups.
 
@@ -134,13 +128,12 @@ def describe(
         raise ConfigError("give one of --members and --state")
     if group and all_groups:
         raise ConfigError("give one of --group and --all-groups")
-    with administration(bootstrap_server, config_file) as admin:
-        if zookeeper is not None:
-            _describe_zookeeper(admin, zookeeper, group, as_json)
-            return
-        names = group or [one.group_id for one in admin.list_groups()]
-        described = [_existing(admin, name) if group else admin.describe_group(name) for name in names]
-        rows = [_partitions_of(admin, one) for one in described]
+    if zookeeper is not None:
+        _describe_zookeeper(admin, zookeeper, group, as_json)
+        return
+    names = group or [one.group_id for one in admin.list_groups()]
+    described = [_existing(admin, name) if group else admin.describe_group(name) for name in names]
+    rows = [_partitions_of(admin, one) for one in described]
     if as_json:
         print_json([_document(one, partitions) for one, partitions in zip(described, rows, strict=True)])
     elif state:
@@ -154,14 +147,8 @@ def describe(
             _print_members(one) if members else _print_partitions(one.group_id, partitions)
 
 
-@app.command()
-def delete(
-    group: Groups = None,
-    all_groups: AllGroups = False,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
-) -> None:
+@admin_command(app)
+def delete(admin: Admin, as_json: bool, group: Groups = None, all_groups: AllGroups = False) -> None:
     """Delete groups that have no members, with their offsets.
 
     \b
@@ -169,14 +156,13 @@ def delete(
       pykafka groups delete --group etl
     """
     one_of_options(group=group, all_groups=all_groups)
-    with administration(bootstrap_server, config_file) as admin:
-        failures = {}
-        names = group or [one.group_id for one in admin.list_groups()]
-        for name in names:
-            try:
-                admin.delete_group(name)
-            except BrokerError as error:
-                failures[name] = error
+    failures = {}
+    names = group or [one.group_id for one in admin.list_groups()]
+    for name in names:
+        try:
+            admin.delete_group(name)
+        except BrokerError as error:
+            failures[name] = error
     deleted = [name for name in names if name not in failures]
     if as_json:
         print_json([{"group": name, "deleted": name in deleted} for name in names])
@@ -186,8 +172,10 @@ def delete(
         raise PykafkaError("; ".join(str(error) for error in failures.values()))
 
 
-@app.command("reset-offsets")
+@admin_command(app, "reset-offsets")
 def reset_offsets(
+    admin: Admin,
+    as_json: bool,
     group: OneGroup,
     topic: TopicsOrPartitions = None,
     all_topics: Annotated[
@@ -196,31 +184,24 @@ def reset_offsets(
     to_earliest: Annotated[bool, typer.Option("--to-earliest", help="To the beginning of the log.")] = False,
     to_latest: Annotated[bool, typer.Option("--to-latest", help="To the end of the log.")] = False,
     to_current: Annotated[bool, typer.Option("--to-current", help="To the committed offset, within the log.")] = False,
-    to_offset: Annotated[
-        int | None, typer.Option("--to-offset", min=0, help="To this offset.", metavar="OFFSET")
-    ] = None,
+    to_offset: Annotated[int | None, typer.Option(min=0, help="To this offset.", metavar="OFFSET")] = None,
     to_datetime: Annotated[
-        str | None, typer.Option("--to-datetime", help="To the first record since this time.", metavar="TIME")
+        str | None, typer.Option(help="To the first record since this time.", metavar="TIME")
     ] = None,
     by_duration: Annotated[
-        str | None,
-        typer.Option("--by-duration", help="To the first record of the last PT1H or P7D.", metavar="DURATION"),
+        str | None, typer.Option(help="To the first record of the last PT1H or P7D.", metavar="DURATION")
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option("--shift-by", help="Forward by so many offsets; back if negative.", metavar="N")
+        int | None, typer.Option(help="Forward by so many offsets; back if negative.", metavar="N")
     ] = None,
     from_file: Annotated[
-        Path | None,
-        typer.Option("--from-file", help="To the offsets of a file that --export has written.", metavar="FILE"),
+        Path | None, typer.Option(help="To the offsets of a file that --export has written.", metavar="FILE")
     ] = None,
     export: Annotated[
         bool, typer.Option("--export", help="Print the new offsets as CSV: topic,partition,offset.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets; the default.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Change the offsets.")] = False,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Change the committed offsets of a group without members. Without --execute, only show the new ones.
 
@@ -251,21 +232,20 @@ def reset_offsets(
     elif topic or all_topics:
         raise ConfigError("--from-file names the partitions itself: leave out --topic and --all-topics")
     given = offsets_of_csv(from_file) if from_file else {}
-    with administration(bootstrap_server, config_file) as admin:
-        described = admin.describe_group(group)
-        if described.active:
-            raise PykafkaError(
-                f"group {group!r} is {described.state} and has {len(described.members)} members: its offsets can be "
-                "reset only while it has none; stop its consumers first"
-            )
-        committed = admin.group_offsets(group)
-        names = [f"{tp.topic}:{tp.partition}" for tp in given] or topic or ()
-        partitions = sorted(committed) if all_topics else named_partitions(admin, names)
-        if not partitions:
-            raise PykafkaError(f"group {group!r} has no offsets: name its topics with --topic")
-        moved = _new_offsets(admin, given or committed, partitions, target, targets[target])
-        if execute:
-            admin.alter_group_offsets(group, moved)
+    described = admin.describe_group(group)
+    if described.active:
+        raise PykafkaError(
+            f"group {group!r} is {described.state} and has {len(described.members)} members: its offsets can be "
+            "reset only while it has none; stop its consumers first"
+        )
+    committed = admin.group_offsets(group)
+    names = [f"{tp.topic}:{tp.partition}" for tp in given] or topic or ()
+    partitions = sorted(committed) if all_topics else named_partitions(admin, names)
+    if not partitions:
+        raise PykafkaError(f"group {group!r} has no offsets: name its topics with --topic")
+    moved = _new_offsets(admin, given or committed, partitions, target, targets[target])
+    if execute:
+        admin.alter_group_offsets(group, moved)
     if export:
         print_lines(csv_of_offsets(moved))
     else:
@@ -275,14 +255,8 @@ def reset_offsets(
         note("Nothing was changed: give --execute to change the offsets.")
 
 
-@app.command("delete-offsets")
-def delete_offsets(
-    group: OneGroup,
-    topic: TopicsOrPartitions,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
-) -> None:
+@admin_command(app, "delete-offsets")
+def delete_offsets(admin: Admin, as_json: bool, group: OneGroup, topic: TopicsOrPartitions) -> None:
     """Delete a group's committed offsets of topics that no member reads.
 
     \b
@@ -290,8 +264,7 @@ def delete_offsets(
       pykafka groups delete-offsets --group etl --topic flights
       pykafka groups delete-offsets --group etl --topic flights:0,2
     """
-    with administration(bootstrap_server, config_file) as admin:
-        results = sorted(admin.delete_group_offsets(group, named_partitions(admin, topic or ())).items())
+    results = sorted(admin.delete_group_offsets(group, named_partitions(admin, topic or ())).items())
     if as_json:
         print_json([{**tp._asdict(), "deleted": error is None} for tp, error in results])
     else:

@@ -15,10 +15,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from broker.client.admin import Admin
 from broker.client.admin_types import LogDir
 from broker.errors import ConfigError, PykafkaError
 from broker.log.inspection import Problem, check_partition, partition_directories, segment_files
-from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, administration, complete_topics
+from broker.tools.client_options import admin_command, complete_topics
 from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
 from broker.tools.output import print_json, print_json_lines, print_table, progress_bar
 
@@ -48,8 +49,7 @@ def dump(
         typer.Argument(help="Directories of partitions, data directories, or single files.", metavar="PATH"),
     ],
     records: Annotated[
-        bool,
-        typer.Option("--records", help="Print the records of every batch; those of internal topics decoded."),
+        bool, typer.Option("--records", help="Print the records of every batch; those of internal topics decoded.")
     ] = False,
     transactions: Annotated[
         bool, typer.Option("--transactions", help="Print aborted-transaction indexes and producer snapshots too.")
@@ -110,11 +110,12 @@ def check(
         raise typer.Exit(1)
 
 
-@app.command()
+@admin_command(app)
 def dirs(
+    admin: Admin,
+    as_json: bool,
     broker: Annotated[
-        list[int] | None,
-        typer.Option("--broker", help="Id of a broker; may be repeated. Default: all.", metavar="ID"),
+        list[int] | None, typer.Option(help="Id of a broker; may be repeated. Default: all.", metavar="ID")
     ] = None,
     topic: Annotated[
         list[str] | None,
@@ -126,9 +127,6 @@ def dirs(
             autocompletion=complete_topics,
         ),
     ] = None,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Show the data directories of brokers: size of each partition, total and free space.
 
@@ -137,8 +135,7 @@ def dirs(
       pykafka log dirs
       pykafka log dirs --broker 1 --topic flights --json
     """
-    with administration(bootstrap_server, config_file) as admin:
-        found = admin.describe_log_dirs(broker or (), topic or ())
+    found = admin.describe_log_dirs(broker or (), topic or ())
     if as_json:
         print_json([_directory_document(one) for one in found])
     else:

@@ -14,16 +14,14 @@ from typing import Annotated
 
 import typer
 
+from broker.client.admin import Admin
 from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
-    BootstrapServer,
-    ConfigFile,
-    JsonOutput,
     OneGroup,
     TopicsOrPartitions,
-    administration,
+    admin_command,
     named_partitions,
     one_of_options,
     parse_timestamp,
@@ -57,20 +55,19 @@ def zookeeper_groups(connect: str) -> Iterator[ConsumerRegistry]:
         yield ConsumerRegistry(zk)
 
 
-@app.command("list")
+@admin_command(app, "list")
 def list_offsets_of_topics(
+    admin: Admin,
+    as_json: bool,
     topic: TopicsOrPartitions = None,
     time: Annotated[
         str | None,
-        typer.Option("--time", help="earliest, latest, max-timestamp, ms since 1970, or a time (UTC).", metavar="TIME"),
+        typer.Option(help="earliest, latest, max-timestamp, ms since 1970, or a time (UTC).", metavar="TIME"),
     ] = None,
     isolation_level: Annotated[
         str | None,
         typer.Option(help="With read_committed, latest is before the first open transaction.", metavar="LEVEL"),
     ] = None,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Show the first and the next offset of partitions; with --time, the offset of the first record since then.
 
@@ -83,35 +80,33 @@ def list_offsets_of_topics(
       pykafka offsets list --topic flights --time 2026-01-31T12:00:00
     """
     timestamp = None if time is None else parse_timestamp("--time", time)
-    with administration(bootstrap_server, config_file) as admin:
-        partitions = named_partitions(admin, topic or admin.list_topics())
+    partitions = named_partitions(admin, topic or admin.list_topics())
 
-        def ask(when: int) -> list[tuple[int | None, int]]:
-            found = list_offsets(admin.cluster, dict.fromkeys(partitions, when), isolation_level=isolation_level)
-            return [(None if one.offset < 0 else one.offset, one.timestamp) for one in found.values()]
+    def ask(when: int) -> list[tuple[int | None, int]]:
+        found = list_offsets(admin.cluster, dict.fromkeys(partitions, when), isolation_level=isolation_level)
+        return [(None if one.offset < 0 else one.offset, one.timestamp) for one in found.values()]
 
-        rows: list[tuple[object, ...]]
-        if timestamp is None:
-            names = ["topic", "partition", "earliest", "latest"]
-            both = zip(partitions, ask(EARLIEST), ask(LATEST), strict=True)
-            rows = [(*tp, first, last) for tp, (first, _), (last, _) in both]
-        else:
-            names = ["topic", "partition", "offset", "timestamp"]
-            rows = [
-                (*tp, offset, (None if ms < 0 else ms) if as_json else as_time(ms))
-                for tp, (offset, ms) in zip(partitions, ask(timestamp), strict=True)
-            ]
+    rows: list[tuple[object, ...]]
+    if timestamp is None:
+        names = ["topic", "partition", "earliest", "latest"]
+        both = zip(partitions, ask(EARLIEST), ask(LATEST), strict=True)
+        rows = [(*tp, first, last) for tp, (first, _), (last, _) in both]
+    else:
+        names = ["topic", "partition", "offset", "timestamp"]
+        rows = [
+            (*tp, offset, (None if ms < 0 else ms) if as_json else as_time(ms))
+            for tp, (offset, ms) in zip(partitions, ask(timestamp), strict=True)
+        ]
     print_rows(names, rows, as_json, nothing="There are no topics.")
 
 
-@app.command("get")
+@admin_command(app, "get")
 def get_offsets(
+    admin: Admin,
+    as_json: bool,
     group: OneGroup,
     export: Annotated[bool, typer.Option("--export", help="Print CSV: topic,partition,offset.")] = False,
     zookeeper: ZooKeeperOption = None,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Show the committed offsets of a group: in each partition, the next offset to read.
 
@@ -126,8 +121,7 @@ def get_offsets(
         with zookeeper_groups(zookeeper) as registry:
             offsets = registry.offsets(group)
     else:
-        with administration(bootstrap_server, config_file) as admin:
-            offsets = admin.group_offsets(group)
+        offsets = admin.group_offsets(group)
     if not offsets and not as_json:
         raise PykafkaError(f"group {group!r} has no offsets" + (f" in {zookeeper}" if zookeeper else ""))
     if export:
@@ -136,21 +130,19 @@ def get_offsets(
         _print(group, offsets, as_json)
 
 
-@app.command("set")
+@admin_command(app, "set")
 def set_offsets(
+    admin: Admin,
+    as_json: bool,
     group: OneGroup,
     offset: Annotated[
         list[str] | None,
         typer.Option("--offset", "-o", help="An offset; may be repeated.", metavar="TOPIC:PARTITION=OFFSET"),
     ] = None,
     from_file: Annotated[
-        Path | None,
-        typer.Option("--from-file", help="CSV as --export prints it: topic,partition,offset.", metavar="FILE"),
+        Path | None, typer.Option(help="CSV as --export prints it: topic,partition,offset.", metavar="FILE")
     ] = None,
     zookeeper: ZooKeeperOption = None,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Set the committed offsets of a group without members.
 
@@ -168,9 +160,8 @@ def set_offsets(
                 raise PykafkaError(f"group {group!r} has members: {', '.join(members)}; stop them first")
             registry.set_offsets(group, wanted)
     else:
-        with administration(bootstrap_server, config_file) as admin:
-            named_partitions(admin, {f"{tp.topic}:{tp.partition}" for tp in wanted})
-            admin.alter_group_offsets(group, wanted)
+        named_partitions(admin, {f"{tp.topic}:{tp.partition}" for tp in wanted})
+        admin.alter_group_offsets(group, wanted)
     _print(group, wanted, as_json)
 
 

@@ -123,8 +123,7 @@ def perf_produce(
 def perf_consume(
     topic: OneTopic,
     messages: Annotated[
-        int | None,
-        typer.Option("--messages", "-n", min=1, help="Records to read at most; default: all.", metavar="N"),
+        int | None, typer.Option("--messages", "-n", min=1, help="Records to read at most; default: all.", metavar="N")
     ] = None,
     timeout_ms: Annotated[
         int, typer.Option("--timeout", min=1, help="End after this time without a record.", metavar="MS")

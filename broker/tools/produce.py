@@ -46,8 +46,7 @@ def produce(
     ] = None,
     properties: Annotated[list[str] | None, typer.Option("--property", help=PROPERTIES, metavar="KEY=VALUE")] = None,
     compression_codec: Annotated[
-        str | None,
-        typer.Option("--compression-codec", "-z", help="none, gzip, snappy, lz4 or zstd.", metavar="CODEC"),
+        str | None, typer.Option("--compression-codec", "-z", help="none, gzip, snappy, lz4 or zstd.", metavar="CODEC")
     ] = None,
     batch_size: Annotated[int | None, typer.Option(min=0, help="Largest batch.", metavar="BYTES")] = None,
     linger: Annotated[
@@ -59,8 +58,7 @@ def produce(
     ] = None,
     sync: Annotated[bool, typer.Option("--sync", help="Wait for the broker after each line.")] = False,
     transactional_id: Annotated[
-        str | None,
-        typer.Option(help="Send in a transaction of this id, committed when the input ends.", metavar="ID"),
+        str | None, typer.Option(help="Send in a transaction of this id, committed when the input ends.", metavar="ID")
     ] = None,
     transaction_size: Annotated[
         int | None, typer.Option(min=1, help="Commit after so many lines and begin a new transaction.", metavar="N")

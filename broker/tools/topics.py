@@ -18,12 +18,9 @@ from broker.protocol.described_config import ConfigSource
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
     AnyTopic,
-    BootstrapServer,
     CommandConfig,
-    ConfigFile,
-    JsonOutput,
     OneTopic,
-    administration,
+    admin_command,
     parse_pairs,
 )
 from broker.tools.output import print_json, print_lines, print_rows, report
@@ -53,22 +50,19 @@ UnderReplicated = Annotated[
 IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing if there is no such topic.")]
 
 
-@app.command()
+@admin_command(app, config=CommandConfig)
 def create(
+    admin: Admin,
+    as_json: bool,
     topic: OneTopic,
     partitions: Annotated[
-        int | None,
-        typer.Option(min=1, help="Default: num.partitions of the broker.", metavar="N"),
+        int | None, typer.Option(min=1, help="Default: num.partitions of the broker.", metavar="N")
     ] = None,
     replication_factor: Annotated[
-        int | None,
-        typer.Option(min=1, help="Default: default.replication.factor of the broker.", metavar="N"),
+        int | None, typer.Option(min=1, help="Default: default.replication.factor of the broker.", metavar="N")
     ] = None,
     config: Configs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Create a topic.
 
@@ -78,25 +72,23 @@ def create(
       pykafka topics create --topic flights --config retention.ms=3600000 --if-not-exists
     """
     new = NewTopic(topic, partitions or -1, replication_factor or -1, parse_pairs(config, "--config"))
-    with administration(bootstrap_server, command_config) as admin:
-        try:
-            admin.create_topics([new])
-        except BrokerError as error:
-            if not (if_not_exists and error.code is ErrorCode.topic_already_exists):
-                raise
-            report(as_json, f"Topic {topic} exists already.", {"topic": topic, "created": False})
-            return
+    try:
+        admin.create_topics([new])
+    except BrokerError as error:
+        if not (if_not_exists and error.code is ErrorCode.topic_already_exists):
+            raise
+        report(as_json, f"Topic {topic} exists already.", {"topic": topic, "created": False})
+        return
     report(as_json, f"Created topic {topic}.", {"topic": topic, "created": True})
 
 
-@app.command("list")
+@admin_command(app, "list")
 def list_topics(
+    admin: Admin,
+    as_json: bool,
     topic: AnyTopic = None,
     exclude_internal: ExcludeInternal = False,
     only_under_replicated: UnderReplicated = False,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: ConfigFile = None,
 ) -> None:
     """List the names of topics.
 
@@ -105,8 +97,7 @@ def list_topics(
       pykafka topics list --exclude-internal
       pykafka topics list --under-replicated
     """
-    with administration(bootstrap_server, command_config) as admin:
-        found = [one for name, one in sorted(admin.describe_topics().items()) if topic in (None, name)]
+    found = [one for name, one in sorted(admin.describe_topics().items()) if topic in (None, name)]
     names = [
         one.name
         for one in found
@@ -115,15 +106,14 @@ def list_topics(
     print_json(names) if as_json else print_lines(names)
 
 
-@app.command()
+@admin_command(app)
 def describe(
+    admin: Admin,
+    as_json: bool,
     topic: AnyTopic = None,
     exclude_internal: ExcludeInternal = False,
     only_under_replicated: UnderReplicated = False,
     if_exists: IfExists = False,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: ConfigFile = None,
 ) -> None:
     """Show partitions, leaders, replicas and the settings of topics.
 
@@ -133,36 +123,33 @@ def describe(
       pykafka topics describe --under-replicated
       pykafka topics describe --json
     """
-    with administration(bootstrap_server, command_config) as admin:
-        try:
-            found = admin.describe_topics([topic] if topic else None)
-        except UnknownTopic:
-            if not if_exists:
-                raise
-            found = {}
-        wanted = [one for _, one in sorted(found.items()) if not (exclude_internal and one.internal)]
-        if only_under_replicated:
-            narrowed = ((one, under_replicated(one)) for one in wanted)
-            wanted = [one._replace(partitions=partitions) for one, partitions in narrowed if partitions]
-        described = [_describe(one, _own_configs(admin, one.name)) for one in wanted]
+    try:
+        found = admin.describe_topics([topic] if topic else None)
+    except UnknownTopic:
+        if not if_exists:
+            raise
+        found = {}
+    wanted = [one for _, one in sorted(found.items()) if not (exclude_internal and one.internal)]
+    if only_under_replicated:
+        narrowed = ((one, under_replicated(one)) for one in wanted)
+        wanted = [one._replace(partitions=partitions) for one, partitions in narrowed if partitions]
+    described = [_describe(one, _own_configs(admin, one.name)) for one in wanted]
     print_json(described) if as_json else print_lines(map(_as_text, described))
 
 
-@app.command()
+@admin_command(app, config=CommandConfig)
 def alter(
+    admin: Admin,
+    as_json: bool,
     topic: OneTopic,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="New number of partitions; it can only grow.", metavar="N")
     ] = None,
     config: Configs = None,
     delete_config: Annotated[
-        list[str] | None,
-        typer.Option("--delete-config", help="Reset to the default; may be repeated.", metavar="KEY"),
+        list[str] | None, typer.Option(help="Reset to the default; may be repeated.", metavar="KEY")
     ] = None,
     if_exists: IfExists = False,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: CommandConfig = None,
 ) -> None:
     """Add partitions, change settings.
 
@@ -174,60 +161,48 @@ def alter(
     settings = parse_pairs(config, "--config")
     if partitions is None and not settings and not delete_config:
         raise ConfigError("nothing to alter: give --partitions, --config or --delete-config")
-    with administration(bootstrap_server, command_config) as admin:
-        try:
-            admin.describe_topics([topic])
-        except UnknownTopic:
-            if not if_exists:
-                raise
-            report(as_json, f"There is no topic {topic}.", {"topic": topic, "altered": False})
-            return
-        if settings or delete_config:
-            admin.alter_configs(ResourceType.TOPIC, topic, settings, delete=delete_config or ())
-        if partitions is not None:
-            admin.create_partitions(topic, partitions)
+    try:
+        admin.describe_topics([topic])
+    except UnknownTopic:
+        if not if_exists:
+            raise
+        report(as_json, f"There is no topic {topic}.", {"topic": topic, "altered": False})
+        return
+    if settings or delete_config:
+        admin.alter_configs(ResourceType.TOPIC, topic, settings, delete=delete_config or ())
+    if partitions is not None:
+        admin.create_partitions(topic, partitions)
     report(as_json, f"Altered topic {topic}.", {"topic": topic, "altered": True})
 
 
-@app.command()
-def delete(
-    topic: OneTopic,
-    if_exists: IfExists = False,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: ConfigFile = None,
-) -> None:
+@admin_command(app)
+def delete(admin: Admin, as_json: bool, topic: OneTopic, if_exists: IfExists = False) -> None:
     """Delete a topic with all its records.
 
     \b
     Examples:
       pykafka topics delete --topic flights --if-exists
     """
-    with administration(bootstrap_server, command_config) as admin:
-        try:
-            admin.delete_topics([topic])
-        except BrokerError as error:
-            if not (if_exists and error.code is ErrorCode.unknown_topic_or_partition):
-                raise
-            report(as_json, f"There is no topic {topic}.", {"topic": topic, "deleted": False})
-            return
+    try:
+        admin.delete_topics([topic])
+    except BrokerError as error:
+        if not (if_exists and error.code is ErrorCode.unknown_topic_or_partition):
+            raise
+        report(as_json, f"There is no topic {topic}.", {"topic": topic, "deleted": False})
+        return
     report(as_json, f"Deleted topic {topic}.", {"topic": topic, "deleted": True})
 
 
-@app.command("delete-records")
+@admin_command(app, "delete-records")
 def delete_records(
+    admin: Admin,
+    as_json: bool,
     topic: OneTopic,
-    before: Annotated[
-        str,
-        typer.Option("--before", help="An offset, or `latest` for all.", metavar="OFFSET"),
-    ],
+    before: Annotated[str, typer.Option(help="An offset, or `latest` for all.", metavar="OFFSET")],
     partition: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", min=0, help="A partition; may be repeated. Default: all.", metavar="N"),
     ] = None,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    command_config: ConfigFile = None,
 ) -> None:
     """Delete the oldest records of partitions, those before an offset.
 
@@ -239,9 +214,8 @@ def delete_records(
     if before != "latest" and not before.isdecimal():
         raise ConfigError(f"--before {before}: expected an offset, or latest")
     offset = HIGH_WATERMARK if before == "latest" else int(before)
-    with administration(bootstrap_server, command_config) as admin:
-        partitions = partition or list(admin.describe_topics([topic])[topic].partitions)
-        starts = admin.delete_records({TopicPartition(topic, index): offset for index in partitions})
+    partitions = partition or list(admin.describe_topics([topic])[topic].partitions)
+    starts = admin.delete_records({TopicPartition(topic, index): offset for index in partitions})
     print_rows(("topic", "partition", "logStartOffset"), [(*tp, start) for tp, start in starts.items()], as_json)
 
 

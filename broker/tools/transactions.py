@@ -18,12 +18,9 @@ from broker.client.admin_types import ProducerState
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
-    BootstrapServer,
-    ConfigFile,
-    JsonOutput,
     OneTopic,
     TopicsOrPartitions,
-    administration,
+    admin_command,
     complete_transactional_ids,
     named_partitions,
 )
@@ -59,19 +56,17 @@ class Hanging(NamedTuple):
     producer: ProducerState
 
 
-@app.command("list")
+@admin_command(app, "list")
 def list_transactions(
+    admin: Admin,
+    as_json: bool,
     state: Annotated[
-        list[str] | None,
-        typer.Option("--state", help="Only this state, such as Ongoing; may be repeated.", metavar="STATE"),
+        list[str] | None, typer.Option(help="Only this state, such as Ongoing; may be repeated.", metavar="STATE")
     ] = None,
     producer_id: Annotated[
-        list[int] | None, typer.Option("--producer-id", help="Only this producer; may be repeated.", metavar="ID")
+        list[int] | None, typer.Option(help="Only this producer; may be repeated.", metavar="ID")
     ] = None,
-    duration: Annotated[int, typer.Option("--duration", help="Only those open for longer.", metavar="MS")] = -1,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
+    duration: Annotated[int, typer.Option(help="Only those open for longer.", metavar="MS")] = -1,
 ) -> None:
     """List transactional ids and their states.
 
@@ -80,29 +75,24 @@ def list_transactions(
       pykafka transactions list
       pykafka transactions list --state Ongoing --duration 60000
     """
-    with administration(bootstrap_server, config_file) as admin:
-        found = admin.list_transactions(
-            states=state or (), producer_ids=producer_id or (), running_longer_than_ms=duration
-        )
+    found = admin.list_transactions(states=state or (), producer_ids=producer_id or (), running_longer_than_ms=duration)
     rows = [(one.transactional_id, one.coordinator.id, one.producer_id, one.state) for one in found]
     names = ("transactionalId", "coordinator", "producerId", "state")
     print_rows(names, rows, as_json, nothing="There are no transactions.")
 
 
-@app.command()
+@admin_command(app)
 def describe(
+    admin: Admin,
+    as_json: bool,
     transactional_id: Annotated[
         str,
         typer.Option(
-            "--transactional-id",
             help="Id of the transaction's producer, as `list` shows it.",
             metavar="ID",
             autocompletion=complete_transactional_ids,
         ),
     ],
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Show a transaction: producer, state, time since its start, and its partitions.
 
@@ -110,8 +100,7 @@ def describe(
     Examples:
       pykafka transactions describe --transactional-id etl-1
     """
-    with administration(bootstrap_server, config_file) as admin:
-        found = admin.describe_transaction(transactional_id)
+    found = admin.describe_transaction(transactional_id)
     now_ms = time.time_ns() // 1_000_000
     open_ms = max(0, now_ms - found.start_ms) if found.start_ms >= 0 else None
     document = {
@@ -137,37 +126,28 @@ def describe(
         typer.echo(f"  {tp.topic}-{tp.partition}")
 
 
-@app.command()
-def producers(
-    topic: TopicsOrPartitions,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
-) -> None:
+@admin_command(app)
+def producers(admin: Admin, as_json: bool, topic: TopicsOrPartitions) -> None:
     """Show the producers that partitions remember, with their open transactions.
 
     \b
     Examples:
       pykafka transactions producers --topic flights:0
     """
-    with administration(bootstrap_server, config_file) as admin:
-        found = admin.describe_producers(named_partitions(admin, topic or ()))
+    found = admin.describe_producers(named_partitions(admin, topic or ()))
     states = [Hanging(tp, producer) for tp, known in found.items() for producer in known]
     _print_producers(states, as_json, nothing="The partitions remember no producer.")
 
 
-@app.command("find-hanging")
+@admin_command(app, "find-hanging")
 def find_hanging(
+    admin: Admin,
+    as_json: bool,
     topic: TopicsOrPartitions = None,
     max_transaction_timeout: Annotated[
         int,
-        typer.Option(
-            "--max-transaction-timeout", min=0, help="How long a transaction may stay open.", metavar="MINUTES"
-        ),
+        typer.Option(min=0, help="How long a transaction may stay open.", metavar="MINUTES"),
     ] = 15,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Find transactions that partitions wait for, although no coordinator will end them.
 
@@ -177,33 +157,30 @@ def find_hanging(
       pykafka transactions find-hanging --topic flights --max-transaction-timeout 60
     """
     oldest_ms = time.time_ns() // 1_000_000 - max_transaction_timeout * 60_000
-    with administration(bootstrap_server, config_file) as admin:
-        names = topic or admin.list_topics(internal=True)
-        found = admin.describe_producers(named_partitions(admin, names))
-        suspects = [
-            Hanging(tp, producer)
-            for tp, known in found.items()
-            for producer in known
-            if producer.transaction_start_offset >= 0 and producer.last_timestamp_ms <= oldest_ms
-        ]
-        hanging = [one for one in suspects if _coordinator_of(admin, one) is None] if suspects else []
+    names = topic or admin.list_topics(internal=True)
+    found = admin.describe_producers(named_partitions(admin, names))
+    suspects = [
+        Hanging(tp, producer)
+        for tp, known in found.items()
+        for producer in known
+        if producer.transaction_start_offset >= 0 and producer.last_timestamp_ms <= oldest_ms
+    ]
+    hanging = [one for one in suspects if _coordinator_of(admin, one) is None] if suspects else []
     _print_producers(hanging, as_json, nothing="No transaction hangs.")
 
 
-@app.command()
+@admin_command(app)
 def abort(
+    admin: Admin,
+    as_json: bool,
     topic: OneTopic,
     partition: OnePartition,
     start_offset: Annotated[
-        int,
-        typer.Option("--start-offset", min=0, help="Its first offset, as `producers` shows it.", metavar="OFFSET"),
+        int, typer.Option(min=0, help="Its first offset, as `producers` shows it.", metavar="OFFSET")
     ],
     force: Annotated[
         bool, typer.Option("--force", help="Abort it even if a coordinator knows it and would end it later.")
     ] = False,
-    as_json: JsonOutput = False,
-    bootstrap_server: BootstrapServer = None,
-    config_file: ConfigFile = None,
 ) -> None:
     """Abort a transaction that hangs in a partition.
 
@@ -212,20 +189,19 @@ def abort(
       pykafka transactions abort --topic flights --partition 0 --start-offset 42
     """
     tp = TopicPartition(topic, partition)
-    with administration(bootstrap_server, config_file) as admin:
-        (known,) = admin.describe_producers(named_partitions(admin, [f"{topic}:{partition}"])).values()
-        opened = {one.transaction_start_offset: one for one in known if one.transaction_start_offset >= 0}
-        if start_offset not in opened:
-            there = f"they begin at {', '.join(map(str, sorted(opened)))}" if opened else "none is open"
-            raise PykafkaError(f"no open transaction of {topic}-{partition} begins at offset {start_offset}: {there}")
-        producer = opened[start_offset]
-        owner = None if force else _coordinator_of(admin, Hanging(tp, producer))
-        if owner is not None:
-            raise PykafkaError(
-                f"the transaction belongs to {owner!r}, whose coordinator will end it after its time-out; "
-                "--force aborts it in this partition now"
-            )
-        admin.abort_transaction(tp, producer)
+    (known,) = admin.describe_producers(named_partitions(admin, [f"{topic}:{partition}"])).values()
+    opened = {one.transaction_start_offset: one for one in known if one.transaction_start_offset >= 0}
+    if start_offset not in opened:
+        there = f"they begin at {', '.join(map(str, sorted(opened)))}" if opened else "none is open"
+        raise PykafkaError(f"no open transaction of {topic}-{partition} begins at offset {start_offset}: {there}")
+    producer = opened[start_offset]
+    owner = None if force else _coordinator_of(admin, Hanging(tp, producer))
+    if owner is not None:
+        raise PykafkaError(
+            f"the transaction belongs to {owner!r}, whose coordinator will end it after its time-out; "
+            "--force aborts it in this partition now"
+        )
+    admin.abort_transaction(tp, producer)
     report(
         as_json,
         f"Aborted the transaction of producer {producer.producer_id} in {topic}-{partition}.",
