@@ -249,7 +249,7 @@ def _only_in_kafka(name: str) -> bool:
 
 def one_of_options(**options: object) -> str:
     """The name of the one option that was given. Raises ConfigError for none and for several."""
-    given = [name for name, value in options.items() if value is not None and value not in (False, [], ())]
+    given = [name for name, value in options.items() if not (value is None or value is False or value == [])]
     if len(given) != 1:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in options)
         raise ConfigError(f"give one of {names}" + (f", not {len(given)} of them" if given else ""))

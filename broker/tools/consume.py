@@ -25,9 +25,11 @@ from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
     BootstrapServer,
+    ConsumerProperties,
+    MemberOfGroup,
     client_settings,
-    complete_groups,
     complete_topics,
+    config_option,
     parse_pairs,
     parse_time,
 )
@@ -41,6 +43,7 @@ _PROPERTIES = (
     "What --formatter default shows: print.timestamp, print.partition, print.offset, print.headers, print.key, "
     "print.value, key.separator, headers.separator, line.separator, null.literal; may be repeated."
 )
+_OFFSET = "Where to begin: earliest, latest, a number, or -5 for the last five of each partition."
 _FORMAT = (
     "As kcat: %t topic, %p partition, %o offset, %k key, %v or %s value, %T timestamp in ms, %h headers, %K and %S "
     r"bytes of key and value, %R the latter in binary; \n, \t and \x1f are escapes."
@@ -57,15 +60,7 @@ def consume(
     partition: Annotated[
         int | None, typer.Option("--partition", "-p", min=0, help="Only this partition, without a group.", metavar="N")
     ] = None,
-    offset: Annotated[
-        str | None,
-        typer.Option(
-            "--offset",
-            "-o",
-            help="Where to begin: earliest, latest, a number, or -5 for the last five of each partition.",
-            metavar="OFFSET",
-        ),
-    ] = None,
+    offset: Annotated[str | None, typer.Option("--offset", "-o", help=_OFFSET, metavar="OFFSET")] = None,
     from_beginning: Annotated[
         bool, typer.Option("--from-beginning", help="Begin at the first record; with --group, if it has no offset.")
     ] = False,
@@ -73,16 +68,7 @@ def consume(
         str | None,
         typer.Option(help="Begin at the first record since then: ms since 1970, or a time (UTC).", metavar="TIME"),
     ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            "-g",
-            help="Read as a member of this group and commit.",
-            metavar="NAME",
-            autocompletion=complete_groups,
-        ),
-    ] = None,
+    group: MemberOfGroup = None,
     max_messages: Annotated[
         int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records.", metavar="N")
     ] = None,
@@ -102,22 +88,9 @@ def consume(
     isolation_level: Annotated[
         str | None, typer.Option(help="read_uncommitted or read_committed.", metavar="LEVEL")
     ] = None,
-    consumer_property: Annotated[
-        list[str] | None, typer.Option(help="Setting of the consumer; may be repeated.", metavar="KEY=VALUE")
-    ] = None,
+    consumer_property: ConsumerProperties = None,
     bootstrap_server: BootstrapServer = None,
-    config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "--consumer-config",
-            "--consumer.config",
-            "--command-config",
-            "--config-file",
-            help="Properties file of the consumer.",
-            metavar="FILE",
-        ),
-    ] = None,
+    config_file: Annotated[Path | None, config_option("consumer")] = None,
 ) -> None:
     """Write the records of a topic to standard output. Without an option it waits for new ones.
 
@@ -128,24 +101,14 @@ def consume(
       pykafka consume --topic flights --from-timestamp 2026-01-31T12:00:00 --format '%k %v\\n'
       pykafka consume --topic flights --group etl --json
     """
-    given = sum((offset is not None, from_beginning, from_timestamp is not None))
     if (topic is None) == (include is None):
         raise ConfigError("give one of --topic and --include")
-    if given > 1:
-        raise ConfigError(f"give one of --offset, --from-beginning and --from-timestamp, not {given} of them")
     if partition is not None and topic is None:
         raise ConfigError("--partition needs --topic")
     if group is not None and not (partition is None and offset is None and from_timestamp is None):
         raise ConfigError("--partition, --offset and --from-timestamp read without a group: leave out --group")
-    if offset is not None and not re.fullmatch(r"earliest|latest|-?\d+", offset):
-        raise ConfigError(f"--offset {offset}: expected a number, earliest or latest")
-    if format is not None and (as_json or properties or formatter != "default"):
-        raise ConfigError("--format goes without --formatter, --json and --property")
-    since = None if from_timestamp is None else parse_time("--from-timestamp", from_timestamp)
-    if format is None:
-        show = make_formatter("json" if as_json else formatter, parse_pairs(properties, "--property"))
-    else:
-        show = format_string(format)
+    start = _start(offset, from_beginning, from_timestamp)
+    show = _formatter(format, formatter, as_json, properties)
     options = {
         "group.id": group,
         "isolation.level": isolation_level,
@@ -160,13 +123,50 @@ def consume(
     with Consumer(settings) as consumer:
         display = Display(consumer, show, sys.stdout.buffer, skip_errors=skip_message_on_error)
         with _on_signal(display.stop):
-            if settings.group_id and partition is None and offset is None and since is None:
+            if settings.group_id and partition is None and start is None:
                 consumer.subscribe([topic] if topic else None, pattern=include)
             else:
                 consumer.assign(_partitions(consumer, topic, include, partition))
-                _seek(consumer, offset, since)
+                if start is not None:
+                    start(consumer)
             display.run(max_messages, timeout_ms, exit_at_end)
     typer.echo(f"Processed a total of {display.count} messages", err=True)
+
+
+def _start(offset: str | None, from_beginning: bool, from_timestamp: str | None) -> Callable[[Consumer], None] | None:
+    """What moves the assigned partitions of a consumer to `--offset` or `--from-timestamp`; None without either."""
+    given = sum((offset is not None, from_beginning, from_timestamp is not None))
+    if given > 1:
+        raise ConfigError(f"give one of --offset, --from-beginning and --from-timestamp, not {given} of them")
+    if from_timestamp is not None:
+        since = parse_time("--from-timestamp", from_timestamp)
+        return lambda consumer: consumer.seek_to_times(dict.fromkeys(consumer.assignment(), since))
+    if offset is None:
+        return None
+    if not re.fullmatch(r"earliest|latest|-?\d+", offset):
+        raise ConfigError(f"--offset {offset}: expected a number, earliest or latest")
+    return lambda consumer: _seek(consumer, offset)
+
+
+def _seek(consumer: Consumer, offset: str) -> None:
+    if offset == "earliest":
+        consumer.seek_to_beginning()
+    elif offset == "latest":
+        consumer.seek_to_end()
+    elif offset.startswith("-"):
+        consumer.seek_to_end()
+        consumer.rewind(-int(offset))
+    else:
+        for tp in consumer.assignment():
+            consumer.seek(tp, int(offset))
+
+
+def _formatter(format: str | None, formatter: str, as_json: bool, properties: list[str] | None) -> Formatter:
+    if format is None:
+        return make_formatter("json" if as_json else formatter, parse_pairs(properties, "--property"))
+    if as_json or properties or formatter != "default":
+        raise ConfigError("--format goes without --formatter, --json and --property")
+    return format_string(format)
 
 
 class Display:
@@ -265,23 +265,6 @@ def _partitions(
     if TopicPartition(topics[0], partition) not in found:
         raise UnknownTopic(f"--partition {partition}: topic {topic!r} has no such partition")
     return [TopicPartition(topics[0], partition)]
-
-
-def _seek(consumer: Consumer, offset: str | None, since: int | None) -> None:
-    """Have the assigned partitions read from `--offset` or `--from-timestamp`."""
-    assigned = consumer.assignment()
-    if since is not None:
-        consumer.seek_to_times(dict.fromkeys(assigned, since))
-    elif offset == "earliest":
-        consumer.seek_to_beginning()
-    elif offset == "latest":
-        consumer.seek_to_end()
-    elif offset is not None and offset.startswith("-"):
-        consumer.seek_to_end()
-        consumer.rewind(-int(offset))
-    elif offset is not None:
-        for tp in assigned:
-            consumer.seek(tp, int(offset))
 
 
 def _matching(consumer: Consumer, include: str) -> list[str]:

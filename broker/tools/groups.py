@@ -216,17 +216,21 @@ def reset_offsets(
         raise ConfigError("give one of --dry-run and --execute")
     if export and as_json:
         raise ConfigError("give one of --export and --json")
-    targets: dict[str, bool | int | str | Path | None] = {
-        "to_earliest": to_earliest or None,
-        "to_latest": to_latest or None,
-        "to_current": to_current or None,
-        "to_offset": to_offset,
-        "to_datetime": to_datetime,
-        "by_duration": by_duration,
-        "shift_by": shift_by,
-        "from_file": from_file,
-    }
-    target = one_of_options(**{name: None if value is None else [value] for name, value in targets.items()})
+    target = one_of_options(
+        to_earliest=to_earliest,
+        to_latest=to_latest,
+        to_current=to_current,
+        to_offset=to_offset,
+        to_datetime=to_datetime,
+        by_duration=by_duration,
+        shift_by=shift_by,
+        from_file=from_file,
+    )
+    number = to_offset or shift_by or 0
+    if to_datetime is not None:
+        number = parse_time("--to-datetime", to_datetime)
+    if by_duration is not None:
+        number = time.time_ns() // 1_000_000 - _milliseconds(by_duration)
     if from_file is None:
         one_of_options(topic=topic, all_topics=all_topics)
     elif topic or all_topics:
@@ -243,7 +247,7 @@ def reset_offsets(
     partitions = sorted(committed) if all_topics else named_partitions(admin, names)
     if not partitions:
         raise PykafkaError(f"group {group!r} has no offsets: name its topics with --topic")
-    moved = _new_offsets(admin, given or committed, partitions, target, targets[target])
+    moved = _new_offsets(admin, given or committed, partitions, target, number)
     if execute:
         admin.alter_group_offsets(group, moved)
     if export:
@@ -389,12 +393,12 @@ def _new_offsets(
     known: Mapping[TopicPartition, int],
     partitions: Sequence[TopicPartition],
     target: str,
-    value: bool | int | str | Path | None,
+    number: int,
 ) -> dict[TopicPartition, int]:
     """The new offset of each partition, by the rules of Kafka's tool.
 
-    `known` holds the committed offsets, or with `--from-file` those of the file. An offset outside the log becomes
-    its nearer end. A time after the last record becomes the log's end.
+    `known` holds the committed offsets, or with `--from-file` those of the file. `number` is an offset, a difference or
+    a time (ms). An offset outside the log becomes its nearer end. A time after the last record becomes the log's end.
     """
     earliest, latest = _offsets_at(admin, partitions, EARLIEST), _offsets_at(admin, partitions, LATEST)
     if target == "to_earliest":
@@ -402,18 +406,14 @@ def _new_offsets(
     if target == "to_latest":
         return latest
     if target in ("to_datetime", "by_duration"):
-        if target == "to_datetime":
-            since = parse_time("--to-datetime", str(value))
-        else:
-            since = time.time_ns() // 1_000_000 - _milliseconds(str(value))
-        found = _offsets_at(admin, partitions, since)
+        found = _offsets_at(admin, partitions, number)
         return {tp: offset if offset >= 0 else latest[tp] for tp, offset in found.items()}
     wanted = {}
     for tp in partitions:
         if target == "to_offset":
-            wanted[tp] = int(str(value))
+            wanted[tp] = number
         elif tp in known:
-            wanted[tp] = known[tp] + (int(str(value)) if target == "shift_by" else 0)
+            wanted[tp] = known[tp] + number  # which is 0 unless the target is shift_by
         elif target == "shift_by":
             raise ConfigError(f"--shift-by: the group has no offset of {tp.topic}-{tp.partition} to begin at")
         else:  # to_current

@@ -26,10 +26,12 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
     BootstrapServer,
     ConfigFile,
+    ConsumerProperties,
     JsonOutput,
+    MemberOfGroup,
     OneTopic,
+    ProducerProperties,
     client_settings,
-    complete_groups,
     parse_pairs,
 )
 from broker.tools.output import print_json, progress_bar
@@ -68,9 +70,7 @@ def perf_produce(
         Path | None, typer.Option(help="Send the lines of this file in turn instead of random values.", metavar="FILE")
     ] = None,
     throughput: Annotated[float, typer.Option(help="Records per second at most; -1 for no limit.", metavar="N")] = -1,
-    producer_property: Annotated[
-        list[str] | None, typer.Option(help="Setting of the producer; may be repeated.", metavar="KEY=VALUE")
-    ] = None,
+    producer_property: ProducerProperties = None,
     transactional_id: Annotated[str | None, typer.Option(help="Send in transactions of this id.", metavar="ID")] = None,
     transaction_duration_ms: Annotated[
         int, typer.Option(min=1, help="How long each transaction stays open.", metavar="MS")
@@ -128,22 +128,11 @@ def perf_consume(
     timeout_ms: Annotated[
         int, typer.Option("--timeout", min=1, help="End after this time without a record.", metavar="MS")
     ] = 10_000,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            "-g",
-            help="Read as a member of this group and commit.",
-            metavar="NAME",
-            autocompletion=complete_groups,
-        ),
-    ] = None,
+    group: MemberOfGroup = None,
     from_latest: Annotated[
         bool, typer.Option("--from-latest", help="Wait for new records if the group has no offset.")
     ] = False,
-    consumer_property: Annotated[
-        list[str] | None, typer.Option(help="Setting of the consumer; may be repeated.", metavar="KEY=VALUE")
-    ] = None,
+    consumer_property: ConsumerProperties = None,
     as_json: JsonOutput = False,
     bootstrap_server: BootstrapServer = None,
     config_file: ConfigFile = None,

@@ -25,7 +25,14 @@ from broker.client.cluster_metadata import UnknownTopic
 from broker.client.producer import Producer, RecordFuture
 from broker.client.transaction_errors import FatalTransactionError
 from broker.errors import ConfigError, PykafkaError
-from broker.tools.client_options import BootstrapServer, OneTopic, client_settings, parse_pairs
+from broker.tools.client_options import (
+    BootstrapServer,
+    OneTopic,
+    ProducerProperties,
+    client_settings,
+    config_option,
+    parse_pairs,
+)
 from broker.tools.output import note
 from broker.tools.record_text import LineReader
 
@@ -63,23 +70,10 @@ def produce(
     transaction_size: Annotated[
         int | None, typer.Option(min=1, help="Commit after so many lines and begin a new transaction.", metavar="N")
     ] = None,
-    producer_property: Annotated[
-        list[str] | None, typer.Option(help="Setting of the producer; may be repeated.", metavar="KEY=VALUE")
-    ] = None,
+    producer_property: ProducerProperties = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print where each record was written, as JSON.")] = False,
     bootstrap_server: BootstrapServer = None,
-    config_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--config",
-            "--producer-config",
-            "--producer.config",
-            "--command-config",
-            "--config-file",
-            help="Properties file of the producer.",
-            metavar="FILE",
-        ),
-    ] = None,
+    config_file: Annotated[Path | None, config_option("producer")] = None,
 ) -> None:
     """Write the lines of standard input to a topic.
 

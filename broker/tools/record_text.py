@@ -14,8 +14,9 @@ import json
 import re
 import struct
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from broker.client.consumer import ConsumerRecord
 from broker.errors import ConfigError, PykafkaError
 from broker.records.record import Header
 from broker.settings import did_you_mean, parse_properties, setting
@@ -27,7 +28,6 @@ __all__ = [
     "LineReader",
     "ProducedRecord",
     "ReaderSettings",
-    "ShownRecord",
     "format_string",
     "make_formatter",
 ]
@@ -132,28 +132,7 @@ class LineReader:
 # --- records to text ------------------------------------------------------------------------------------------------
 
 
-class ShownRecord(Protocol):
-    """What a formatter may read of a consumed record. `timestamp` is in ms."""
-
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp(self) -> int: ...
-    @property
-    def timestamp_type(self) -> int: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> tuple[Header, ...]: ...
-
-
-Formatter = Callable[[ShownRecord], bytes]
+Formatter = Callable[[ConsumerRecord], bytes]
 
 TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 
@@ -185,7 +164,7 @@ def default_formatter(properties: Mapping[str, str]) -> Formatter:
     def text(field: bytes | None) -> bytes:
         return null if field is None else field
 
-    def show_headers(record: ShownRecord) -> bytes:
+    def show_headers(record: ConsumerRecord) -> bytes:
         pairs = (name.encode() + b":" + text(value) for name, value in record.headers)
         return headers_separator.join(pairs) or b"NO_HEADERS"
 
@@ -205,7 +184,7 @@ def json_formatter(properties: Mapping[str, str]) -> Formatter:
     """One JSON object per line with all fields. Bytes that are not UTF-8 become `{"base64": …}`."""
     _refuse(properties, "json")
 
-    def show(record: ShownRecord) -> bytes:
+    def show(record: ConsumerRecord) -> bytes:
         document = {
             "topic": record.topic,
             "partition": record.partition,

@@ -11,8 +11,9 @@ import pytest
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
+from broker.client.consumer import ConsumerRecord
 from broker.client.producer import Producer
-from broker.tools.record_text import Formatter, ShownRecord
+from broker.tools.record_text import Formatter
 from tests.support.console import answer_of, command, error_of, pykafka
 from tests.support.kafka import Kafka, await_topics
 from tests.support.source_tree import ROOT
@@ -35,7 +36,7 @@ def numbers(at: tuple[str, str], made_topic: str) -> str:
 def fails_on_seven(properties: Mapping[str, str]) -> Formatter:
     """A formatter that cannot show one of the records."""
 
-    def show(record: ShownRecord) -> bytes:
+    def show(record: ConsumerRecord) -> bytes:
         if record.value == b"7":
             raise ValueError("seven")
         return (record.value or b"") + b"\n"

@@ -4,49 +4,38 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import pytest
 
+from broker.client.consumer import ConsumerRecord
 from broker.errors import ConfigError, PykafkaError
-from broker.records.record import Header
 from broker.tools.record_text import (
     Formatter,
     LineReader,
     ProducedRecord,
-    ShownRecord,
     format_string,
     make_formatter,
 )
 
-
-class Shown(NamedTuple):
-    topic: str = "t"
-    partition: int = 3
-    offset: int = 42
-    timestamp: int = 1_700_000_000_000
-    timestamp_type: int = 0
-    key: bytes | None = b"k"
-    value: bytes | None = b"v"
-    headers: tuple[Header, ...] = (("a", b"1"), ("b", None))
+RECORD = ConsumerRecord("t", 3, 42, 1_700_000_000_000, b"k", b"v", (("a", b"1"), ("b", None)), 0)
 
 
 def upper(properties: Mapping[str, str]) -> Formatter:
     """A formatter of a user's own."""
 
-    def show(record: ShownRecord) -> bytes:
+    def show(record: ConsumerRecord) -> bytes:
         return (record.value or b"").upper() + properties["end"].encode()
 
     return show
 
 
 def test_the_value_alone_is_the_default() -> None:
-    assert make_formatter("default", {})(Shown()) == b"v\n"
+    assert make_formatter("default", {})(RECORD) == b"v\n"
 
 
 def test_everything_is_shown_in_kafkas_order() -> None:
     names = ("timestamp", "partition", "offset", "headers", "key", "value")
-    shown = make_formatter("default", {f"print.{name}": "true" for name in names})(Shown())
+    shown = make_formatter("default", {f"print.{name}": "true" for name in names})(RECORD)
     assert shown == b"CreateTime:1700000000000\tPartition:3\tOffset:42\ta:1,b:null\tk\tv\n"
 
 
@@ -58,17 +47,19 @@ def test_separators_and_the_null_literal_can_be_set() -> None:
         "line.separator": "\\0",
         "null.literal": "-",
     }
-    shown = make_formatter("default", properties)(Shown(key=None, headers=()))
+    shown = make_formatter("default", properties)(RECORD._replace(key=None, headers=()))
     assert shown == b"NO_HEADERS | - | v\0"
 
 
 def test_the_brokers_time_is_named() -> None:
-    shown = make_formatter("default", {"print.timestamp": "true", "print.value": "false"})(Shown(timestamp_type=1))
+    shown = make_formatter("default", {"print.timestamp": "true", "print.value": "false"})(
+        RECORD._replace(timestamp_type=1)
+    )
     assert shown == b"LogAppendTime:1700000000000\n"
 
 
 def test_json_tells_text_from_bytes_and_null() -> None:
-    line = make_formatter("json", {})(Shown(key=None, value=b"\xff\x00"))
+    line = make_formatter("json", {})(RECORD._replace(key=None, value=b"\xff\x00"))
     assert json.loads(line) == {
         "topic": "t",
         "partition": 3,
@@ -82,11 +73,11 @@ def test_json_tells_text_from_bytes_and_null() -> None:
 
 
 def test_noop_shows_nothing() -> None:
-    assert make_formatter("noop", {})(Shown()) == b""
+    assert make_formatter("noop", {})(RECORD) == b""
 
 
 def test_a_formatter_of_ones_own_is_found_by_name() -> None:
-    assert make_formatter("tests.tools.test_record_text:upper", {"end": "!"})(Shown()) == b"V!"
+    assert make_formatter("tests.tools.test_record_text:upper", {"end": "!"})(RECORD) == b"V!"
 
 
 @pytest.mark.parametrize(
@@ -106,11 +97,11 @@ def test_a_wrong_name_or_property_is_refused(name: str, properties: dict[str, st
 
 def test_a_format_string_has_kcats_letters() -> None:
     show = format_string(r"%t [%p] %o %T %k=%s|%v %K %S %h 100%%\t\x41\n")
-    assert show(Shown()) == b"t [3] 42 1700000000000 k=v|v 1 1 a=1,b= 100%\tA\n"
-    assert show(Shown(key=None, value=None, headers=())) == b"t [3] 42 1700000000000 =| -1 -1  100%\tA\n"
-    assert format_string("%R%s")(Shown(value=b"abc")) == b"\x00\x00\x00\x03abc"
-    assert format_string("%R")(Shown(value=None)) == b"\xff\xff\xff\xff"
-    assert format_string("%k")(Shown(key=b"%s\\n")) == b"%s\\n", "a record's own bytes are no format"
+    assert show(RECORD) == b"t [3] 42 1700000000000 k=v|v 1 1 a=1,b= 100%\tA\n"
+    assert show(RECORD._replace(key=None, value=None, headers=())) == b"t [3] 42 1700000000000 =| -1 -1  100%\tA\n"
+    assert format_string("%R%s")(RECORD._replace(value=b"abc")) == b"\x00\x00\x00\x03abc"
+    assert format_string("%R")(RECORD._replace(value=None)) == b"\xff\xff\xff\xff"
+    assert format_string("%k")(RECORD._replace(key=b"%s\\n")) == b"%s\\n", "a record's own bytes are no format"
 
 
 @pytest.mark.parametrize("text", ["%x", "50%"])
