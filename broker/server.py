@@ -96,6 +96,7 @@ class BrokerServer:
 
     async def _start(self) -> list[Listener]:
         bound = self._listeners.bind()
+        self._name_bound_ports(bound)
         if self.config.metrics_listener:
             self._http = HttpListener(self.config.metrics_listener)
             self.metrics_url = self._http.url
@@ -140,6 +141,18 @@ class BrokerServer:
         if self._http is not None:
             self._begin(self._serve_http(self._http))
         return bound
+
+    def _name_bound_ports(self, bound: list[Listener]) -> None:
+        """A listener with port 0 gets a free port: from now on the settings name that port."""
+        advertised = self.config.parsed_advertised()
+        if all(one.port for one in (*self.config.parsed_listeners(), *advertised)):
+            return
+        self.config = dataclasses.replace(
+            self.config,
+            listeners=tuple(map(str, bound)),
+            advertised_listeners=tuple(map(str, advertised_listeners(bound, advertised) if advertised else ())),
+        )
+        self._dynamic = DynamicConfig(self.config)
 
     async def _serve_http(self, http: HttpListener) -> None:
         def connected() -> bool:

@@ -30,7 +30,7 @@ def test_brokers_controller_and_listeners_are_shown(broker: Kafka) -> None:
     assert "controller" in "".join(rows)
 
 
-def test_the_address_of_a_broker_without_a_free_port_is_what_clients_use(own_broker: BrokerProcess) -> None:
-    """`listeners` may say port 0: the address comes from the metadata, not from the setting."""
+def test_a_broker_with_port_0_is_shown_with_the_port_it_got(own_broker: BrokerProcess) -> None:
     (shown,) = json.loads(answer_of("cluster", "describe", "-b", own_broker.bootstrap, "--json"))["brokers"]
     assert f"{shown['host']}:{shown['port']}" == own_broker.bootstrap
+    assert shown["listeners"] == [f"PLAINTEXT://{own_broker.bootstrap}"]
