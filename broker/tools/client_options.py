@@ -12,6 +12,7 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,6 +31,7 @@ from broker.settings import did_you_mean, read_properties_file, settings_of
 __all__ = [
     "AnyTopic",
     "BootstrapServer",
+    "Command",
     "CommandConfig",
     "ConfigFile",
     "ConsumerProperties",
@@ -50,6 +52,7 @@ __all__ = [
     "given_properties",
     "named_partitions",
     "one_of_options",
+    "opening",
     "parse_pairs",
     "parse_time",
     "parse_timestamp",
@@ -176,35 +179,42 @@ def config_option(client: str) -> Any:
     return typer.Option(*names, help=f"Properties file of the {client}.", metavar="FILE")
 
 
-def admin_command(
-    app: typer.Typer, name: str | None = None, *, config: Any = ConfigFile
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make the decorated function a command of `app` that administers a cluster.
+Command = Callable[..., None]
 
-    Its options are those of the function, then `--json`, `--bootstrap-server` and `config`. The first arguments of the
-    function are an `Admin` of the cluster that they name, and whether to print JSON. Nothing is asked of the cluster
-    before the function does.
+
+def opening(
+    app: typer.Typer, name: str | None, options: Mapping[str, Any], opened: Callable[..., AbstractContextManager[Any]]
+) -> Callable[[Command], Command]:
+    """Make the decorated function a command of `app` that works with what `opened(**options)` opens.
+
+    That is the function's first argument. The command has the other options of the function, then `options`: parameter
+    → an annotation, whose default is None.
     """
 
-    def register(function: Callable[..., None]) -> Callable[..., None]:
+    def register(function: Command) -> Command:
         @functools.wraps(function)
-        def run(*, as_json: bool, bootstrap_server: str | None, config_file: Path | None, **options: Any) -> None:
-            with administration(bootstrap_server, config_file) as admin:
-                function(admin, as_json, **options)
+        def run(**given: Any) -> None:
+            with opened(**{key: given.pop(key) for key in options}) as first:
+                function(first, **given)
 
         signature = inspect.signature(function, eval_str=True)
-        kind = inspect.Parameter.KEYWORD_ONLY
-        parameters = [
-            *list(signature.parameters.values())[2:],
-            inspect.Parameter("as_json", kind, default=False, annotation=JsonOutput),
-            inspect.Parameter("bootstrap_server", kind, default=None, annotation=BootstrapServer),
-            inspect.Parameter("config_file", kind, default=None, annotation=config),
+        added = [
+            inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for key, annotation in options.items()
         ]
-        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        own = list(signature.parameters.values())[1:]
+        run.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
         app.command(name)(run)
         return run
 
     return register
+
+
+def admin_command(
+    app: typer.Typer, name: str | None = None, *, config: Any = ConfigFile
+) -> Callable[[Command], Command]:
+    """A command whose first argument is an `Admin` of the cluster that `--bootstrap-server` and `config` name."""
+    return opening(app, name, {"bootstrap_server": BootstrapServer, "config_file": config}, administration)
 
 
 def client_settings(bootstrap: str | None, file: Path | None, *overrides: Mapping[str, str]) -> ClientSettings:
@@ -218,9 +228,11 @@ def client_settings(bootstrap: str | None, file: Path | None, *overrides: Mappin
 
 
 @contextlib.contextmanager
-def administration(bootstrap: str | None, file: Path | None, *overrides: Mapping[str, str]) -> Iterator[Admin]:
-    """An `Admin` of the cluster that the options name."""
-    with Cluster(client_settings(bootstrap, file, *overrides)) as cluster:
+def administration(
+    bootstrap_server: str | None, config_file: Path | None, *overrides: Mapping[str, str]
+) -> Iterator[Admin]:
+    """An `Admin` of the cluster that the options name. It connects at the first request."""
+    with Cluster(client_settings(bootstrap_server, config_file, *overrides)) as cluster:
         yield Admin(cluster)
 
 

@@ -12,7 +12,7 @@ import typer
 
 from broker.client.admin import Admin, ResourceType
 from broker.errors import BrokerError
-from broker.tools.client_options import admin_command
+from broker.tools.client_options import JsonOutput, admin_command
 from broker.tools.output import print_json, print_lines, print_table
 
 __all__ = ["app"]
@@ -29,7 +29,7 @@ def cluster() -> None:
 
 
 @admin_command(app)
-def describe(admin: Admin, as_json: bool) -> None:
+def describe(admin: Admin, as_json: JsonOutput = False) -> None:
     """Show id and controller of the cluster; address, rack, listeners and number of partitions of each broker.
 
     \b

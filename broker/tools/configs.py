@@ -18,7 +18,7 @@ from broker.client.admin_types import ALL_BROKERS
 from broker.errors import ConfigError
 from broker.protocol.described_config import ConfigEntry
 from broker.settings import read_properties_file
-from broker.tools.client_options import admin_command, complete_entities
+from broker.tools.client_options import JsonOutput, admin_command, complete_entities
 from broker.tools.output import print_json, print_table, report
 
 __all__ = ["app"]
@@ -56,13 +56,13 @@ _PAIR = re.compile(r"\s*(?P<key>[^=,\[\]]+)=(?:\[(?P<list>[^\]]*)\]|(?P<value>(?
 @admin_command(app)
 def describe(
     admin: Admin,
-    as_json: bool,
     entity_type: EntityType = "topics",
     entity_name: EntityName = None,
     entity_default: EntityDefault = False,
     everything: Annotated[bool, typer.Option("--all", help="Show unchanged settings too.")] = False,
     key: Annotated[list[str] | None, typer.Option(help="Only this setting; may be repeated.", metavar="NAME")] = None,
     docs: Annotated[bool, typer.Option("--docs", help="Explain each setting.")] = False,
+    as_json: JsonOutput = False,
 ) -> None:
     """Show settings with their values and sources. Without --entity-name: of all topics or brokers.
 
@@ -93,7 +93,6 @@ def describe(
 @admin_command(app)
 def alter(
     admin: Admin,
-    as_json: bool,
     entity_type: EntityType = "topics",
     entity_name: EntityName = None,
     entity_default: EntityDefault = False,
@@ -108,6 +107,7 @@ def alter(
         list[str] | None, typer.Option(help="Settings to reset to the default.", metavar="KEY,KEY")
     ] = None,
     validate_only: Annotated[bool, typer.Option("--validate-only", help="Check, but change nothing.")] = False,
+    as_json: JsonOutput = False,
 ) -> None:
     """Change settings or return them to their defaults. Other settings are not changed.
 

@@ -21,6 +21,7 @@ from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
+    JsonOutput,
     OneGroup,
     TopicsOrPartitions,
     admin_command,
@@ -81,12 +82,12 @@ class GroupPartition(NamedTuple):
 @admin_command(app, "list")
 def list_groups(
     admin: Admin,
-    as_json: bool,
     state: Annotated[
         list[str] | None,
         typer.Option(help="Only groups in this state, such as Stable; may be repeated.", metavar="STATE"),
     ] = None,
     zookeeper: ZooKeeperOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """List the groups.
 
@@ -109,12 +110,12 @@ def list_groups(
 @admin_command(app)
 def describe(
     admin: Admin,
-    as_json: bool,
     group: Groups = None,
     all_groups: AllGroups = False,
     members: Annotated[bool, typer.Option("--members", help="Show the members and their partitions.")] = False,
     state: Annotated[bool, typer.Option("--state", help="Show state, coordinator and lag of the group.")] = False,
     zookeeper: ZooKeeperOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Show offsets and lag by partition, the members, or the state. Without --group: of all groups.
 
@@ -148,7 +149,7 @@ def describe(
 
 
 @admin_command(app)
-def delete(admin: Admin, as_json: bool, group: Groups = None, all_groups: AllGroups = False) -> None:
+def delete(admin: Admin, group: Groups = None, all_groups: AllGroups = False, as_json: JsonOutput = False) -> None:
     """Delete groups that have no members, with their offsets.
 
     \b
@@ -175,7 +176,6 @@ def delete(admin: Admin, as_json: bool, group: Groups = None, all_groups: AllGro
 @admin_command(app, "reset-offsets")
 def reset_offsets(
     admin: Admin,
-    as_json: bool,
     group: OneGroup,
     topic: TopicsOrPartitions = None,
     all_topics: Annotated[
@@ -202,6 +202,7 @@ def reset_offsets(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the new offsets; the default.")] = False,
     execute: Annotated[bool, typer.Option("--execute", help="Change the offsets.")] = False,
+    as_json: JsonOutput = False,
 ) -> None:
     """Change the committed offsets of a group without members. Without --execute, only show the new ones.
 
@@ -260,7 +261,7 @@ def reset_offsets(
 
 
 @admin_command(app, "delete-offsets")
-def delete_offsets(admin: Admin, as_json: bool, group: OneGroup, topic: TopicsOrPartitions) -> None:
+def delete_offsets(admin: Admin, group: OneGroup, topic: TopicsOrPartitions, as_json: JsonOutput = False) -> None:
     """Delete a group's committed offsets of topics that no member reads.
 
     \b

@@ -19,7 +19,7 @@ from broker.client.admin import Admin
 from broker.client.admin_types import LogDir
 from broker.errors import ConfigError, PykafkaError
 from broker.log.inspection import Problem, check_partition, partition_directories, segment_files
-from broker.tools.client_options import admin_command, complete_topics
+from broker.tools.client_options import JsonOutput, admin_command, complete_topics
 from broker.tools.log_dump import SIDE_FILES, print_segment, segment_documents, side_file_rows, side_files
 from broker.tools.output import print_json, print_json_lines, print_table, progress_bar
 
@@ -113,7 +113,6 @@ def check(
 @admin_command(app)
 def dirs(
     admin: Admin,
-    as_json: bool,
     broker: Annotated[
         list[int] | None, typer.Option(help="Id of a broker; may be repeated. Default: all.", metavar="ID")
     ] = None,
@@ -127,6 +126,7 @@ def dirs(
             autocompletion=complete_topics,
         ),
     ] = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Show the data directories of brokers: size of each partition, total and free space.
 

@@ -19,6 +19,7 @@ from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
+    JsonOutput,
     OneGroup,
     TopicsOrPartitions,
     admin_command,
@@ -58,7 +59,6 @@ def zookeeper_groups(connect: str) -> Iterator[ConsumerRegistry]:
 @admin_command(app, "list")
 def list_offsets_of_topics(
     admin: Admin,
-    as_json: bool,
     topic: TopicsOrPartitions = None,
     time: Annotated[
         str | None,
@@ -68,6 +68,7 @@ def list_offsets_of_topics(
         str | None,
         typer.Option(help="With read_committed, latest is before the first open transaction.", metavar="LEVEL"),
     ] = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Show the first and the next offset of partitions; with --time, the offset of the first record since then.
 
@@ -103,10 +104,10 @@ def list_offsets_of_topics(
 @admin_command(app, "get")
 def get_offsets(
     admin: Admin,
-    as_json: bool,
     group: OneGroup,
     export: Annotated[bool, typer.Option("--export", help="Print CSV: topic,partition,offset.")] = False,
     zookeeper: ZooKeeperOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Show the committed offsets of a group: in each partition, the next offset to read.
 
@@ -133,7 +134,6 @@ def get_offsets(
 @admin_command(app, "set")
 def set_offsets(
     admin: Admin,
-    as_json: bool,
     group: OneGroup,
     offset: Annotated[
         list[str] | None,
@@ -143,6 +143,7 @@ def set_offsets(
         Path | None, typer.Option(help="CSV as --export prints it: topic,partition,offset.", metavar="FILE")
     ] = None,
     zookeeper: ZooKeeperOption = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Set the committed offsets of a group without members.
 

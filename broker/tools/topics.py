@@ -19,6 +19,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
     AnyTopic,
     CommandConfig,
+    JsonOutput,
     OneTopic,
     admin_command,
     parse_pairs,
@@ -53,7 +54,6 @@ IfExists = Annotated[bool, typer.Option("--if-exists", help="Do nothing if there
 @admin_command(app, config=CommandConfig)
 def create(
     admin: Admin,
-    as_json: bool,
     topic: OneTopic,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="Default: num.partitions of the broker.", metavar="N")
@@ -63,6 +63,7 @@ def create(
     ] = None,
     config: Configs = None,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")] = False,
+    as_json: JsonOutput = False,
 ) -> None:
     """Create a topic.
 
@@ -85,10 +86,10 @@ def create(
 @admin_command(app, "list")
 def list_topics(
     admin: Admin,
-    as_json: bool,
     topic: AnyTopic = None,
     exclude_internal: ExcludeInternal = False,
     only_under_replicated: UnderReplicated = False,
+    as_json: JsonOutput = False,
 ) -> None:
     """List the names of topics.
 
@@ -109,11 +110,11 @@ def list_topics(
 @admin_command(app)
 def describe(
     admin: Admin,
-    as_json: bool,
     topic: AnyTopic = None,
     exclude_internal: ExcludeInternal = False,
     only_under_replicated: UnderReplicated = False,
     if_exists: IfExists = False,
+    as_json: JsonOutput = False,
 ) -> None:
     """Show partitions, leaders, replicas and the settings of topics.
 
@@ -140,7 +141,6 @@ def describe(
 @admin_command(app, config=CommandConfig)
 def alter(
     admin: Admin,
-    as_json: bool,
     topic: OneTopic,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="New number of partitions; it can only grow.", metavar="N")
@@ -150,6 +150,7 @@ def alter(
         list[str] | None, typer.Option(help="Reset to the default; may be repeated.", metavar="KEY")
     ] = None,
     if_exists: IfExists = False,
+    as_json: JsonOutput = False,
 ) -> None:
     """Add partitions, change settings.
 
@@ -176,7 +177,7 @@ def alter(
 
 
 @admin_command(app)
-def delete(admin: Admin, as_json: bool, topic: OneTopic, if_exists: IfExists = False) -> None:
+def delete(admin: Admin, topic: OneTopic, if_exists: IfExists = False, as_json: JsonOutput = False) -> None:
     """Delete a topic with all its records.
 
     \b
@@ -196,13 +197,13 @@ def delete(admin: Admin, as_json: bool, topic: OneTopic, if_exists: IfExists = F
 @admin_command(app, "delete-records")
 def delete_records(
     admin: Admin,
-    as_json: bool,
     topic: OneTopic,
     before: Annotated[str, typer.Option(help="An offset, or `latest` for all.", metavar="OFFSET")],
     partition: Annotated[
         list[int] | None,
         typer.Option("--partition", "-p", min=0, help="A partition; may be repeated. Default: all.", metavar="N"),
     ] = None,
+    as_json: JsonOutput = False,
 ) -> None:
     """Delete the oldest records of partitions, those before an offset.
 

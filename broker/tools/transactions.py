@@ -18,6 +18,7 @@ from broker.client.admin_types import ProducerState
 from broker.errors import BrokerError, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.tools.client_options import (
+    JsonOutput,
     OneTopic,
     TopicsOrPartitions,
     admin_command,
@@ -59,7 +60,6 @@ class Hanging(NamedTuple):
 @admin_command(app, "list")
 def list_transactions(
     admin: Admin,
-    as_json: bool,
     state: Annotated[
         list[str] | None, typer.Option(help="Only this state, such as Ongoing; may be repeated.", metavar="STATE")
     ] = None,
@@ -67,6 +67,7 @@ def list_transactions(
         list[int] | None, typer.Option(help="Only this producer; may be repeated.", metavar="ID")
     ] = None,
     duration: Annotated[int, typer.Option(help="Only those open for longer.", metavar="MS")] = -1,
+    as_json: JsonOutput = False,
 ) -> None:
     """List transactional ids and their states.
 
@@ -84,7 +85,6 @@ def list_transactions(
 @admin_command(app)
 def describe(
     admin: Admin,
-    as_json: bool,
     transactional_id: Annotated[
         str,
         typer.Option(
@@ -93,6 +93,7 @@ def describe(
             autocompletion=complete_transactional_ids,
         ),
     ],
+    as_json: JsonOutput = False,
 ) -> None:
     """Show a transaction: producer, state, time since its start, and its partitions.
 
@@ -127,7 +128,7 @@ def describe(
 
 
 @admin_command(app)
-def producers(admin: Admin, as_json: bool, topic: TopicsOrPartitions) -> None:
+def producers(admin: Admin, topic: TopicsOrPartitions, as_json: JsonOutput = False) -> None:
     """Show the producers that partitions remember, with their open transactions.
 
     \b
@@ -142,12 +143,12 @@ def producers(admin: Admin, as_json: bool, topic: TopicsOrPartitions) -> None:
 @admin_command(app, "find-hanging")
 def find_hanging(
     admin: Admin,
-    as_json: bool,
     topic: TopicsOrPartitions = None,
     max_transaction_timeout: Annotated[
         int,
         typer.Option(min=0, help="How long a transaction may stay open.", metavar="MINUTES"),
     ] = 15,
+    as_json: JsonOutput = False,
 ) -> None:
     """Find transactions that partitions wait for, although no coordinator will end them.
 
@@ -172,7 +173,6 @@ def find_hanging(
 @admin_command(app)
 def abort(
     admin: Admin,
-    as_json: bool,
     topic: OneTopic,
     partition: OnePartition,
     start_offset: Annotated[
@@ -181,6 +181,7 @@ def abort(
     force: Annotated[
         bool, typer.Option("--force", help="Abort it even if a coordinator knows it and would end it later.")
     ] = False,
+    as_json: JsonOutput = False,
 ) -> None:
     """Abort a transaction that hangs in a partition.
 

@@ -10,18 +10,16 @@ from __future__ import annotations
 import contextlib
 import getpass
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Protocol
 
 import typer
 
-from broker.client.admin import Admin
-from broker.client.cluster import Cluster
 from broker.cluster.users import decode_credentials, encode_changes
 from broker.errors import ConfigError, PykafkaError
 from broker.security.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramCredential, ScramMechanism
-from broker.tools.client_options import BootstrapServer, ConfigFile, JsonOutput, client_settings
+from broker.tools.client_options import BootstrapServer, Command, ConfigFile, JsonOutput, administration, opening
 from broker.tools.output import print_json, print_lines
 from broker.zookeeper import znodes
 from broker.zookeeper.change_notifications import ChangeNotifications
@@ -71,15 +69,30 @@ class _Store(Protocol):
     def delete_user(self, user: str, mechanisms: list[ScramMechanism]) -> None: ...
 
 
-@app.command()
+@contextlib.contextmanager
+def _store(zookeeper: str | None, bootstrap_server: str | None, config_file: Path | None) -> Iterator[_Store]:
+    if zookeeper is None:
+        with administration(bootstrap_server, config_file) as admin:
+            yield admin
+        return
+    if bootstrap_server or config_file:
+        raise ConfigError("--zookeeper needs no broker: leave out --bootstrap-server and --config")
+    with ZooKeeper(zookeeper, _ZOOKEEPER_TIMEOUT_MS) as client:
+        yield _InZooKeeper(client)
+
+
+def _user_command(name: str | None = None) -> Callable[[Command], Command]:
+    options = {"zookeeper": ZooKeeperOption, "bootstrap_server": BootstrapServer, "config_file": ConfigFile}
+    return opening(app, name, options, _store)
+
+
+@_user_command()
 def create(
+    store: _Store,
     user: UserName,
     mechanism: Mechanisms = None,
     iterations: Iterations = MIN_ITERATIONS,
     password_stdin: PasswordStdin = False,
-    zookeeper: ZooKeeperOption = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: ConfigFile = None,
 ) -> None:
     """Create a user; the password is asked for.
 
@@ -89,22 +102,19 @@ def create(
       pykafka users create --user alice --mechanism SCRAM-SHA-512 --password-stdin < password.txt
     """
     mechanisms = _mechanisms(mechanism) or list(ScramMechanism)
-    with _store(zookeeper, bootstrap_server, command_config) as store:
-        if user in store.describe_users():
-            raise PykafkaError(f"there is a user {user} already; `pykafka users password` changes the password")
-        store.set_password(user, _ask_password(user, password_stdin), mechanisms, iterations)
+    if user in store.describe_users():
+        raise PykafkaError(f"there is a user {user} already; `pykafka users password` changes the password")
+    store.set_password(user, _ask_password(user, password_stdin), mechanisms, iterations)
     typer.echo(f"Created user {user} ({', '.join(one.value for one in mechanisms)}).")
 
 
-@app.command()
+@_user_command()
 def password(
+    store: _Store,
     user: UserName,
     mechanism: Mechanisms = None,
     iterations: Iterations = MIN_ITERATIONS,
     password_stdin: PasswordStdin = False,
-    zookeeper: ZooKeeperOption = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: ConfigFile = None,
 ) -> None:
     """Change the password of a user, for all mechanisms of the user or those of --mechanism.
 
@@ -112,19 +122,13 @@ def password(
     Examples:
       pykafka users password --user alice
     """
-    with _store(zookeeper, bootstrap_server, command_config) as store:
-        mechanisms = _mechanisms(mechanism) or list(_known(store, user))
-        store.set_password(user, _ask_password(user, password_stdin), mechanisms, iterations)
+    mechanisms = _mechanisms(mechanism) or list(_known(store, user))
+    store.set_password(user, _ask_password(user, password_stdin), mechanisms, iterations)
     typer.echo(f"Changed the password of user {user}.")
 
 
-@app.command("list")
-def list_users(
-    as_json: JsonOutput = False,
-    zookeeper: ZooKeeperOption = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: ConfigFile = None,
-) -> None:
+@_user_command("list")
+def list_users(store: _Store, as_json: JsonOutput = False) -> None:
     """List the users and their mechanisms.
 
     \b
@@ -132,8 +136,7 @@ def list_users(
       pykafka users list
       pykafka users list --zookeeper localhost:2181 --json
     """
-    with _store(zookeeper, bootstrap_server, command_config) as store:
-        users = store.describe_users()
+    users = store.describe_users()
     if as_json:
         shown = {user: {one.value: {"iterations": n} for one, n in has.items()} for user, has in sorted(users.items())}
         print_json(shown)
@@ -143,14 +146,8 @@ def list_users(
         print_lines([f"{user}\t{mechanisms}"])
 
 
-@app.command()
-def delete(
-    user: UserName,
-    mechanism: Mechanisms = None,
-    zookeeper: ZooKeeperOption = None,
-    bootstrap_server: BootstrapServer = None,
-    command_config: ConfigFile = None,
-) -> None:
+@_user_command()
+def delete(store: _Store, user: UserName, mechanism: Mechanisms = None) -> None:
     """Delete a user, or the credentials of --mechanism; open connections stay open.
 
     \b
@@ -158,13 +155,12 @@ def delete(
       pykafka users delete --user alice
       pykafka users delete --user alice --mechanism SCRAM-SHA-256
     """
-    with _store(zookeeper, bootstrap_server, command_config) as store:
-        has = _known(store, user)
-        mechanisms = _mechanisms(mechanism) or list(has)
-        missing = [one.value for one in mechanisms if one not in has]
-        if missing:
-            raise PykafkaError(f"user {user} has no credential for {', '.join(missing)}")
-        store.delete_user(user, mechanisms)
+    has = _known(store, user)
+    mechanisms = _mechanisms(mechanism) or list(has)
+    missing = [one.value for one in mechanisms if one not in has]
+    if missing:
+        raise PykafkaError(f"user {user} has no credential for {', '.join(missing)}")
+    store.delete_user(user, mechanisms)
     typer.echo(f"Deleted user {user} ({', '.join(one.value for one in mechanisms)}).")
 
 
@@ -192,22 +188,6 @@ def _ask_password(user: str, from_stdin: bool) -> str:
     if not given:
         raise ConfigError("the password is empty")
     return given
-
-
-@contextlib.contextmanager
-def _store(zookeeper: str | None, bootstrap: str | None, file: Path | None) -> Iterator[_Store]:
-    if zookeeper is None:
-        with Cluster(client_settings(bootstrap, file)) as cluster:
-            yield Admin(cluster)
-        return
-    if bootstrap or file:
-        raise ConfigError("--zookeeper needs no broker: leave out --bootstrap-server and --config")
-    client = ZooKeeper(zookeeper, _ZOOKEEPER_TIMEOUT_MS)
-    try:
-        client.start()
-        yield _InZooKeeper(client)
-    finally:
-        client.close()
 
 
 class _InZooKeeper:
