@@ -10,7 +10,8 @@ their committed offsets can be read and changed, but they cannot be described.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from broker.client.admin_types import (
@@ -173,10 +174,10 @@ class Admin:
     def _ask_about(self, api: ApiKey, body: Mapping[str, Any], resource: ResourceType, name: str) -> Any:
         """Only the broker itself knows its settings. Every broker knows those of topics and of ALL_BROKERS."""
         if resource is ResourceType.TOPIC or name == ALL_BROKERS:
-            return self._ask_any(api, body)
+            return self.cluster.retrying(lambda: self.cluster.any_connection().request(api, body))
         if not name.isdecimal():
             raise BrokerError(ErrorCode.invalid_request, f"there is no broker {name!r}: its id is a number")
-        return self._ask_broker(int(name), api, body)
+        return self._ask(lambda: self._broker(int(name)), api, body)
 
     # --- groups ------------------------------------------------------------------------------------
 
@@ -330,7 +331,7 @@ class Admin:
         return [one for id_ in ids for one in self._describe_log_dirs_of(id_, {"topics": wanted})]
 
     def _describe_log_dirs_of(self, broker_id: int, body: dict[str, object]) -> list[LogDir]:
-        answer = self._ask_broker(broker_id, ApiKey.DESCRIBE_LOG_DIRS, body)
+        answer = self._ask(lambda: self._broker(broker_id), ApiKey.DESCRIBE_LOG_DIRS, body)
         if field(answer, "error_code") is not None:
             _check(answer, f"describing the directories of broker {broker_id}")
         found = []
@@ -348,7 +349,7 @@ class Admin:
 
     def describe_users(self) -> dict[str, dict[ScramMechanism, int]]:
         """The SCRAM credentials of each user (KIP-554): mechanism → iterations, SCRAM-SHA-256 first."""
-        answer = self._ask_controller(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None})
+        answer = self._ask(self.cluster.controller, ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS, {"users": None})
         raise_for(answer.error_code, answer.error_message or "")
         found = {row.user: {info.mechanism: info.iterations for info in row.credential_infos} for row in answer.results}
         return {user: {_MECHANISMS[number]: has[number] for number in sorted(has)} for user, has in found.items()}
@@ -375,43 +376,32 @@ class Admin:
 
     def _alter_user(self, body: Mapping[str, Any]) -> None:
         """One change per request: Kafka with KRaft refuses two changes of one user in a request."""
-        for row in self._ask_controller(ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results:
+        for row in self._ask(self.cluster.controller, ApiKey.ALTER_USER_SCRAM_CREDENTIALS, body).results:
             raise_for(row.error_code, f"user {row.user!r}: {row.error_message}")
-
-    def _ask_controller(self, api: ApiKey, body: Mapping[str, Any]) -> Any:
-        cluster = self.cluster
-        return cluster.retrying(lambda: cluster.connection(cluster.controller()).request(api, body))
 
     # --- who is asked ------------------------------------------------------------------------------
 
-    def _ask_any(self, api: ApiKey, body: Mapping[str, Any]) -> Any:
-        return self.cluster.retrying(lambda: self.cluster.any_connection().request(api, body))
+    def _ask(self, broker: Callable[[], Node], api: ApiKey, body: Mapping[str, Any]) -> Any:
+        """Ask the broker that `broker()` finds, which is called again before each retry."""
+        return self.cluster.retrying(lambda: self.cluster.connection(broker()).request(api, body))
 
-    def _ask_broker(self, broker_id: int, api: ApiKey, body: Mapping[str, Any]) -> Any:
-        """Raises BrokerError `broker_not_available` when there is no broker with that id."""
-
-        def ask() -> Any:
-            for node in self.cluster.brokers():
-                if node.id == broker_id:
-                    return self.cluster.connection(node).request(api, body)
-            raise BrokerError(ErrorCode.broker_not_available, f"there is no broker '{broker_id}'")
-
-        return self.cluster.retrying(ask)
+    def _broker(self, broker_id: int) -> Node:
+        for node in self.cluster.brokers():
+            if node.id == broker_id:
+                return node
+        raise BrokerError(ErrorCode.broker_not_available, f"there is no broker '{broker_id}'")
 
     def _ask_all(self, api: ApiKey, body: Mapping[str, Any], what: str) -> dict[Node, Any]:
         """Ask every broker; `what` names the action in errors."""
-        answers = {}
-        for node in self.cluster.brokers():
 
-            def ask(node: Node = node) -> Any:
-                answer = self.cluster.connection(node).request(api, body)
-                code = field(answer, "error_code", ErrorCode.none)
-                if code is not ErrorCode.none:
-                    raise BrokerError(code, f"{what} at {node}")
-                return answer
+        def ask(node: Node) -> Any:
+            answer = self.cluster.connection(node).request(api, body)
+            code = field(answer, "error_code", ErrorCode.none)
+            if code is not ErrorCode.none:
+                raise BrokerError(code, f"{what} at {node}")
+            return answer
 
-            answers[node] = self.cluster.retrying(ask)
-        return answers
+        return {node: self.cluster.retrying(partial(ask, node)) for node in self.cluster.brokers()}
 
 
 def _check(row: Any, what: str) -> None:

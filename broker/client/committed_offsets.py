@@ -22,7 +22,7 @@ __all__ = ["NO_MEMBER", "CommittedOffset", "GroupMetadata", "GroupOffsets", "Mem
 
 
 class Membership(NamedTuple):
-    """The member that commits, and its generation: a member that was removed cannot commit (KIP-62)."""
+    """A member and its generation, by their names in requests. A member that was removed cannot commit (KIP-62)."""
 
     generation_id: int = -1
     member_id: str = ""

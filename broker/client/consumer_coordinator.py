@@ -129,12 +129,7 @@ class GroupMember:
             member, step = self._membership, self._step
         if step is not _Step.IN:
             return  # while a JoinGroup waits, the coordinator needs no heartbeat
-        body = {
-            "generation_id": member.generation_id,
-            "member_id": member.member_id,
-            "group_instance_id": member.group_instance_id,
-        }
-        code = self._shared.request(ApiKey.HEARTBEAT, body).error_code
+        code = self._shared.request(ApiKey.HEARTBEAT, member._asdict()).error_code
         try:
             self._shared.check(code, "heartbeat")
         except BrokerError as error:
@@ -228,11 +223,8 @@ class GroupMember:
         shares: list[dict[str, Any]] = []
         if answer.leader == answer.member_id and not field(answer, "skip_assignment", False):
             shares = self._assign(protocol, answer.members)
-        member = self._membership
         body = {
-            "generation_id": member.generation_id,
-            "member_id": member.member_id,
-            "group_instance_id": member.group_instance_id,
+            **self._membership._asdict(),
             "protocol_type": PROTOCOL_TYPE,
             "protocol_name": protocol,
             "assignments": shares,

@@ -91,15 +91,7 @@ class Fetcher(AutoCloseable):
         UnknownTopic when the partition was deleted. Retriable errors are retried for `timeout_s`
         (`default.api.timeout.ms`) first.
         """
-        partition = self.cluster.retrying(lambda: self._fetch_once(offset), timeout_s=timeout_s)
-        return Fetched(
-            partition.records,
-            partition.high_watermark,
-            partition.last_stable_offset,
-            partition.log_start_offset,
-            partition.aborted,
-            self._reached.offset,
-        )
+        return self.cluster.retrying(lambda: self._fetch_once(offset), timeout_s=timeout_s)
 
     def prefetch(self, offset: int) -> None:
         """Send the request for `offset` without waiting: the next `fetch(offset)` takes the response."""
@@ -112,7 +104,7 @@ class Fetcher(AutoCloseable):
         """Close the connection. May be called again; a later fetch reconnects."""
         self._drop_connection()
 
-    def _fetch_once(self, offset: int) -> FetchedPartition:
+    def _fetch_once(self, offset: int) -> Fetched:
         try:
             if self._asked is None or self._asked.offset != offset:
                 self._ask(offset)
@@ -123,8 +115,9 @@ class Fetcher(AutoCloseable):
             raise
         raise_for(partition.error, f"fetching {self.tp} at offset {offset}")
         assert asked is not None
-        self._reached = Position(end_of_batches(partition.records, offset), asked.leader_epoch)
-        return partition
+        fetched = _fetched(partition, offset)
+        self._reached = Position(fetched.next_offset, asked.leader_epoch)
+        return fetched
 
     def _ask(self, offset: int) -> None:
         connection = self._leader_connection()
@@ -275,12 +268,16 @@ def _receive(connection: BrokerConnection, wanted: list[FetchFrom]) -> dict[Topi
         item = items.get((partition.topic, partition.partition))
         if item is None or partition.error is not ErrorCode.none or not partition.records:
             continue
-        found[item.tp] = Fetched(
-            partition.records,
-            partition.high_watermark,
-            partition.last_stable_offset,
-            partition.log_start_offset,
-            partition.aborted,
-            end_of_batches(partition.records, item.offset),
-        )
+        found[item.tp] = _fetched(partition, item.offset)
     return found
+
+
+def _fetched(partition: FetchedPartition, offset: int) -> Fetched:
+    return Fetched(
+        partition.records,
+        partition.high_watermark,
+        partition.last_stable_offset,
+        partition.log_start_offset,
+        partition.aborted,
+        end_of_batches(partition.records, offset),
+    )

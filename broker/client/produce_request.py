@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 from broker.client.cluster import Cluster
+from broker.client.leader_requests import partition_rows, topic_rows
 from broker.errors import BrokerError, ErrorCode, raise_for
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field, to_ms
-from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.topic_partition import TopicPartition
 
 __all__ = [
     "MAX_SEQUENCE",
@@ -55,25 +56,22 @@ def produce_request(
     batches: Mapping[TopicPartition, bytes], *, acks: int, timeout_ms: int, transactional_id: str | None = None
 ) -> dict[str, Any]:
     """The body of a request. The broker waits up to `timeout_ms` for its replicas."""
-    topics = by_topic((tp, {"index": tp.partition, "records": records}) for tp, records in batches.items())
+    rows = ((tp, {"index": tp.partition, "records": records}) for tp, records in batches.items())
     return {
         "transactional_id": transactional_id,
         "acks": acks,
         "timeout": timeout_ms,
-        "topic_data": [{"name": name, "partition_data": rows} for name, rows in topics.items()],
+        "topic_data": topic_rows(rows, partitions="partition_data"),
     }
 
 
 def read_produce_response(answer: Any) -> dict[TopicPartition, PartitionResponse]:
     """The responses of the partitions."""
-    results = {}
-    for topic in answer.responses:
-        for row in topic.partition_responses:
-            tp = TopicPartition(str(topic.name), int(row.index))
-            results[tp] = PartitionResponse(
-                row.error_code, int(row.base_offset), to_ms(row.log_append_time), _message(row)
-            )
-    return results
+    rows = partition_rows(answer.responses, partitions="partition_responses", index="index")
+    return {
+        tp: PartitionResponse(row.error_code, int(row.base_offset), to_ms(row.log_append_time), _message(row))
+        for tp, row in rows.items()
+    }
 
 
 def _message(row: Any) -> str:
