@@ -58,7 +58,6 @@ class TopicQueues:
         self.grow(partitions)
 
     def grow(self, partitions: int) -> None:
-        """Add queues up to this number of partitions."""
         for index in range(len(self.queues), partitions):
             self.queues.append(PartitionQueue(TopicPartition(self.name, index)))
 
@@ -228,7 +227,6 @@ class Accumulator:
         return found
 
     def drain(self) -> list[tuple[PartitionQueue, ProducerBatch]]:
-        """Take out all batches that are not in flight."""
         found: list[tuple[PartitionQueue, ProducerBatch]] = []
         with self._lock:
             for queue in self._active.values():
@@ -260,7 +258,6 @@ class Accumulator:
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
         return self._closed
 
     @property
@@ -270,7 +267,6 @@ class Accumulator:
 
     @property
     def empty(self) -> bool:
-        """Whether every batch is done."""
         return not self._incomplete
 
     @property

@@ -179,7 +179,6 @@ class _Balancer:
         self._topics = {member_id: Counter(tp.topic for tp in share) for member_id, share in kept.items()}
 
     def balanced(self) -> Assignment:
-        """The balanced assignment."""
         while self._improve():
             pass
         return self._shares

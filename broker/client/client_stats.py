@@ -163,7 +163,6 @@ class Statistics:
             counted.add(now, records, size)
 
     def retried(self, topic: str) -> None:
-        """A batch has to be sent again."""
         with self._lock:
             self._topics[topic].retries += 1
 
@@ -183,7 +182,6 @@ class Statistics:
             self._brokers[broker_id].failures += 1
 
     def snapshot(self, now: float, *, buffered_bytes: int = 0) -> ClientStats:
-        """Everything as of `now`."""
         age_s = now - self._began
         with self._lock:
             topics = {name: counted.traffic(now, age_s) for name, counted in sorted(self._topics.items())}

@@ -90,7 +90,6 @@ class NodePool:
             return connection
 
     def has(self, node: Node) -> bool:
-        """Whether there is a usable shared connection to `node`."""
         with self._lock:
             connection = self._connections.get(node.id)
             return connection is not None and connection.usable
@@ -294,7 +293,6 @@ class Cluster(AutoCloseable):
 
     @property
     def reached(self) -> bool:
-        """Whether the cluster was ever reached."""
         return bool(self._metadata.brokers)
 
     @property

@@ -307,7 +307,6 @@ class HeartbeatThread(threading.Thread):
         self._last_poll = time.monotonic()
 
     def polled(self) -> None:
-        """The application called `poll`."""
         self._last_poll = time.monotonic()
 
     def stop(self) -> None:

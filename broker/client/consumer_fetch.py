@@ -159,7 +159,6 @@ class ConsumerFetch:
         return failures
 
     def close(self) -> None:
-        """Close the connections and drop unread responses."""
         for connection in self._connections.values():
             connection.close()
         self._connections.clear()

@@ -37,7 +37,6 @@ class Positions:
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """The assigned partitions, sorted."""
         return sorted(self._offsets)
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -54,7 +53,6 @@ class Positions:
             self._offsets[tp] = None
 
     def remove(self, partitions: Iterable[TopicPartition]) -> None:
-        """Unassign these partitions."""
         for tp in partitions:
             self._drop(tp)
 
@@ -87,7 +85,6 @@ class Positions:
         self._paused.difference_update(partitions)
 
     def paused_at(self, tp: TopicPartition, offset: int) -> bool:
-        """Whether the partition is paused at this position."""
         return tp in self._paused and self._offsets.get(tp) == offset
 
     def resolved(self) -> dict[TopicPartition, int]:

@@ -80,7 +80,6 @@ def fetch_version_limit(wanted: Iterable[FetchFrom]) -> int | None:
 
 
 def fetch_request(limits: FetchLimits, wanted: Iterable[FetchFrom]) -> dict[str, Any]:
-    """The body of a request for the partitions `wanted`."""
     topics: dict[tuple[str, uuid.UUID | None], list[dict[str, Any]]] = defaultdict(list)
     for item in wanted:
         topics[item.tp.topic, item.topic_id].append(

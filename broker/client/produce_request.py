@@ -66,7 +66,6 @@ def produce_request(
 
 
 def read_produce_response(answer: Any) -> dict[TopicPartition, PartitionResponse]:
-    """The responses of the partitions."""
     rows = partition_rows(answer.responses, partitions="partition_responses", index="index")
     return {
         tp: PartitionResponse(row.error_code, int(row.base_offset), to_ms(row.log_append_time), _message(row))

@@ -204,7 +204,6 @@ class ProducerBatch:
         self._complete()
 
     def fail(self, error: Exception) -> None:
-        """It was given up."""
         self.error = error
         self._complete()
 

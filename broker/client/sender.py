@@ -151,7 +151,6 @@ class Sender:
 
     @property
     def brokers(self) -> int:
-        """How many brokers it is connected to."""
         return len(self._links)
 
     # --- driving it ----------------------------------------------------------------------------

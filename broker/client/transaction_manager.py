@@ -69,11 +69,9 @@ class TransactionManager:
             self._state.begin()
 
     def check_open(self) -> None:
-        """Raise unless records may be sent now."""
         self._state.check_open()
 
     def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
-        """Commit `offsets` with the transaction."""
         with self._lock:
             self._state.check_open()
         if not offsets:

@@ -57,7 +57,6 @@ class TransactionState:
         self._require(Phase.UNINITIALIZED)
 
     def initialized(self) -> None:
-        """The producer id has arrived."""
         self._require(Phase.UNINITIALIZED)
         self.phase = Phase.READY
 
@@ -73,7 +72,6 @@ class TransactionState:
             raise self.error
 
     def added(self, partitions: Iterable[TopicPartition]) -> None:
-        """The coordinator added these partitions."""
         self.partitions.update(partitions)
 
     def start_commit(self) -> None:

@@ -58,7 +58,6 @@ class FrameReader:
         return self._filled if self._frame is not None else len(self._head)
 
     def buffer(self) -> memoryview:
-        """The buffer for the next bytes."""
         if self._frame is not None:
             if len(self._frame) < self._taken:
                 self._frame += bytes(self._taken - len(self._frame))  # only now: asyncio held a view of it

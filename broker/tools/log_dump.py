@@ -70,7 +70,6 @@ def print_segment(console: Console, path: Path, records: bool) -> None:
 
 
 def segment_documents(path: Path, records: bool) -> Iterator[Row]:
-    """A document for each batch of the segment."""
     decode = _internal_decoder(path.absolute().parent)
     for batch in inspect_segment(path):
         yield _document(path, batch, decode, records)

@@ -35,7 +35,6 @@ _CAPITAL = re.compile("[A-Z]")
 
 
 def print_json(document: Any) -> None:
-    """Print one indented document."""
     typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
@@ -46,7 +45,6 @@ def print_json_lines(rows: Iterable[Any]) -> None:
 
 
 def print_lines(lines: Iterable[str]) -> None:
-    """Print each line."""
     for line in lines:
         typer.echo(line)
 

@@ -142,7 +142,6 @@ class Deliveries:
         self._lock = threading.Lock()
 
     def on_delivery(self, future: RecordFuture) -> None:
-        """Callback of a record that was delivered or has failed."""
         error = future.exception()
         if error is None:
             if self._show:

@@ -201,7 +201,6 @@ def json_formatter(properties: Mapping[str, str]) -> Formatter:
 
 
 def noop_formatter(properties: Mapping[str, str]) -> Formatter:
-    """Shows nothing, to measure reading alone."""
     _refuse(properties, "noop")
     return lambda record: b""
 
