@@ -293,6 +293,7 @@ class Cluster(AutoCloseable):
 
     @property
     def reached(self) -> bool:
+        """Whether the cluster was ever reached."""
         return bool(self._metadata.brokers)
 
     @property
