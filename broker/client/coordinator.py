@@ -27,12 +27,7 @@ class Coordinator:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        name: str,
-        kind: CoordinatorKind = CoordinatorKind.GROUP,
-        *,
-        dedicated: bool = False,
+        self, cluster: Cluster, name: str, kind: CoordinatorKind = CoordinatorKind.GROUP, *, dedicated: bool = False
     ) -> None:
         self.cluster = cluster
         self.name = name

@@ -390,11 +390,7 @@ def _assignment(partitions: Iterable[TopicPartition]) -> str:
 
 
 def _new_offsets(
-    admin: Admin,
-    known: Mapping[TopicPartition, int],
-    partitions: Sequence[TopicPartition],
-    target: str,
-    number: int,
+    admin: Admin, known: Mapping[TopicPartition, int], partitions: Sequence[TopicPartition], target: str, number: int
 ) -> dict[TopicPartition, int]:
     """The new offset of each partition, by the rules of Kafka's tool.
 

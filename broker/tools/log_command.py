@@ -45,8 +45,7 @@ TRANSACTION_FILES = frozenset({".txnindex", ".snapshot"})
 @app.command()
 def dump(
     paths: Annotated[
-        list[Path],
-        typer.Argument(help="Directories of partitions, data directories, or single files.", metavar="PATH"),
+        list[Path], typer.Argument(help="Directories of partitions, data directories, or single files.", metavar="PATH")
     ],
     records: Annotated[
         bool, typer.Option("--records", help="Print the records of every batch; those of internal topics decoded.")
@@ -118,13 +117,7 @@ def dirs(
     ] = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(
-            "--topic",
-            "-t",
-            help="A topic; may be repeated.",
-            metavar="NAME",
-            autocompletion=complete_topics,
-        ),
+        typer.Option("--topic", "-t", help="A topic; may be repeated.", metavar="NAME", autocompletion=complete_topics),
     ] = None,
     as_json: JsonOutput = False,
 ) -> None:

@@ -145,8 +145,7 @@ def find_hanging(
     admin: Admin,
     topic: TopicsOrPartitions = None,
     max_transaction_timeout: Annotated[
-        int,
-        typer.Option(min=0, help="How long a transaction may stay open.", metavar="MINUTES"),
+        int, typer.Option(min=0, help="How long a transaction may stay open.", metavar="MINUTES")
     ] = 15,
     as_json: JsonOutput = False,
 ) -> None:

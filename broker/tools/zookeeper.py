@@ -37,8 +37,7 @@ def zookeeper() -> None:
 @app.command()
 def start(
     config: Annotated[
-        Path | None,
-        typer.Argument(help="ZooKeeper's settings, such as conf/zookeeper.properties.", metavar="FILE"),
+        Path | None, typer.Argument(help="ZooKeeper's settings, such as conf/zookeeper.properties.", metavar="FILE")
     ] = None,
     data_dir: Annotated[
         Path | None,
