@@ -23,14 +23,12 @@ from broker.client.fetch_protocol import (
     FetchFrom,
     FetchLimits,
     by_place,
-    fetch_request,
-    fetch_version_limit,
-    parse_fetch_response,
+    receive_fetch,
+    send_fetch,
 )
 from broker.client.fetcher import measure_batches
 from broker.client.partition_offsets import NO_EPOCH, Position
-from broker.errors import BrokerError, CorruptBatch, ErrorCode, PykafkaError, raise_for
-from broker.protocol.api_keys import ApiKey
+from broker.errors import BrokerError, CorruptBatch, ErrorCode, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.record import Record, decode_records
 
@@ -184,8 +182,7 @@ class ConsumerFetch:
             if connection is None or not connection.usable:
                 self._drop(leader)
                 connection = self._connections[leader] = self._cluster.open_connection(leader)
-            body = fetch_request(self._limits, wanted)
-            connection.send(ApiKey.FETCH, body, at_most=fetch_version_limit(wanted))
+            send_fetch(connection, self._limits, wanted)
             self._requests[leader] = _Request(connection, wanted, time.monotonic())
         except PykafkaError as error:
             self._drop(leader)
@@ -196,10 +193,8 @@ class ConsumerFetch:
     def _take(self, node: Node) -> dict[TopicPartition, BrokerError]:
         request = self._requests.pop(node)
         try:
-            reply = request.connection.receive_reply()
+            found = receive_fetch(request.connection, f"fetching from {node}")
             self._statistics.answered(node.id, time.monotonic() - request.sent_at)
-            answer = parse_fetch_response(reply.version, reply.payload)
-            raise_for(answer.error, f"fetching from {node}")
         except PykafkaError as error:
             self._drop(node)
             if not error.retriable:
@@ -207,7 +202,7 @@ class ConsumerFetch:
             return {}
         by_index = by_place(request.wanted)
         failures: dict[TopicPartition, BrokerError] = {}
-        for partition in answer.partitions:
+        for partition in found:
             item = by_index[partition.topic, partition.partition]
             if partition.error is ErrorCode.none:
                 if partition.records:

@@ -29,11 +29,13 @@ from __future__ import annotations
 import struct
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, NamedTuple
 
+from broker.client.broker_connection import BrokerConnection
 from broker.client.cluster import Cluster
-from broker.errors import ErrorCode, ProtocolError
+from broker.errors import ErrorCode, ProtocolError, raise_for
+from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = [
@@ -42,12 +44,10 @@ __all__ = [
     "FetchReply",
     "FetchedPartition",
     "by_place",
-    "fetch_request",
-    "fetch_version_limit",
     "parse_fetch_response",
+    "receive_fetch",
+    "send_fetch",
 ]
-
-_LAST_VERSION_WITH_NAMES: Final = 12
 
 
 class FetchLimits(NamedTuple):
@@ -74,12 +74,8 @@ class FetchFrom(NamedTuple):
         return cls(tp, cluster.topic(tp.topic).topic_id, cluster.leader_epoch(tp), offset, max_bytes)
 
 
-def fetch_version_limit(wanted: Iterable[FetchFrom]) -> int | None:
-    """Since version 13 requests name topics by id (KIP-516): stay below if an id is unknown."""
-    return None if all(item.topic_id for item in wanted) else _LAST_VERSION_WITH_NAMES
-
-
-def fetch_request(limits: FetchLimits, wanted: Iterable[FetchFrom]) -> dict[str, Any]:
+def send_fetch(connection: BrokerConnection, limits: FetchLimits, wanted: Sequence[FetchFrom]) -> None:
+    """Send a request for the partitions `wanted` without waiting."""
     topics: dict[tuple[str, uuid.UUID | None], list[dict[str, Any]]] = defaultdict(list)
     for item in wanted:
         topics[item.tp.topic, item.topic_id].append(
@@ -90,13 +86,24 @@ def fetch_request(limits: FetchLimits, wanted: Iterable[FetchFrom]) -> dict[str,
                 "partition_max_bytes": item.max_bytes,
             }
         )
-    return {
+    body = {
         "max_wait": limits.max_wait_ms,
         "min_bytes": limits.min_bytes,
         "max_bytes": limits.max_bytes,
         "isolation_level": limits.isolation,
         "topics": [{"topic": name, "topic_id": id_, "partitions": rows} for (name, id_), rows in topics.items()],
     }
+    # Since version 13 requests name topics by id (KIP-516).
+    at_most = None if all(item.topic_id for item in wanted) else _TOPIC_IDS_SINCE - 1
+    connection.send(ApiKey.FETCH, body, at_most=at_most)
+
+
+def receive_fetch(connection: BrokerConnection, what: str, *, timeout_s: float | None = None) -> list[FetchedPartition]:
+    """Receive the response to `send_fetch`. Raises an error of the whole request, in which `what` names the action."""
+    reply = connection.receive_reply(timeout_s=timeout_s)
+    answer = parse_fetch_response(reply.version, reply.payload)
+    raise_for(answer.error, what)
+    return answer.partitions
 
 
 def by_place(wanted: Iterable[FetchFrom]) -> dict[tuple[str | uuid.UUID, int], FetchFrom]:

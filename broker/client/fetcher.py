@@ -24,13 +24,11 @@ from broker.client.fetch_protocol import (
     FetchFrom,
     FetchLimits,
     by_place,
-    fetch_request,
-    fetch_version_limit,
-    parse_fetch_response,
+    receive_fetch,
+    send_fetch,
 )
 from broker.client.partition_offsets import NO_EPOCH, Position, find_truncations
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, PykafkaError, RequestTimedOut, raise_for
-from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import find_last_batch, parse_header
 
@@ -124,7 +122,7 @@ class Fetcher(AutoCloseable):
         wanted = FetchFrom.at(self.cluster, self.tp, offset, self._max_bytes)
         if offset == self._reached.offset and wanted.leader_epoch > self._reached.leader_epoch > NO_EPOCH:
             self._check_truncation()
-        connection.send(ApiKey.FETCH, fetch_request(self._limits, [wanted]), at_most=fetch_version_limit([wanted]))
+        send_fetch(connection, self._limits, [wanted])
         self._asked = wanted
 
     def _check_truncation(self) -> None:
@@ -136,12 +134,11 @@ class Fetcher(AutoCloseable):
         connection, self._asked = self._connection, None
         if connection is None:
             raise ProtocolError(f"no fetch of {self.tp} was asked for")
-        reply = connection.receive_reply(timeout_s=connection.timeout_s + self._limits.max_wait_ms / 1000)
-        answer = parse_fetch_response(reply.version, reply.payload)
-        raise_for(answer.error, f"fetching {self.tp} from {connection.address}")
-        if len(answer.partitions) != 1 or answer.partitions[0].partition != self.tp.partition:
+        timeout_s = connection.timeout_s + self._limits.max_wait_ms / 1000
+        found = receive_fetch(connection, f"fetching {self.tp} from {connection.address}", timeout_s=timeout_s)
+        if len(found) != 1 or found[0].partition != self.tp.partition:
             raise ProtocolError(f"{connection.address} answered a fetch of {self.tp} with other partitions")
-        return answer.partitions[0]
+        return found[0]
 
     def _leader_connection(self) -> BrokerConnection:
         """The connection to the leader; a new one when it moved, or to drop a response in flight."""
@@ -244,7 +241,7 @@ def fetch_together(
         try:
             connection = cluster.connection(node)
             wanted = [FetchFrom.at(cluster, tp, positions[tp], share) for tp in partitions]
-            connection.send(ApiKey.FETCH, fetch_request(limits, wanted), at_most=fetch_version_limit(wanted))
+            send_fetch(connection, limits, wanted)
         except PykafkaError:
             cluster.invalidate()
             continue
@@ -259,12 +256,9 @@ def fetch_together(
 
 
 def _receive(connection: BrokerConnection, wanted: list[FetchFrom]) -> dict[TopicPartition, Fetched]:
-    reply = connection.receive_reply()
-    answer = parse_fetch_response(reply.version, reply.payload)
-    raise_for(answer.error, f"fetching from {connection.address}")
     items = by_place(wanted)
     found = {}
-    for partition in answer.partitions:
+    for partition in receive_fetch(connection, f"fetching from {connection.address}"):
         item = items.get((partition.topic, partition.partition))
         if item is None or partition.error is not ErrorCode.none or not partition.records:
             continue
