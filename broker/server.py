@@ -103,12 +103,7 @@ class BrokerServer:
         registry, changes = await self._connect(bound)
         metadata = await asyncio.to_thread(registry.load_metadata)
         self._topics = Topics(
-            self._dynamic.current,
-            registry,
-            self._logs,
-            metadata,
-            self._calls,
-            notify=changes.notify_config_change,
+            self._dynamic.current, registry, self._logs, metadata, self._calls, notify=changes.notify_config_change
         )
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
         self._coordinators = Coordinators(self.config, self._topics, ids, self._clock)
@@ -134,8 +129,7 @@ class BrokerServer:
         watch.add_config_listener("users", users.refresh)
         self._watch(watch)
         await self._listeners.serve(
-            Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms)),
-            users.credential,
+            Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms)), users.credential
         )
         self._begin(self._tick_forever())
         if self._http is not None:

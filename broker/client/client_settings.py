@@ -20,16 +20,7 @@ from broker.security.scram import ScramMechanism
 from broker.security.stores import SECURITY, StoreSettings
 from broker.settings import at_least, between, one_of, parse_properties, setting
 
-__all__ = [
-    "CLIENT",
-    "CONSUMER",
-    "MECHANISMS",
-    "PRODUCER",
-    "ClientSettings",
-    "Login",
-    "isolation_id",
-    "parse_bootstrap",
-]
+__all__ = ["CLIENT", "CONSUMER", "MECHANISMS", "PRODUCER", "ClientSettings", "Login", "isolation_id", "parse_bootstrap"]
 
 CLIENT, CONSUMER, PRODUCER = "client", "consumer", "producer"
 

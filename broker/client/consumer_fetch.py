@@ -18,14 +18,7 @@ from broker.client.client_settings import isolation_id
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
-from broker.client.fetch_protocol import (
-    FetchedPartition,
-    FetchFrom,
-    FetchLimits,
-    by_place,
-    receive_fetch,
-    send_fetch,
-)
+from broker.client.fetch_protocol import FetchedPartition, FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
 from broker.client.fetcher import measure_batches
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, PykafkaError

@@ -124,14 +124,7 @@ def find_truncations(
 
     def ask(connection: BrokerConnection, epochs: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, Any]:
         rows = (
-            (
-                tp,
-                {
-                    "partition": tp.partition,
-                    "current_leader_epoch": epoch,
-                    "leader_epoch": positions[tp].leader_epoch,
-                },
-            )
+            (tp, {"partition": tp.partition, "current_leader_epoch": epoch, "leader_epoch": positions[tp].leader_epoch})
             for tp, epoch in epochs.items()
         )
         body = {"replica_id": -1, "topics": topic_rows(rows, topic="topic")}
@@ -140,11 +133,7 @@ def find_truncations(
 
     try:
         ends = ask_leaders(
-            cluster,
-            positions,
-            ask,
-            lambda row: int(row.end_offset),
-            lambda tp: f"asking for the leader epochs of {tp}",
+            cluster, positions, ask, lambda row: int(row.end_offset), lambda tp: f"asking for the leader epochs of {tp}"
         )
     except UnsupportedVersion:
         return {}

@@ -73,11 +73,7 @@ def init_transactional_id(
     (KIP-360).
     """
     identity = previous or ProducerIdentity(-1, -1)
-    body = {
-        "transaction_timeout": timeout_ms,
-        "producer_id": identity.producer_id,
-        "producer_epoch": identity.epoch,
-    }
+    body = {"transaction_timeout": timeout_ms, "producer_id": identity.producer_id, "producer_epoch": identity.epoch}
     coordinator = _coordinator(cluster, transactional_id)
     answer = _ask(coordinator, ApiKey.INIT_PRODUCER_ID, body, "asking for the producer id", timeout_s)
     return TransactionHandle(transactional_id, int(answer.producer_id), int(answer.producer_epoch))

@@ -52,12 +52,7 @@ def encode_subscription(wanted: TopicFilter, now_ms: int) -> bytes:
         kind, topics = _WHITE_LIST, [wanted.pattern.pattern]
     else:
         kind, topics = _STATIC, wanted.of(())
-    node = {
-        "version": _VERSION,
-        "subscription": dict.fromkeys(topics, 1),
-        "pattern": kind,
-        "timestamp": str(now_ms),
-    }
+    node = {"version": _VERSION, "subscription": dict.fromkeys(topics, 1), "pattern": kind, "timestamp": str(now_ms)}
     return json.dumps(node, separators=(",", ":")).encode()
 
 

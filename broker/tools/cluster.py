@@ -18,8 +18,7 @@ from broker.tools.output import print_json, print_lines, print_table
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Show the brokers of a cluster.\n\n\b\nExamples:\n  pykafka cluster describe",
-    no_args_is_help=True,
+    help="Show the brokers of a cluster.\n\n\b\nExamples:\n  pykafka cluster describe", no_args_is_help=True
 )
 
 

@@ -30,11 +30,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-KINDS = {
-    "topics": ResourceType.TOPIC,
-    "brokers": ResourceType.BROKER,
-    "broker-loggers": ResourceType.BROKER_LOGGER,
-}
+KINDS = {"topics": ResourceType.TOPIC, "brokers": ResourceType.BROKER, "broker-loggers": ResourceType.BROKER_LOGGER}
 
 EntityType = Annotated[str, typer.Option("--entity-type", "-e", help=f"One of {', '.join(KINDS)}.", metavar="KIND")]
 EntityName = Annotated[

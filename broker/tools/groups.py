@@ -51,16 +51,7 @@ AllGroups = Annotated[bool, typer.Option("--all-groups", help="All groups.")]
 
 _STATE_COLUMNS = ("group", "coordinator", "state", "assignor", "members", "lag")
 _MEMBER_COLUMNS = ("group", "consumer-id", "instance-id", "host", "client-id", "partitions", "assignment")
-_PARTITION_HEAD = (
-    "topic",
-    "partition",
-    "current-offset",
-    "log-end-offset",
-    "lag",
-    "consumer-id",
-    "host",
-    "client-id",
-)
+_PARTITION_HEAD = ("topic", "partition", "current-offset", "log-end-offset", "lag", "consumer-id", "host", "client-id")
 _PARTITION_NAMES = ("topic", "partition", "currentOffset", "logEndOffset", "lag", "memberId", "host", "clientId")
 
 _DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?")
@@ -237,12 +228,7 @@ def reset_offsets(
     elif topic or all_topics:
         raise ConfigError("--from-file names the partitions itself: leave out --topic and --all-topics")
     given = offsets_of_csv(from_file) if from_file else {}
-    described = admin.describe_group(group)
-    if described.active:
-        raise PykafkaError(
-            f"group {group!r} is {described.state} and has {len(described.members)} members: its offsets can be "
-            "reset only while it has none; stop its consumers first"
-        )
+    _refuse_members(admin, group)
     committed = admin.group_offsets(group)
     names = [f"{tp.topic}:{tp.partition}" for tp in given] or topic or ()
     partitions = sorted(committed) if all_topics else named_partitions(admin, names)
@@ -286,6 +272,15 @@ def _existing(admin: Admin, name: str) -> GroupDescription:
     if described.state == "Dead" and not admin.group_offsets(name):
         raise BrokerError(ErrorCode.group_id_not_found, f"there is no group {name!r}; `pykafka groups list` names them")
     return described
+
+
+def _refuse_members(admin: Admin, name: str) -> None:
+    described = admin.describe_group(name)
+    if described.active:
+        raise PykafkaError(
+            f"group {name!r} is {described.state} and has {len(described.members)} members: its offsets can be "
+            "reset only while it has none; stop its consumers first"
+        )
 
 
 def _partitions_of(admin: Admin, group: GroupDescription) -> list[GroupPartition]:

@@ -16,14 +16,7 @@ from broker.client.cluster_metadata import PartitionMetadata, TopicMetadata, Unk
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.protocol.described_config import ConfigSource
 from broker.protocol.topic_partition import TopicPartition
-from broker.tools.client_options import (
-    AnyTopic,
-    CommandConfig,
-    JsonOutput,
-    OneTopic,
-    admin_command,
-    parse_pairs,
-)
+from broker.tools.client_options import AnyTopic, CommandConfig, JsonOutput, OneTopic, admin_command, parse_pairs
 from broker.tools.output import print_json, print_lines, print_rows, report
 
 __all__ = ["app", "under_replicated"]
