@@ -32,13 +32,13 @@ __all__ = [
     "make_formatter",
 ]
 
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "0": "\0", "\\": "\\"}
-_ESCAPE = re.compile(r"\\(?:([tnr0\\])|x([0-9a-fA-F]{2}))")
+_ESCAPES = {b"t": b"\t", b"n": b"\n", b"r": b"\r", b"0": b"\0", b"\\": b"\\"}
+_ESCAPE = re.compile(rb"\\(?:([tnr0\\])|x([0-9a-fA-F]{1,2}))")
 
 
 def _unescape(text: str) -> bytes:
     r"""`\t`, `\n`, `\r`, `\0`, `\\` and `\x1f`, as typed in a shell or file where they are two characters or more."""
-    return _ESCAPE.sub(lambda match: _ESCAPES[match[1]] if match[1] else chr(int(match[2], 16)), text).encode()
+    return _ESCAPE.sub(lambda match: _ESCAPES[match[1]] if match[1] else bytes([int(match[2], 16)]), text.encode())
 
 
 def _separator(name: str, properties: Mapping[str, str], default: str) -> bytes:
@@ -120,7 +120,7 @@ class LineReader:
         if not found:
             shown = text[:80].decode(errors="replace")
             raise PykafkaError(
-                f"line {self.line_number}: no {what} {separator.decode()!r} in {shown!r}; "
+                f"line {self.line_number}: no {what} {separator.decode(errors='replace')!r} in {shown!r}; "
                 "set another one with --property, or ignore.error=true to take such a line as a value"
             )
         return before, after
@@ -242,7 +242,7 @@ _PLACES: dict[str, Formatter] = {
     "S": lambda r: b"%d" % _length(r.value),
     "R": lambda r: struct.pack(">i", _length(r.value)),
     "T": lambda r: b"%d" % r.timestamp,
-    "h": lambda r: b",".join(name.encode() + b"=" + (value or b"") for name, value in r.headers),
+    "h": lambda r: b",".join(name.encode() + b"=" + (b"NULL" if value is None else value) for name, value in r.headers),
     "%": lambda r: b"%",
 }
 
@@ -250,8 +250,9 @@ _PLACES: dict[str, Formatter] = {
 def format_string(text: str) -> Formatter:
     r"""kcat's `-f`: `%t` topic, `%p` partition, `%o` offset, `%k` key, `%s` or `%v` value, `%T` timestamp in ms.
 
-    `%h` is the headers as `name=value,…`; `%K` and `%S` the bytes of key and value (-1 for null), `%R` the latter as a
-    big-endian int32. No line end is added. Raises ConfigError for another letter.
+    `%h` is the headers as `name=value,…` with NULL for a null value; `%K` and `%S` are the bytes of key and value, -1
+    for null; `%R` is those of the value as a big-endian int32. No line end is added. Raises ConfigError for another
+    letter.
     """
     parts: list[Formatter] = []
     for literal, place in re.findall(r"([^%]+)|%(.?)", text, re.DOTALL):

@@ -97,10 +97,11 @@ def test_a_wrong_name_or_property_is_refused(name: str, properties: dict[str, st
 
 def test_a_format_string_has_kcats_letters() -> None:
     show = format_string(r"%t [%p] %o %T %k=%s|%v %K %S %h 100%%\t\x41\n")
-    assert show(RECORD) == b"t [3] 42 1700000000000 k=v|v 1 1 a=1,b= 100%\tA\n"
+    assert show(RECORD) == b"t [3] 42 1700000000000 k=v|v 1 1 a=1,b=NULL 100%\tA\n"
     assert show(RECORD._replace(key=None, value=None, headers=())) == b"t [3] 42 1700000000000 =| -1 -1  100%\tA\n"
     assert format_string("%R%s")(RECORD._replace(value=b"abc")) == b"\x00\x00\x00\x03abc"
     assert format_string("%R")(RECORD._replace(value=None)) == b"\xff\xff\xff\xff"
+    assert format_string(r"\xff\xC3%k\x1|\0")(RECORD) == b"\xff\xc3k\x01|\0", "bytes, not characters"
     assert format_string("%k")(RECORD._replace(key=b"%s\\n")) == b"%s\\n", "a record's own bytes are no format"
 
 
