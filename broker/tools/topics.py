@@ -5,7 +5,7 @@ The options of `pykafka topics …` mean what they mean in Kafka's tools. Raises
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -124,10 +124,12 @@ def describe(
             raise
         found = {}
     wanted = [one for _, one in sorted(found.items()) if not (exclude_internal and one.internal)]
-    if only_under_replicated:
-        narrowed = ((one, under_replicated(one)) for one in wanted)
-        wanted = [one._replace(partitions=partitions) for one, partitions in narrowed if partitions]
-    described = [_describe(one, _own_configs(admin, one.name)) for one in wanted]
+    shown = [(one, under_replicated(one) if only_under_replicated else one.partitions) for one in wanted]
+    described = [
+        _describe(one, partitions, _own_configs(admin, one.name))
+        for one, partitions in shown
+        if partitions or not only_under_replicated
+    ]
     print_json(described) if as_json else print_lines(map(_as_text, described))
 
 
@@ -224,19 +226,21 @@ def _own_configs(admin: Admin, topic: str) -> dict[str, str | None]:
     return {name: entry.value for name, entry in sorted(entries.items()) if entry.source is own}
 
 
-def _describe(topic: TopicMetadata, configs: dict[str, str | None]) -> dict[str, Any]:
-    partitions = [
-        {"partition": index, "leader": one.leader, "replicas": list(one.replicas), "isr": list(one.isr)}
-        for index, one in sorted(topic.partitions.items())
-    ]
+def _describe(
+    topic: TopicMetadata, partitions: Mapping[int, PartitionMetadata], configs: dict[str, str | None]
+) -> dict[str, Any]:
+    """The whole topic's counts, with those of its partitions that are shown."""
     return {
         "topic": topic.name,
         "topicId": str(topic.topic_id) if topic.topic_id else None,
         "internal": topic.internal,
-        "partitionCount": len(partitions),
+        "partitionCount": len(topic.partitions),
         "replicationFactor": max((len(one.replicas) for one in topic.partitions.values()), default=0),
         "configs": configs,
-        "partitions": partitions,
+        "partitions": [
+            {"partition": index, "leader": one.leader, "replicas": list(one.replicas), "isr": list(one.isr)}
+            for index, one in sorted(partitions.items())
+        ],
     }
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from broker.client.cluster_metadata import PartitionMetadata, TopicMetadata
-from broker.tools.topics import under_replicated
+from broker.tools.topics import _describe, under_replicated
 from tests.support.console import answer_of, error_of, output_of
 from tests.support.kafka import Kafka, await_topics
 from tests.support.waiting import eventually
@@ -150,7 +150,11 @@ def test_only_partitions_that_lack_a_replica_or_a_leader_are_under_replicated(at
         1: PartitionMetadata(leader=1, leader_epoch=0, replicas=(1, 2), isr=(1,)),
         2: PartitionMetadata(leader=-1, leader_epoch=0, replicas=(2,), isr=(2,)),
     }
-    assert list(under_replicated(TopicMetadata("t", None, False, partitions))) == [1, 2]
+    described = TopicMetadata("t", None, False, partitions)
+    assert list(under_replicated(described)) == [1, 2]
+    document = _describe(described, under_replicated(described), {})
+    assert (document["partitionCount"], document["replicationFactor"]) == (3, 2), "of the whole topic"
+    assert [one["partition"] for one in document["partitions"]] == [1, 2]
     answer_of("topics", "create", "--topic", topic, *at)
     assert topic in answer_of("topics", "list", *at).split()
     assert topic not in answer_of("topics", "list", "--under-replicated", *at).split()
