@@ -42,7 +42,7 @@ from broker.errors import (
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["Cluster", "NodePool"]
+__all__ = ["Cluster", "NodePool", "Outage"]
 
 _BOOTSTRAP = -1
 
@@ -144,9 +144,22 @@ logger = logging.getLogger(__name__)
 
 _WARN_AFTER_S: Final = 1.0
 _WARN_EVERY_S: Final = 10.0
-"""A caller that waits for a broker is warned after a second, then every ten seconds."""
 _LOOKS_FOR_A_TOPIC: Final = 3
 """How many brokers are asked about an unknown topic or partition: some may not have heard of it yet."""
+
+
+class Outage:
+    """Brokers do not answer, and somebody waits: warns after a second, then every ten seconds."""
+
+    def __init__(self) -> None:
+        self._warn_at = time.monotonic() + _WARN_AFTER_S
+
+    def failed(self, error: PykafkaError) -> None:
+        """An attempt failed, and another one will follow."""
+        now = time.monotonic()
+        if isinstance(error, ConnectionFailed) and now > self._warn_at:
+            logger.warning("%s; trying again", error)
+            self._warn_at = now + _WARN_EVERY_S
 
 
 class Cluster(AutoCloseable):
@@ -328,7 +341,7 @@ class Cluster(AutoCloseable):
         started = time.monotonic()
         limit_s = settings.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
         failures = 0
-        warn_at = started + _WARN_AFTER_S
+        outage = Outage()
         self._thread.retrying = True
         try:
             while True:
@@ -342,9 +355,7 @@ class Cluster(AutoCloseable):
                     out_of_time = time.monotonic() + wait_s - started > limit_s
                     if not error.retriable or out_of_time or failures > settings.retries:
                         raise
-                    if isinstance(error, ConnectionFailed) and time.monotonic() > warn_at:
-                        logger.warning("%s; trying again", error)
-                        warn_at = time.monotonic() + _WARN_EVERY_S
+                    outage.failed(error)
                     self.invalidate()
                     if self._closing.wait(wait_s):
                         raise

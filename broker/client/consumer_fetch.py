@@ -16,7 +16,7 @@ from typing import NamedTuple
 from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import isolation_id
 from broker.client.client_stats import Statistics
-from broker.client.cluster import Cluster
+from broker.client.cluster import Cluster, Outage
 from broker.client.cluster_metadata import Node
 from broker.client.fetch_protocol import FetchedPartition, FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
 from broker.client.fetcher import measure_batches
@@ -104,6 +104,7 @@ class ConsumerFetch:
         self._connections: dict[Node, BrokerConnection] = {}
         self._requests: dict[Node, _Request] = {}
         self._look_again = 0.0
+        self._outage: Outage | None = None
 
     def send(self, positions: Mapping[TopicPartition, Position]) -> None:
         """Send a request to each leader that has none in flight, for its partitions among `positions`.
@@ -159,15 +160,19 @@ class ConsumerFetch:
     def _leader(self, tp: TopicPartition) -> Node | None:
         """The leader of `tp`; None while it is unknown. Raises UnknownTopic."""
         try:
-            return self._cluster.retrying(lambda: self._cluster.leader(tp), timeout_s=0)
+            leader = self._cluster.retrying(lambda: self._cluster.leader(tp), timeout_s=0)
         except PykafkaError as error:
             if not error.retriable:
                 raise
+            self._outage = self._outage or Outage()
+            self._outage.failed(error)
             now = time.monotonic()
             if now >= self._look_again:
                 self._look_again = now + self._cluster.backoff_s(1)
                 self._cluster.invalidate()
             return None
+        self._outage = None
+        return leader
 
     def _send_to(self, leader: Node, wanted: list[FetchFrom]) -> None:
         try:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from broker.client.accumulator import Accumulator, PartitionQueue
 from broker.client.broker_connection import BrokerConnection
 from broker.client.client_stats import Statistics
-from broker.client.cluster import Cluster
+from broker.client.cluster import Cluster, Outage
 from broker.client.cluster_metadata import Node
 from broker.client.produce_request import (
     MAX_SEQUENCE,
@@ -138,6 +138,7 @@ class Sender:
         self._unreachable_until: dict[int, float] = {}
         self._metadata_at = 0.0
         self._metadata_failures = 0
+        self._outage: Outage | None = None
         self._last_error: PykafkaError | None = None
         """Why no broker could be reached the last time."""
         self._identity: ProducerIdentity | None = transaction.identity if transaction else None
@@ -465,10 +466,12 @@ class Sender:
         except PykafkaError as error:
             logger.debug("metadata: %s", error)
             self._last_error = error
+            self._outage = self._outage or Outage()
+            self._outage.failed(error)
             self._metadata_failures += 1
             self._metadata_at = now + self._cluster.backoff_s(self._metadata_failures)
             return
-        self._last_error = None
+        self._last_error = self._outage = None
         self._metadata_failures = 0
         self._metadata_at = now + self._cluster.backoff_s(1)
         for name in list(self._accumulator.topics):

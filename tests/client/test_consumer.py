@@ -274,13 +274,19 @@ def test_a_corrupt_batch_is_raised_after_what_is_good_and_can_be_sought_past(
         assert [record.value for record in poll_until(consumer, 1)] == [b"fine"]
 
 
-def test_a_restarted_broker_is_found_again(broker_factory: Callable[..., BrokerProcess]) -> None:
+def test_a_restarted_broker_is_found_again(
+    broker_factory: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("broker.client.cluster._WARN_AFTER_S", -1)
     process, tp = broker_factory(), TopicPartition("t", 0)
     with Producer(process.bootstrap) as producer, Consumer(process.bootstrap, EARLIEST) as consumer:
         producer.send("t", b"before").result(30)
         consumer.assign([tp])
         assert [record.value for record in poll_until(consumer, 1)] == [b"before"]
         process.kill()
+        consumer.poll(0.3)
+        warnings = [record.getMessage() for record in caplog.records if record.threadName == "MainThread"]
+        assert [text for text in warnings if text.startswith("no broker") and text.endswith("; trying again")]
         process.start()
         producer.send("t", b"after").result(30)
         assert [record.value for record in poll_until(consumer, 1)] == [b"after"]

@@ -245,14 +245,16 @@ def test_a_broker_that_cannot_be_reached_fails_the_first_send() -> None:
 
 
 def test_a_broker_that_went_away_fails_records_after_the_delivery_timeout(
-    broker_factory: Callable[..., BrokerProcess],
+    broker_factory: Callable[..., BrokerProcess], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr("broker.client.cluster._WARN_AFTER_S", -1)
     process = broker_factory()
     with Producer(process.bootstrap, {"delivery.timeout.ms": 300}) as producer:
         producer.send("t", b"v").result(30)
         process.kill()
         with pytest.raises(RequestTimedOut, match=r"1 records for t-0 .* delivery\.timeout\.ms=300"):
             producer.send("t", b"v").result(30)
+    assert [text for text in caplog.messages if text.startswith("no broker") and text.endswith("; trying again")]
 
 
 def test_closing_with_a_deadline_fails_what_is_left(broker_factory: Callable[..., BrokerProcess]) -> None:
