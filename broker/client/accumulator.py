@@ -43,6 +43,13 @@ class PartitionQueue:
         self.retrying = False
         """A batch failed: nothing is sent until all batches in flight are answered."""
 
+    def next_size(self, batch_size: int) -> int:
+        """Bytes of the batch that `take` returns next; at most `batch_size` while records may still be added to it."""
+        filling = self.filling
+        if self.waiting:
+            return self.waiting[0].size
+        return batch_size if filling is None else max(batch_size, filling.size)
+
     def has_earlier(self, batch: ProducerBatch) -> bool:
         """Whether an earlier batch than `batch` is in flight, or waits to be sent again."""
         return any(other.order < batch.order for other in (*self.in_flight, *self.waiting))

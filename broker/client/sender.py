@@ -278,9 +278,11 @@ class Sender:
         while len(link.requests) < limit:
             entries, size = [], 0
             for queue in queues:
-                if size and size + self._settings.batch_size > self._settings.max_request_size:
+                if not self._may_send(queue):
+                    continue
+                if size and size + queue.next_size(self._settings.batch_size) > self._settings.max_request_size:
                     break
-                batch = self._accumulator.take(queue) if self._may_send(queue) else None
+                batch = self._accumulator.take(queue)
                 if batch is not None:
                     entries.append(_Entry(queue, batch))
                     self._number(batch)

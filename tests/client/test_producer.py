@@ -54,6 +54,18 @@ def test_records_arrive_as_they_were_sent(broker: Kafka, make_topic: TopicMaker,
     assert [r.timestamp for r in received] == [1000 + n for n in range(200)]
 
 
+def test_large_records_of_several_partitions_go_in_requests_of_the_largest_size(
+    broker: Kafka, make_topic: TopicMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, wire = make_topic(4), ProducedFrames(monkeypatch)
+    with Producer(broker.bootstrap, {"max.request.size": 10_000, "batch.size": 500, "linger.ms": 60_000}) as producer:
+        for partition in range(4):
+            producer.send(topic, b"v" * (100 if partition == 3 else 6_000), partition=partition)
+        producer.flush(30)
+    assert sorted(len(batches) for batches in wire.taken_by_kafka().values()) == [1, 1, 1, 1]
+    assert max(wire.sizes) < 10_000
+
+
 @pytest.mark.parametrize("id_", [None, "id"], ids=["plain", "transactional"])
 def test_kafka_would_take_every_batch_that_is_sent(
     broker: Kafka, make_topic: TopicMaker, monkeypatch: pytest.MonkeyPatch, id_: str | None

@@ -39,6 +39,11 @@ class ProducedFrames:
         """How many there were."""
         return len(self._frames)
 
+    @property
+    def sizes(self) -> list[int]:
+        """The size of each in bytes."""
+        return [len(frame) for frame in self._frames]
+
     def taken_by_kafka(self) -> dict[TopicPartition, list[BatchHeader]]:
         """The headers of all batches by partition, as they were sent. Fails for any that Kafka would refuse."""
         found: dict[TopicPartition, list[BatchHeader]] = {}
