@@ -133,7 +133,7 @@ class ProducerBatch:
 
     @property
     def size(self) -> int:
-        """Bytes on the wire once it is built, before that uncompressed bytes."""
+        """Bytes on the wire once it is built, before that uncompressed bytes; 0 when it is done."""
         return self._builder.size if self._payload is None else len(self._payload)
 
     def append(
@@ -181,6 +181,7 @@ class ProducerBatch:
                 future._home()[0].callbacks.append((future, callback))
             self.callbacks = []
             self.done.set()
+        self._release()
         return self.halves
 
     def _part(self, header: BatchHeader, records: Sequence[Record], skipped: int, reserved: int) -> ProducerBatch:
@@ -196,6 +197,10 @@ class ProducerBatch:
         for record in records:
             part.append(record.timestamp, record.key, record.value, record.headers)
         return part
+
+    def _release(self) -> None:
+        """Drop the records: futures of a batch may be kept for long after it is done."""
+        self._builder, self._payload = _NO_BUILDER, b""
 
     def succeed(self, base_offset: int, log_append_time: int = -1) -> None:
         """The broker wrote it, from `base_offset` on."""
@@ -213,6 +218,7 @@ class ProducerBatch:
         return self._payload
 
     def _complete(self) -> None:
+        self._release()
         with _callbacks_lock:
             self.done.set()
             callbacks, self.callbacks = self.callbacks, []

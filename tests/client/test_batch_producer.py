@@ -14,6 +14,7 @@ from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node, UnknownTopic
 from broker.client.fetcher import Fetcher, FetchStream
 from broker.client.partition_offsets import LATEST, list_offsets
+from broker.client.producer_batch import ProducerBatch
 from broker.client.transaction_errors import TransactionError
 from broker.client.transaction_requests import add_partitions, end_transaction, init_transactional_id
 from broker.errors import BrokerError, ConfigError, ErrorCode
@@ -37,12 +38,14 @@ def tps(cluster: Cluster, make_topic: TopicMaker) -> list[TopicPartition]:
     return found
 
 
-def send(sender: BatchProducer, tp: TopicPartition, *values: int, transactional: bool = False, pad: int = 0) -> None:
+def send(
+    sender: BatchProducer, tp: TopicPartition, *values: int, transactional: bool = False, pad: int = 0
+) -> ProducerBatch:
     """One batch of records."""
     stamp = sender.stamp(tp)
     value = pa.array([b"%d" % number + b" " * pad for number in values], pa.binary())
     (batch,) = encode_columns(None, value, 1000, max_bytes=1 << 24, transactional=transactional, **stamp._asdict())
-    sender.send(tp, batch)
+    return sender.send(tp, batch)
 
 
 def batch(*values: int) -> bytes:
@@ -88,6 +91,7 @@ def test_without_acknowledgement_all_is_sent(cluster: Cluster, tps: list[TopicPa
         send(sender, tps[0], 3)
         sender.flush()
     assert set(read(cluster, tps[0])) == {1, 2, 3}
+    assert produce_batches(cluster, tps[1], [batch(0), batch(1)], acks=0) == [-1, -1]
 
 
 def test_connections_are_kept_for_the_next(cluster: Cluster, tps: list[TopicPartition]) -> None:
@@ -130,16 +134,17 @@ def test_a_broker_that_is_killed_and_comes_back_costs_and_doubles_nothing(
     with Cluster(broker.bootstrap) as cluster:
         Admin(cluster).create_topic(topic, 2)
         tps = [TopicPartition(topic, partition) for partition in range(2)]
+        sent: list[ProducerBatch] = []
         with BatchProducer(cluster) as sender:
             for n in range(60):
-                for tp in tps:
-                    send(sender, tp, n)
+                sent += [send(sender, tp, n) for tp in tps]
                 if n in (20, 40):
                     sender._run(lambda: sender._accumulator.all_sent)
                     broker.kill()
                     broker.start()
             sender.flush()
         assert [read(cluster, tp) for tp in tps] == [list(range(60))] * 2
+        assert [one.base_offset for one in sent] == [n for n in range(60) for _ in tps]
 
 
 def test_what_the_topic_calls_too_large_goes_in_halves(cluster: Cluster, make_topic: TopicMaker) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 
@@ -36,6 +37,19 @@ def test_every_record_learns_its_own_offset(batch: ProducerBatch) -> None:
     assert first.result() == RecordMetadata("t", 3, 40, 1000)
     assert second.result() == RecordMetadata("t", 3, 41, 2000)
     assert second.exception() is None
+
+
+@pytest.mark.parametrize(
+    "end", [lambda batch: batch.succeed(7), lambda batch: batch.fail(OSError()), ProducerBatch.split]
+)
+def test_a_batch_that_is_done_holds_no_records(batch: ProducerBatch, end: Callable[[ProducerBatch], object]) -> None:
+    future = append(batch)
+    append(batch)
+    batch.payload()
+    end(batch)
+    assert (batch.size, batch.record_count) == (0, 2)
+    if batch.halves is None:
+        assert future.done()
 
 
 def test_the_brokers_time_wins_where_it_stamps_records(batch: ProducerBatch) -> None:
