@@ -20,7 +20,7 @@ from broker.errors import ConfigError
 from spark_connector.destinations import open_destination
 from spark_connector.loads.audit.verify import Verification, verify_loads
 from spark_connector.loads.destination import Destination, NewSession
-from spark_connector.loads.history import History, HistoryEntry, LoadState
+from spark_connector.loads.history import History, LoadState
 from spark_connector.loads.planner import next_number, refuse_unknown_group
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rewind import plan_rewind, standing
@@ -113,7 +113,7 @@ def _open_known(target: Target) -> Iterator[Destination]:
 
 def _standing_without_gap(known: History, to_load: str) -> list[LoadRecord]:
     """The loads that stand, in order. Raises ConfigError when a load after `to_load` is unknown."""
-    entries = [entry for entry in known.entries if not _is_staged(entry)]
+    entries = [entry for entry in known.entries if not entry.state.is_staged]
     for entry in entries:
         if entry.state is LoadState.UNKNOWN:
             raise ConfigError(
@@ -137,11 +137,3 @@ def _active_session() -> SparkSession:
     from pyspark.sql import SparkSession
 
     return SparkSession.builder.getOrCreate()
-
-
-def _is_staged(entry: HistoryEntry) -> bool:
-    return not entry.state.is_committed and entry.state not in (
-        LoadState.REWIND,
-        LoadState.REWOUND,
-        LoadState.UNKNOWN,
-    )

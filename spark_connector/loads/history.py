@@ -60,6 +60,11 @@ class LoadState(enum.StrEnum):
     def is_committed(self) -> bool:
         return self in (LoadState.PUBLISHED, LoadState.HIDDEN, LoadState.ABSENT)
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether it is an attempt in the staging area."""
+        return self in (LoadState.SEALED, LoadState.RUNNING, LoadState.DEAD, LoadState.UNFINISHED, LoadState.VOID)
+
 
 WHAT_TO_DO: Mapping[LoadState, str] = {
     LoadState.HIDDEN: "is committed, but readers do not see it: the next load, or `pykafka load --recover`, shows it",

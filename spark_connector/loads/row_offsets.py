@@ -103,10 +103,10 @@ def strange_loads(group: str, history: History, rows: Mapping[str | None, int]) 
     """What is wrong with the loads of the group in a table, where `rows` are the rows per load.
 
     Rows of other groups, and rows without a load, belong to other writers. Rows of loads that the commit log has
-    forgotten, or that were committed after `history` was read, are not judged.
+    forgotten, or that were committed after `history` was read, are not judged. (An attempt that ran then may be one.)
     """
     known = {entry.record.load_id: entry.state for entry in history.entries}
-    newest = max((entry.record.id.sequence for entry in history.entries), default=0)
+    newest = max((entry.record.id.sequence for entry in history.entries if not entry.state.is_staged), default=0)
     problems = []
     for text, count in sorted((text, count) for text, count in rows.items() if text is not None):
         load_id = LoadId.parse(text)

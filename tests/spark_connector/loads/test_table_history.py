@@ -133,6 +133,19 @@ def test_attempts_that_are_left_are_listed(world: TableWorld) -> None:
     assert (record.load_id, LoadState.VOID) in {(entry.record.load_id, entry.state) for entry in entries(world)}
 
 
+def test_a_load_that_commits_during_a_verification_is_no_stranger(world: TableWorld) -> None:
+    with world.opened(CrashPoint()) as site:
+        record = world.plan(site)
+        assert record is not None
+        place = site.committer.stage(record)
+        site.prepare(record, SPARK_SCHEMA)
+        sealed = world.write(site, record, place)
+        known = site.history()
+        assert known.entries[-1].record.load_id == record.load_id
+        site.committer.commit(sealed)
+        assert site.holdings(known, pytest.fail).strangers() == []
+
+
 def test_what_the_log_of_a_delta_table_has_lost_is_said(delta: DeltaWorld) -> None:
     table = DeltaTable(delta.output.url)
     table.create_checkpoint()
