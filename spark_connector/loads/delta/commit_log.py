@@ -71,7 +71,9 @@ class DeltaCommitLog:
         if table is None:
             return {}
         known = set(partitions)
-        for record in self._records(table, _NEAR).values():
+        # Commits of other writers may have come since the group's newest record.
+        records = self._records(table, _NEAR) or (self._records(table) if self._number(table) else {})
+        for record in records.values():
             known.update(record.committed, record.epochs.by_partition() if record.epochs else ())
         return self._offsets(table, known)
 

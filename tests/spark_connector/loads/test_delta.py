@@ -15,6 +15,7 @@ from deltalake.schema import PrimitiveType
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
+from spark_connector.loads.delta import commit_log
 from spark_connector.loads.delta.commit_log import DeltaCommitLog
 from spark_connector.loads.delta.destination import open_delta
 from spark_connector.loads.record import LoadRange
@@ -59,6 +60,13 @@ def test_the_position_outlives_the_log(delta: DeltaWorld) -> None:
     delta.grow()
     assert delta.load() is not None
     assert [row for row in delta.visible() if row[1] != 7] == delta.produced()
+
+
+def test_offsets_are_found_behind_the_commits_of_others(delta: DeltaWorld, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream may commit to the table many times between two loads."""
+    monkeypatch.setattr(commit_log, "_NEAR", 1)
+    write_deltalake(delta.output.url, rows_of_partition_7(), mode="append")
+    assert DeltaCommitLog(delta.output, delta.group).offsets() == dict.fromkeys(delta.ends, 3)
 
 
 def test_offsets_set_by_another_program_void_a_load(delta: DeltaWorld) -> None:
