@@ -8,13 +8,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
+from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import Held, Offsets
 from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.layout import LOAD_COLUMN
-from spark_connector.loads.record import LoadId
+from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
 
-__all__ = ["RowOffsets", "first_line", "held_rows", "strange_loads"]
+__all__ = ["RowOffsets", "first_line", "held_rows", "refuse_unnamed_rows", "strange_loads"]
 
 _MOST_OFFSETS = 16 << 20  # 128 MiB
 _MOST_LOADS = 200  # names in one statement
@@ -119,3 +120,21 @@ def strange_loads(group: str, history: History, rows: Mapping[str | None, int]) 
             why = "was taken back by a rewind" if state is LoadState.REWOUND else "is not in the commit log"
             problems.append(f"the table has {count:,} rows of load {text}, which {why}")
     return problems
+
+
+def refuse_unnamed_rows(
+    undone: Iterable[LoadRecord], rows: Mapping[str | None, int], unnamed: Callable[[LoadRange], int]
+) -> None:
+    """Raise ConfigError when rows of a load to be taken back may no longer name it: they would be loaded twice.
+
+    The table may have had no column `load` when they were loaded, or another program has written them anew without it.
+    `rows`: the table's rows per load. `unnamed` counts the rows of a range whose `load` is NULL.
+    """
+    for load in undone if rows.get(None) else ():
+        if rows.get(load.load_id, 0) < load.rows and (count := sum(map(unnamed, load.ranges))):
+            raise ConfigError(
+                f"load {load.load_id} has written {load.rows:,} rows, of which the table has "
+                f"{rows.get(load.load_id, 0):,}, and {count:,} rows of its offsets have no {LOAD_COLUMN}: a rewind "
+                f"would leave them, and the next load would load them again. Set their {LOAD_COLUMN} to "
+                f"'{load.load_id}' if they are its rows, or delete them"
+            )

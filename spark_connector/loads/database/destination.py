@@ -124,7 +124,7 @@ class DatabaseDestination:
         assert rewind.rewind is not None
         if not rewind.rewind.delete:
             raise ConfigError("the rows of a table cannot be moved aside, only deleted: set delete (--delete)")
-        check_delete(self.committer.engine, rewind.rewind)
+        check_delete(self.committer.engine, rewind.rewind, self.log.records())
 
     def plain_error(self, error: Exception) -> LoadError | None:
         return failure(error, self.url) if isinstance(error, SQLAlchemyError) else None

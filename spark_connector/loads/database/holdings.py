@@ -19,8 +19,8 @@ from broker.errors import ConfigError
 from spark_connector.loads.destination import Held
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.layout import LOAD_COLUMN
-from spark_connector.loads.record import Rewind, Undone
-from spark_connector.loads.row_offsets import held_rows, strange_loads
+from spark_connector.loads.record import LoadRange, LoadRecord, Rewind, Undone
+from spark_connector.loads.row_offsets import held_rows, refuse_unnamed_rows, strange_loads
 
 __all__ = ["DatabaseHoldings", "TableName", "check_delete", "delete_rows"]
 
@@ -74,11 +74,8 @@ class DatabaseHoldings:
     def strangers(self) -> list[str]:
         if _why_unreadable(self._engine, self._table, [LOAD_COLUMN]) is not None:
             return []
-        load = self._table.with_columns(LOAD_COLUMN).columns[LOAD_COLUMN]
-        query = sqlalchemy.select(load, sqlalchemy.func.count()).group_by(load)
         with self._engine.connect() as connection:
-            rows = {row[0]: row[1] for row in connection.execute(query)}
-        return strange_loads(self._group, self._history, rows)
+            return strange_loads(self._group, self._history, _rows_by_load(connection, self._table))
 
     def _read(self, name: TableName, load_ids: Sequence[str]) -> Iterator[pa.Table]:
         table = name.with_columns(*_SCHEMA.names)
@@ -90,12 +87,20 @@ class DatabaseHoldings:
                 yield pa.Table.from_arrays(arrays, schema=_SCHEMA)
 
 
-def check_delete(engine: Engine, rewind: Rewind) -> None:
-    """Raise ConfigError when the rows of the undone loads cannot be found."""
+def check_delete(engine: Engine, rewind: Rewind, loads: Sequence[LoadRecord]) -> None:
+    """Raise ConfigError when the rows of the undone loads cannot be found. `loads` are those of the group."""
     for table, undone in _by_table(rewind, sqlalchemy.inspect(engine).default_schema_name):
         reason = _why_unreadable(engine, table, [LOAD_COLUMN])
         if reason is not None:
             raise ConfigError(f"the rows of load {undone[0].load_id} cannot be deleted: {reason}")
+        if _why_unreadable(engine, table, _SCHEMA.names) is None:
+            ids = {gone.load_id for gone in undone}
+            with engine.connect() as connection:
+                refuse_unnamed_rows(
+                    [load for load in loads if load.load_id in ids],
+                    _rows_by_load(connection, table),
+                    functools.partial(_unnamed_rows, connection, table),
+                )
 
 
 def delete_rows(connection: Connection, rewind: Rewind) -> None:
@@ -105,6 +110,24 @@ def delete_rows(connection: Connection, rewind: Rewind) -> None:
         for at in range(0, len(undone), _LOADS_AT_ONCE):
             ids = [load.load_id for load in undone[at : at + _LOADS_AT_ONCE]]
             connection.execute(table.delete().where(table.columns[LOAD_COLUMN].in_(ids)))
+
+
+def _rows_by_load(connection: Connection, name: TableName) -> dict[str | None, int]:
+    load = name.with_columns(LOAD_COLUMN).columns[LOAD_COLUMN]
+    query = sqlalchemy.select(load, sqlalchemy.func.count()).group_by(load)
+    return {row[0]: row[1] for row in connection.execute(query)}
+
+
+def _unnamed_rows(connection: Connection, name: TableName, range: LoadRange) -> int:
+    load, topic, partition, offset = name.with_columns(*_SCHEMA.names).columns
+    query = sqlalchemy.select(sqlalchemy.func.count()).where(
+        load.is_(None),
+        topic == range.topic,
+        partition == range.partition,
+        offset >= range.start,
+        offset < range.end,
+    )
+    return int(connection.execute(query).scalar_one())
 
 
 def _by_table(rewind: Rewind, schema: str | None) -> list[tuple[TableName, list[Undone]]]:

@@ -23,7 +23,7 @@ from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
 from spark_connector.loads.delta.commit_log import DeltaCommitLog
-from spark_connector.loads.delta.holdings import DeltaHoldings, files_by_load, topics_by_group
+from spark_connector.loads.delta.holdings import DeltaHoldings, check_delete, files_by_load, topics_by_group
 from spark_connector.loads.destination import Holdings, NewSession
 from spark_connector.loads.history import History, Trace, intent_of, is_of, staged_entries, table_history
 from spark_connector.loads.layout import LOAD_COLUMN
@@ -105,6 +105,10 @@ class DeltaDestination:
 
     def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
         try:
+        table = self.log.table()
+        if table is not None:
+            ids = {undone.load_id for undone in rewind.rewind.undone}
+            check_delete(table, [load for load in self.log.records() if load.load_id in ids])
             return DeltaTable.create(
                 self.url,
                 Schema.from_json(json.dumps({"type": "struct", "fields": fields})),

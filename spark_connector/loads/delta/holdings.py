@@ -17,11 +17,11 @@ from deltalake.exceptions import DeltaError
 from spark_connector.loads.destination import Held
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.layout import LOAD_COLUMN
-from spark_connector.loads.record import LoadFile, LoadId
-from spark_connector.loads.row_offsets import first_line, held_rows, strange_loads
+from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord
+from spark_connector.loads.row_offsets import first_line, held_rows, refuse_unnamed_rows, strange_loads
 from spark_connector.storage import Storage
 
-__all__ = ["DeltaHoldings", "files_by_load", "loads_are", "topics_by_group"]
+__all__ = ["DeltaHoldings", "check_delete", "files_by_load", "loads_are", "topics_by_group"]
 
 _COLUMNS = pa.schema(
     [(LOAD_COLUMN, pa.string()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
@@ -56,12 +56,11 @@ class DeltaHoldings:
     def strangers(self) -> list[str]:
         if self._table is None or LOAD_COLUMN not in _column_names(self._table):
             return []
-        counted = f"SELECT {LOAD_COLUMN}, count(*) AS rows FROM t GROUP BY {LOAD_COLUMN}"
         try:
-            found = pa.table(_query(self._table, counted)).to_pylist()
+            rows = _rows_by_load(self._table)
         except _ERRORS as error:
             return [f"the rows of {self._storage.url} cannot be counted: {first_line(error)}"]
-        return strange_loads(self._group, self._history, {row[LOAD_COLUMN]: row["rows"] for row in found})
+        return strange_loads(self._group, self._history, rows)
 
     def _damage(self, load_id: str, name: str) -> str | None:
         """What is wrong with a file that the load itself has written, by Hadoop's checksums."""
@@ -77,6 +76,24 @@ def _read(table: DeltaTable, load_ids: Sequence[str]) -> Iterator[pa.Table]:
     found = _query(table, f"SELECT {columns} FROM t WHERE {loads_are(load_ids)}")
     for part in pa.RecordBatchReader.from_stream(found):
         yield pa.Table.from_batches([part]).cast(_COLUMNS)
+
+
+def _rows_by_load(table: DeltaTable, where: str = "true") -> dict[str | None, int]:
+    query = f"SELECT {LOAD_COLUMN}, count(*) AS rows FROM t WHERE {where} GROUP BY {LOAD_COLUMN}"
+    return {row[LOAD_COLUMN]: row["rows"] for row in pa.table(_query(table, query)).to_pylist()}
+
+
+def check_delete(table: DeltaTable, undone: Sequence[LoadRecord]) -> None:
+    """Raise ConfigError when rows of these loads may not name them."""
+
+    def unnamed(range: LoadRange) -> int:
+        position = f"topic = '{range.topic}' AND partition = {range.partition}"
+        offsets = f'"offset" >= {range.start} AND "offset" < {range.end}'
+        return _rows_by_load(table, f"{LOAD_COLUMN} IS NULL AND {position} AND {offsets}").get(None, 0)
+
+    if set(_COLUMNS.names) <= _column_names(table):
+        rows = _rows_by_load(table, f"{LOAD_COLUMN} IS NULL OR {loads_are(load.load_id for load in undone)}")
+        refuse_unnamed_rows(undone, rows, unnamed)
 
 
 def loads_are(load_ids: Iterable[str]) -> str:

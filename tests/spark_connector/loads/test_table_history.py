@@ -248,6 +248,30 @@ def test_a_delta_table_that_was_rewritten_is_rewound(delta: DeltaWorld) -> None:
     assert delta.visible() == sorted([*delta.produced(), *(("t", 0, offset) for offset in range(4))])
 
 
+def test_rows_that_do_not_name_their_load_are_not_loaded_twice(world: TableWorld) -> None:
+    """The table had no column `load` when they were written, or a program has rewritten them without it."""
+    second = entries(world)[1].record.load_id
+    set_load(world, f"load = '{second}'", "CAST(NULL AS VARCHAR)")
+    refused = f"load {second} has written 6 rows, of which the table has 0, and 6 rows of its offsets have no load"
+    with pytest.raises(ConfigError, match=refused):
+        take_back(world, 1)
+    assert states(world) == [LoadState.PUBLISHED] * 3
+    take_back(world, 2)
+    set_load(world, "load IS NULL", f"'{second}'")
+    take_back(world, 1)
+    assert world.visible() == first_rows(3)
+    world.load()
+    check_whole(world)
+
+
+def set_load(world: TableWorld, where: str, value: str) -> None:
+    if isinstance(world, DeltaWorld):
+        DeltaTable(world.output.url).update(predicate=where, updates={"load": value})
+    else:
+        assert isinstance(world, DatabaseWorld)
+        execute(world, f"UPDATE rows SET load = {value} WHERE {where}")
+
+
 def test_loads_whose_rows_are_all_gone_are_rewound(world: TableWorld) -> None:
     """There is nothing to delete, but the offsets still go back."""
     if isinstance(world, DeltaWorld):
