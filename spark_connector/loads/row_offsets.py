@@ -40,7 +40,10 @@ class RowOffsets:
         keys = topics.indices.to_numpy().astype(np.int64) << 32 | partitions
         for key in np.unique(keys):
             tp = TopicPartition(topics.dictionary[int(key) >> 32].as_py(), int(key) & 0xFFFFFFFF)
-            self._parts.setdefault(tp, []).append(offsets[keys == key])
+            self.append(tp, offsets[keys == key])
+
+    def append(self, tp: TopicPartition, offsets: Offsets) -> None:
+        self._parts.setdefault(tp, []).append(offsets)
 
     def extend(self, other: RowOffsets) -> None:
         for tp, parts in other._parts.items():

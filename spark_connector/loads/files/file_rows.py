@@ -7,11 +7,13 @@ keeps in directory names (`topic=flights/partition=3/part-…`) are taken from t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
@@ -26,6 +28,7 @@ __all__ = ["read_offsets"]
 
 _FILES_AT_ONCE = 4
 _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+_PACKED = "topic string, partition int, steps binary"
 _AVRO_TYPES = {"topic": "string", "partition": "int", "offset": "long"}
 _AVRO_ROWS = 10_000  # of one part
 
@@ -48,10 +51,31 @@ def read_offsets(
     elif names:
         try:
             frame = session().read.format(format).schema("topic string, partition int, offset long")
-            found.add(frame.load(storage.url_of(directory)).toArrow())
+            packed = frame.load(storage.url_of(directory)).select(_POSITION.names).mapInArrow(_pack, _PACKED)
+            for row in packed.toArrow().to_pylist():
+                steps = np.frombuffer(zlib.decompress(row["steps"]), np.int64)
+                found.append(TopicPartition(row["topic"], row["partition"]), np.cumsum(steps))
         except Exception as error:  # Spark's errors have many classes
             problems.append(f"{storage.url_of(directory)} cannot be read as {format}: {summary(str(error))}")
     return found.sorted(), problems
+
+
+def _pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Compress the offsets of each batch, in Spark's tasks: as rows, those of a large load would not fit into Spark's
+    driver. The steps between the sorted offsets are nearly all 1."""
+    for batch in batches:
+        rows = RowOffsets()
+        rows.add(pa.Table.from_batches([batch]))
+        found = rows.sorted().items()
+        if not found:
+            continue
+        yield pa.RecordBatch.from_pydict(
+            {
+                "topic": [tp.topic for tp, _ in found],
+                "partition": pa.array([tp.partition for tp, _ in found], pa.int32()),
+                "steps": [zlib.compress(np.diff(offsets, prepend=0).tobytes()) for _, offsets in found],
+            }
+        )
 
 
 def _read_file(storage: Storage, directory: str, name: str, format: str) -> RowOffsets | str:
