@@ -112,7 +112,7 @@ def strange_loads(group: str, history: History, rows: Mapping[str | None, int]) 
     known = {entry.record.load_id: entry.state for entry in history.entries}
     newest = max((entry.record.id.sequence for entry in history.entries if not entry.state.is_staged), default=0)
     problems = []
-    for text, count in sorted((text, count) for text, count in rows.items() if text is not None):
+    for text, count in sorted((text, count) for text, count in rows.items() if isinstance(text, str)):
         load_id = LoadId.parse(text)
         if load_id is None or load_id.group != group or load_id.sequence > newest:
             continue

@@ -22,7 +22,7 @@ from dataclasses import replace
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import Column, Connection, Engine, LargeBinary, MetaData, String, Table
+from sqlalchemy import CHAR, Column, Connection, Engine, LargeBinary, MetaData, String, Table
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, OperationalError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.schema import DropTable
@@ -159,7 +159,7 @@ class DatabaseCommitter:
         load = Column(LOAD_COLUMN, String(255))
         make_table(self.engine, Table(self._address.table, MetaData(), *columns, load, schema=self._address.schema))
         there = column_types(self.engine, self._address.table, self._address.schema)
-        self._check_load_column(there)
+        self._check_load_column(there, record.load_id)
         missing = [name for name in types if name not in there]
         if missing:
             raise ConfigError(f"{self._address.shown} has no column {', '.join(missing)}: add it, or read without it")
@@ -230,16 +230,22 @@ class DatabaseCommitter:
     def default_schema(self) -> str | None:
         return sqlalchemy.inspect(self.engine).default_schema_name
 
-    def _check_load_column(self, there: Mapping[str, Any]) -> None:
+    def _check_load_column(self, there: Mapping[str, Any], load_id: str) -> None:
         if LOAD_COLUMN not in there:
             raise ConfigError(
                 f"{self._address.shown} has no column {LOAD_COLUMN}, in which a load writes its id to every row: add "
                 f"it (ALTER TABLE … ADD COLUMN {LOAD_COLUMN} VARCHAR(255)), or use another table"
             )
-        if not isinstance(there[LOAD_COLUMN], String):
+        found = there[LOAD_COLUMN]
+        if not isinstance(found, String):
             raise ConfigError(
-                f"{self._address.shown} has a column {LOAD_COLUMN} of its own, of type {there[LOAD_COLUMN]}: a load "
-                "writes its id there, as text. Rename that column, or use another table"
+                f"{self._address.shown} has a column {LOAD_COLUMN} of its own, of type {found}: a load writes its id "
+                "there, as text. Rename that column, or use another table"
+            )
+        if isinstance(found, CHAR) or (found.length is not None and found.length < len(load_id)):
+            raise ConfigError(
+                f"{self._address.shown}: column {LOAD_COLUMN} is {found}, which would pad or cut '{load_id}': make it "
+                "VARCHAR(255)"
             )
 
     def _change_rows(self, connection: Connection, record: LoadRecord) -> None:

@@ -18,6 +18,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
@@ -28,6 +29,7 @@ from spark_connector.loads.destination import Holdings, NewSession
 from spark_connector.loads.history import History, Trace, intent_of, is_of, staged_entries, table_history
 from spark_connector.loads.layout import LOAD_COLUMN
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
+from spark_connector.loads.row_offsets import first_line
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
@@ -62,7 +64,8 @@ class DeltaDestination:
         return self.output.url
 
     def plain_error(self, error: Exception) -> LoadError | None:
-        return LoadInterrupted(f"the Delta table {self.url}: {error}") if isinstance(error, DeltaError) else None
+        is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
+        return LoadInterrupted(f"the Delta table {self.url}: {first_line(error)}") if is_ours else None
 
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Create the table, or check that it takes these columns. Raises ConfigError, LoadInterrupted."""
@@ -102,13 +105,13 @@ class DeltaDestination:
                 "a rewind always deletes the rows of a Delta table; VACUUM, not --delete, deletes the files"
             )
         self.log.check_rewind()
-
-    def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
-        try:
         table = self.log.table()
         if table is not None:
             ids = {undone.load_id for undone in rewind.rewind.undone}
             check_delete(table, [load for load in self.log.records() if load.load_id in ids])
+
+    def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
+        try:
             return DeltaTable.create(
                 self.url,
                 Schema.from_json(json.dumps({"type": "struct", "fields": fields})),
@@ -200,6 +203,8 @@ def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]
 def _check_column(there: Mapping[str, Mapping[str, Any]], field: Mapping[str, Any], url: str) -> None:
     name = field["name"]
     if name not in there:
+        if other := [one for one in there if one.lower() == name.lower()]:
+            raise ConfigError(f"the Delta table {url} has a column '{other[0]}', which is '{name}' to Spark: rename it")
         if name == LOAD_COLUMN:
             raise ConfigError(
                 f"the Delta table {url} has no column '{LOAD_COLUMN}', in which a load writes its id to every row: add "

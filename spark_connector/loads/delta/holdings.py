@@ -117,7 +117,7 @@ def topics_by_group(table: DeltaTable | None) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):
         for row in pa.table(_query(table, f"SELECT DISTINCT {LOAD_COLUMN}, topic FROM t")).to_pylist():
-            load_id = LoadId.parse(row[LOAD_COLUMN] or "")
+            load_id = LoadId.parse(str(row[LOAD_COLUMN]))
             if load_id is not None:
                 found.setdefault(load_id.group, set()).add(row["topic"])
     return found

@@ -134,6 +134,11 @@ def test_a_table_with_more_columns_takes_rows(tmp_path: Path) -> None:
             "a column load of its own, of type INTEGER: .* Rename that column",
         ),
         (
+            "value BLOB, topic TEXT, load VARCHAR(16)",
+            r"column load is VARCHAR\(16\), which would pad or cut 'g-000001-",
+        ),
+        ("value BLOB, topic TEXT, load CHAR(255)", r"column load is CHAR\(255\), which would pad or cut"),
+        (
             'value BLOB, topic TEXT, partition INTEGER, "offset" TEXT, timestamp DATETIME, load TEXT',
             "column offset is TEXT there, by which a load cannot count its rows",
         ),

@@ -115,15 +115,18 @@ def test_a_table_that_does_not_fit_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("kind", "message"),
+    ("name", "kind", "message"),
     [
-        (None, r"has no column 'load', in which a load writes its id to every row: add it \(ALTER TABLE"),
-        ("integer", "has a column 'load' of its own, of type integer: .* Rename that column"),
+        ("load", None, r"has no column 'load', in which a load writes its id to every row: add it \(ALTER TABLE"),
+        ("load", "integer", "has a column 'load' of its own, of type integer: .* Rename that column"),
+        ("Load", "string", "has a column 'Load', which is 'load' to Spark: rename it"),
     ],
 )
-def test_a_table_of_the_user_whose_load_is_another_is_refused(tmp_path: Path, kind: str | None, message: str) -> None:
+def test_a_table_of_the_user_whose_load_is_another_is_refused(
+    tmp_path: Path, name: str, kind: str | None, message: str
+) -> None:
     fields = json.loads(SPARK_SCHEMA)["fields"]
-    fields += [] if kind is None else [{"name": "load", "type": kind, "nullable": True, "metadata": {}}]
+    fields += [] if kind is None else [{"name": name, "type": kind, "nullable": True, "metadata": {}}]
     world = DeltaWorld(open_storage(str(tmp_path)), "g")
     DeltaTable.create(world.output.url, Schema.from_json(json.dumps({"type": "struct", "fields": fields})))
     world.grow()

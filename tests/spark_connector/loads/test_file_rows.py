@@ -94,6 +94,21 @@ def test_spark_reads_orc_and_json(spark: SparkSession, tmp_path: Path, name: str
     assert f"cannot be read as {format}: " in problem
 
 
+def test_positions_of_a_large_load_fit_into_sparks_driver(spark: SparkSession, tmp_path: Path) -> None:
+    """As rows these 100,000 would be 2 MB, and a load of 50 million more than spark.driver.maxResultSize, 1 GB."""
+    rows = [{"value": b"", "topic": "a", "partition": 0, "offset": offset} for offset in range(100_000)]
+    write(tmp_path / "d" / "part.json", "json", [*rows, rows[7]])
+    conf: Any = spark.sparkContext._jsc
+    conf = conf.sc().conf()
+    conf.set("spark.driver.maxResultSize", "1m")
+    try:
+        found, problems = read(tmp_path, "part.json", "json", spark)
+    finally:
+        conf.set("spark.driver.maxResultSize", "1g")
+    assert problems == []
+    assert found == {TopicPartition("a", 0): sorted([*range(100_000), 7])}
+
+
 @pytest.mark.parametrize("format", ["parquet", "avro"])
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None], ids=["empty", "nonsense", "cut"])
 def test_damage_is_told_with_the_name_of_the_file(tmp_path: Path, format: str, damage: bytes | None) -> None:

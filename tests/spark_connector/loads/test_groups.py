@@ -6,13 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from broker.errors import ConfigError
 from spark_connector.destinations import open_destination
 from spark_connector.errors import DataLoss
 from spark_connector.load import recover as recover_from_python
 from spark_connector.loads.planner import refuse_doubling_group
+from spark_connector.loads.record import LoadError
 from spark_connector.loads.target import Target
 from spark_connector.maintenance import history, prune, recover, rewind, verify
 from tests.support.broker_process import BrokerProcess
@@ -76,6 +79,18 @@ def test_tables_know_their_groups_too(make: Callable[..., TableWorld], tmp_path:
             refuse_doubling_group(site, "else", ["t", "u"])
     with pytest.raises(ConfigError, match=f"no loads of group 'else', only of group '{world.group}'"):
         history(wrong)
+
+
+def test_groups_of_a_delta_table_that_cannot_be_read(tmp_path: Path) -> None:
+    """Its column `load` is the user's own and holds numbers; or a file is missing."""
+    write_deltalake(str(tmp_path / "own"), pa.table({"topic": ["t"], "load": [5]}))
+    with open_destination(Target(str(tmp_path / "own"), "g", format="delta").check()) as site:
+        assert site.topics_by_group() == {}
+    world = delta_world(tmp_path)
+    world.output.remove(history(world.target).entries[0].record.load_id)
+    other = Target(world.target.to, "other", format="delta").check()
+    with pytest.raises(LoadError, match=r"the Delta table file:.*: External error"), open_destination(other) as site:
+        site.topics_by_group()
 
 
 def test_an_unknown_group_or_directory_ends_every_command_with_status_2(data: TopicData, tmp_path: Path) -> None:
