@@ -37,7 +37,7 @@ __all__ = ["DeltaCommitLog"]
 _RECORD = "pykafka.load"
 _APPEND_ONLY = "delta.appendOnly"
 _NEAR = 50  # commits to search first for a load's record
-_TRIES = 20  # of a rewind, which fails on any other commit in between
+_TRIES = 20  # of a rewind, which fails when rows are moved in between
 
 
 class DeltaCommitLog:
@@ -139,17 +139,18 @@ class DeltaCommitLog:
     def _commit(self, table: DeltaTable, record: LoadRecord) -> None:
         """Commit against this state of the table. Another commit of the same group in between makes it fail.
 
-        A rewind also fails on any other commit in between, because that may have moved or added rows.
+        The DELETE of a rewind also fails when another commit has moved or removed rows; rows that a stream adds in the
+        meantime do not matter. A rewind without a row to delete fails on any other commit.
         """
-        properties = CommitProperties(
-            custom_metadata={"userMetadata": json.dumps({_RECORD: record.without_files().to_json()})},
-            app_transactions=self._transactions(record),
-            max_commit_retries=None if record.rewind is None else 0,
-        )
+
+        def properties(tries: int | None) -> CommitProperties:
+            metadata = {"userMetadata": json.dumps({_RECORD: record.without_files().to_json()})}
+            return CommitProperties(metadata, tries, self._transactions(record))
+
         if record.rewind is not None:
             undone = loads_are(load.load_id for load in record.rewind.undone)
             version = table.version()
-            table.delete(undone, commit_properties=properties)
+            table.delete(undone, commit_properties=properties(None))
             if table.version() > version:
                 return
             # No row was left to delete, so nothing was committed. The offsets still have to go back.
@@ -158,7 +159,7 @@ class DeltaCommitLog:
             "append",
             table.schema(),
             partition_by=table.metadata().partition_columns,
-            commit_properties=properties,
+            commit_properties=properties(None if record.rewind is None else 0),
         )
 
     def _number(self, table: DeltaTable | None) -> int:

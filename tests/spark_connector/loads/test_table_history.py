@@ -314,16 +314,23 @@ def test_a_delta_table_rewritten_in_the_very_moment_is_rewound(
 def test_other_writers_do_not_disturb_a_rewind_of_a_delta_table(
     delta: DeltaWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others = iter(range(3))
-
-    def write() -> None:
-        if next(others, None) is not None:
-            write_deltalake(delta.output.url, with_load(rows_of(LoadRange("u", 0, 0, 1, None)), None), mode="append")
-
+    """Though a stream adds rows before every try."""
+    row = with_load(rows_of(LoadRange("u", 0, 0, 1, None)), None)
     with monkeypatch.context() as patch:
-        meddle_before_commits(patch, write)
+        meddle_before_commits(patch, lambda: write_deltalake(delta.output.url, row, mode="append"))
         take_back(delta, 1)
     assert [row for row in delta.visible() if row[0] == "t"] == first_rows(3)
+
+
+def test_a_load_that_commits_in_the_very_moment_stops_a_rewind(
+    delta: DeltaWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = iter([True])
+    with monkeypatch.context() as patch:
+        meddle_before_commits(patch, lambda: load_without_result(delta) if next(once, False) else None)
+        with pytest.raises(OffsetConflict):
+            take_back(delta, 1)
+    check_whole(delta)
 
 
 def test_an_append_only_delta_table_cannot_be_rewound(delta: DeltaWorld) -> None:
