@@ -90,6 +90,12 @@ class DeltaCommitLog:
         table = self.table()
         return [] if table is None else [record for _, record in sorted(self._records(table).items())]
 
+    def records_of_all(self) -> list[LoadRecord]:
+        """The records of all groups of the table, each group's in order of number."""
+        table = self.table()
+        found = [] if table is None else [record for record in map(self._record_of, table.history()) if record]
+        return sorted(found, key=lambda record: (record.id.group, record.id.sequence))
+
     def check(self, record: LoadRecord) -> None:
         """The log has no size limit."""
 

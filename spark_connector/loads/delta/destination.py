@@ -24,11 +24,20 @@ from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
 from spark_connector.loads.delta.commit_log import DeltaCommitLog
-from spark_connector.loads.delta.holdings import DeltaHoldings, check_delete, files_by_load, topics_by_group
+from spark_connector.loads.delta.holdings import DeltaHoldings, check_delete, files_by_load, groups_of_rows
 from spark_connector.loads.destination import Holdings, NewSession
-from spark_connector.loads.history import History, Trace, intent_of, is_of, staged_entries, table_history
+from spark_connector.loads.history import (
+    History,
+    Trace,
+    intent_of,
+    is_of,
+    staged_entries,
+    table_history,
+    topics_by_group,
+)
 from spark_connector.loads.layout import LOAD_COLUMN
 from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
+from spark_connector.loads.rewind import standing
 from spark_connector.loads.row_offsets import first_line
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
@@ -77,7 +86,11 @@ class DeltaDestination:
         return []  # rows and commit log are one
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
-        return topics_by_group(self.log.table())
+        """By the rows, and by the log for loads whose rows do not name them."""
+        found = groups_of_rows(self.log.table())
+        for group, topics in topics_by_group(standing(self.log.records_of_all())).items():
+            found.setdefault(group, set()).update(topics)
+        return found
 
     def path_of(self, load_id: str) -> str:
         return self.url

@@ -21,7 +21,7 @@ from spark_connector.loads.record import LoadFile, LoadId, LoadRange, LoadRecord
 from spark_connector.loads.row_offsets import first_line, held_rows, refuse_unnamed_rows, strange_loads
 from spark_connector.storage import Storage
 
-__all__ = ["DeltaHoldings", "check_delete", "files_by_load", "loads_are", "topics_by_group"]
+__all__ = ["DeltaHoldings", "check_delete", "files_by_load", "groups_of_rows", "loads_are"]
 
 _COLUMNS = pa.schema(
     [(LOAD_COLUMN, pa.string()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())]
@@ -112,7 +112,7 @@ def files_by_load(table: DeltaTable | None) -> dict[str, tuple[LoadFile, ...]]:
     return {load_id: tuple(sorted(files, key=lambda file: file.name)) for load_id, files in found.items()}
 
 
-def topics_by_group(table: DeltaTable | None) -> dict[str, set[str]]:
+def groups_of_rows(table: DeltaTable | None) -> dict[str, set[str]]:
     """Group → the topics of its rows. Reads two columns of the whole table."""
     found: dict[str, set[str]] = {}
     if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 
 from broker.errors import ConfigError
 from spark_connector.destinations import open_destination
@@ -79,6 +79,14 @@ def test_tables_know_their_groups_too(make: Callable[..., TableWorld], tmp_path:
             refuse_doubling_group(site, "else", ["t", "u"])
     with pytest.raises(ConfigError, match=f"no loads of group 'else', only of group '{world.group}'"):
         history(wrong)
+
+
+def test_groups_of_a_delta_table_are_known_though_no_row_names_them(tmp_path: Path) -> None:
+    """As in a table that had no column `load` when they were loaded."""
+    world = delta_world(tmp_path)
+    DeltaTable(world.target.to).update(updates={"load": "CAST(NULL AS VARCHAR)"})
+    with open_destination(world.target) as site:
+        assert site.topics_by_group() == {world.group: {"t"}}
 
 
 def test_groups_of_a_delta_table_that_cannot_be_read(tmp_path: Path) -> None:
