@@ -44,10 +44,7 @@ class AvroDecoder:
         self._schema = schema
         self._reader = prepare(schema)
         self._registry = registry
-
-    @property
-    def type(self) -> pa.DataType:
-        return self._reader.type
+        self.type = self._reader.type
 
     def decode(self, values: pa.Array) -> Decoded:
         """Raises ConnectorError if the registry does not answer."""

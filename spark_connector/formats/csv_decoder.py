@@ -14,14 +14,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
 from broker.errors import ConfigError
 from spark_connector.formats.text_casts import cast_texts, parse_text
-from spark_connector.formats.value_decoder import BadValue, Decoded, by_halves, one_by_one, scattered, skipping_nulls
+from spark_connector.formats.value_decoder import BadValue, Decoded, as_lines, in_two_ways, skipping_nulls
 
 __all__ = ["CsvDecoder"]
 
@@ -39,23 +38,14 @@ class CsvDecoder:
         for one in kind:
             if pa.types.is_nested(one.type) or pa.types.is_binary(one.type):
                 raise ConfigError(f"CSV values cannot hold field {one.name}: {one.type}")
-        self._kind = kind
+        self.type = kind
         self._separator = separator
-
-    @property
-    def type(self) -> pa.DataType:
-        return self._kind
 
     def decode(self, values: pa.Array) -> Decoded:
         return skipping_nulls(values, self._decode)
 
     def _decode(self, values: pa.Array) -> Decoded:
-        odd = pc.match_substring_regex(values, _ODD).to_numpy(zero_copy_only=False)
-        if not odd.any():
-            return by_halves(values, self._kind, self._whole, self._one)
-        single = one_by_one(values.filter(pa.array(odd)), self._kind, self._one)
-        rest = by_halves(values.filter(pa.array(~odd)), self._kind, self._whole, self._one)
-        return scattered(len(values), [(np.flatnonzero(odd), single), (np.flatnonzero(~odd), rest)])
+        return in_two_ways(values, pc.match_substring_regex(values, _ODD), self.type, self._whole, self._one)
 
     def _whole(self, values: pa.Array) -> pa.Array | None:
         try:
@@ -64,20 +54,19 @@ class CsvDecoder:
                 return None
             fields = [
                 cast_texts(pa.concat_arrays(column.chunks)[:-1], one.type)
-                for column, one in zip(table.columns, self._kind, strict=True)
+                for column, one in zip(table.columns, self.type, strict=True)
             ]
         except (pa.ArrowException, UnicodeDecodeError):
             return None
-        return pa.StructArray.from_arrays(fields, fields=list(self._kind))
+        return pa.StructArray.from_arrays(fields, fields=list(self.type))
 
     def _read(self, values: pa.Array) -> pa.Table:
-        last = pa.array([self._separator.encode() * (self._kind.num_fields - 1)], values.type)
-        joined = pc.binary_join_element_wise(pa.concat_arrays([values, last]), b"\n", b"")
-        begin, *_, end = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1).tolist()
-        names = [str(position) for position in range(self._kind.num_fields)]
+        last = pa.array([self._separator.encode() * (self.type.num_fields - 1)], values.type)
+        text = as_lines(pa.concat_arrays([values, last]))
+        names = [str(position) for position in range(self.type.num_fields)]
         return pyarrow.csv.read_csv(
-            pa.BufferReader(joined.buffers()[2].slice(begin, end - begin)),
-            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=end - begin + 1, column_names=names),
+            pa.BufferReader(text),
+            read_options=pyarrow.csv.ReadOptions(use_threads=False, block_size=text.size + 1, column_names=names),
             parse_options=pyarrow.csv.ParseOptions(
                 delimiter=self._separator, newlines_in_values=True, ignore_empty_lines=False
             ),
@@ -96,10 +85,10 @@ class CsvDecoder:
             raise BadValue(f"not UTF-8: {error}") from None
         if fields == [None]:
             return {}
-        if len(fields) != self._kind.num_fields:
-            raise BadValue(f"{len(fields)} fields instead of {self._kind.num_fields}")
+        if len(fields) != self.type.num_fields:
+            raise BadValue(f"{len(fields)} fields instead of {self.type.num_fields}")
         element = {}
-        for text, one in zip(fields, self._kind, strict=True):
+        for text, one in zip(fields, self.type, strict=True):
             try:
                 element[one.name] = None if text is None else parse_text(text, one.type)
             except BadValue as error:

@@ -24,7 +24,7 @@ import pyarrow.json
 
 from broker.errors import ConfigError
 from spark_connector.formats.text_casts import cast_texts, fit_decimal, fit_float, fit_integer, parse_text
-from spark_connector.formats.value_decoder import BadValue, Decoded, by_halves, one_by_one, scattered, skipping_nulls
+from spark_connector.formats.value_decoder import BadValue, Decoded, as_lines, in_two_ways, one_by_one, skipping_nulls
 
 __all__ = ["JsonDecoder"]
 
@@ -39,29 +39,20 @@ class JsonDecoder:
     def __init__(self, kind: pa.DataType) -> None:
         if not pa.types.is_struct(kind):
             raise ConfigError(f"JSON values need a schema of fields like 'a INT, b STRING', not {kind}")
-        self._kind = kind
+        self.type = kind
         self._wire = _wire_type(kind)
-
-    @property
-    def type(self) -> pa.DataType:
-        return self._kind
 
     def decode(self, values: pa.Array) -> Decoded:
         return skipping_nulls(values, self._decode)
 
     def _decode(self, values: pa.Array) -> Decoded:
         if self._wire is None:
-            return one_by_one(values, self._kind, self._one)
-        plain = _plain(values)
-        if plain is None:
-            return by_halves(values, self._kind, self._whole, self._one)
-        odd = one_by_one(values.filter(pa.array(~plain)), self._kind, self._one)
-        rest = by_halves(values.filter(pa.array(plain)), self._kind, self._whole, self._one)
-        return scattered(len(values), [(np.flatnonzero(~plain), odd), (np.flatnonzero(plain), rest)])
+            return one_by_one(values, self.type, self._one)
+        return in_two_ways(values, _odd(values), self.type, self._whole, self._one)
 
     def _whole(self, values: pa.Array) -> pa.Array | None:
         try:
-            column = _convert(self._read(values), self._kind)
+            column = _convert(self._read(values), self.type)
             column.validate(full=True)
         except (pa.ArrowException, UnicodeDecodeError):
             return None
@@ -69,12 +60,11 @@ class JsonDecoder:
 
     def _read(self, values: pa.Array) -> pa.Array:
         values.cast(pa.string())  # Arrow does not check the UTF-8 of names and ignored fields
-        joined = pc.binary_join_element_wise(values, b"\n", b"")
-        begin, *_, end = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1).tolist()
+        text = as_lines(values)
         assert self._wire is not None
         table = pyarrow.json.read_json(
-            pa.BufferReader(joined.buffers()[2].slice(begin, end - begin)),
-            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=end - begin + 1),
+            pa.BufferReader(text),
+            read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=text.size + 1),
             parse_options=pyarrow.json.ParseOptions(
                 explicit_schema=pa.schema(list(self._wire)), unexpected_field_behavior="ignore"
             ),
@@ -89,7 +79,7 @@ class JsonDecoder:
             # Python fails on deep nesting and thousands of digits, while pyarrow ignores them in unknown fields. So a
             # value that is good among good values must also be good next to a bad one.
             alone = pa.array([raw], pa.binary())
-            column = self._whole(alone) if self._wire is not None and _plain(alone) is None else None
+            column = self._whole(alone) if self._wire is not None and not _odd(alone)[0].as_py() else None
             if column is None:
                 raise
             return column[0].as_py()
@@ -105,16 +95,15 @@ class JsonDecoder:
             raise BadValue(f"not JSON: {error}") from None
         if document is None:
             raise BadValue("the value is null")
-        return _element(document, self._kind, "")
+        return _element(document, self.type, "")
 
 
-def _plain(values: pa.Array) -> np.ndarray[Any, Any] | None:
-    """A mask of the values that may be read together; None if all may."""
+def _odd(values: pa.Array) -> pa.Array:
+    """A mask of the values that must not be read together with others."""
     begins, ends = pc.starts_with(values, "{"), pc.ends_with(values, "}")
     if not pc.all(pc.and_(begins, ends)).as_py():
         begins, ends = pc.match_substring_regex(values, _BEGINS), pc.match_substring_regex(values, _ENDS)
-    plain = pc.and_not(pc.and_(begins, ends), pc.match_substring_regex(values, _GOES_ON))
-    return None if pc.all(plain).as_py() else plain.to_numpy(zero_copy_only=False)
+    return pc.invert(pc.and_not(pc.and_(begins, ends), pc.match_substring_regex(values, _GOES_ON)))
 
 
 def _wire_type(kind: pa.DataType) -> pa.DataType | None:

@@ -57,12 +57,8 @@ class RecordDecoder:
         self._decoders = decoders(formats)
         self._schema = decoded_schema(formats, source)
         needed = (*source.names, "offset", *(_OF_BAD_RECORDS if bad_records is not None else ()))
-        self._needs = tuple(dict.fromkeys(needed))
-
-    @property
-    def needs(self) -> tuple[str, ...]:
+        self.needs = tuple(dict.fromkeys(needed))
         """The source columns that `decode` expects: those of the read, and those that identify bad records."""
-        return self._needs
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """`batch` with typed keys and values; bad records are treated by the mode of the read.
@@ -190,9 +186,7 @@ class StringDecoder:
     """UTF-8 text to a string column, without a copy. Bytes that are not UTF-8 make a bad record; Spark's own cast to
     string would pass them on."""
 
-    @property
-    def type(self) -> pa.DataType:
-        return pa.string()
+    type = pa.string()
 
     def decode(self, values: pa.Array) -> Decoded:
         return skipping_nulls(values, lambda there: by_halves(there, pa.string(), _whole, _one))

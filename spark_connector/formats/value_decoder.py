@@ -13,8 +13,18 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-__all__ = ["BadValue", "Decoded", "ValueDecoder", "by_halves", "one_by_one", "scattered", "skipping_nulls"]
+__all__ = [
+    "BadValue",
+    "Decoded",
+    "ValueDecoder",
+    "as_lines",
+    "by_halves",
+    "in_two_ways",
+    "one_by_one",
+    "skipping_nulls",
+]
 
 _FEW: Final = 128
 """Up to this many values, Python is faster than more halving."""
@@ -35,9 +45,8 @@ class Decoded:
 class ValueDecoder(Protocol):
     """Decodes the values of one column. Used by one task at a time; not picklable."""
 
-    @property
-    def type(self) -> pa.DataType:
-        """The type of the decoded column."""
+    type: pa.DataType
+    """The type of the decoded column."""
 
     def decode(self, values: pa.Array) -> Decoded:
         """Decode `values` (binary; null is a tombstone, not a bad record). No value makes it raise."""
@@ -61,6 +70,31 @@ def by_halves(
     first, second = (by_halves(part, kind, whole, one) for part in (values[:middle], values[middle:]))
     bad = {**first.bad, **{middle + row: why for row, why in second.bad.items()}}
     return Decoded(pa.concat_arrays([first.column, second.column]), bad)
+
+
+def in_two_ways(
+    values: pa.Array,
+    odd: pa.Array,
+    kind: pa.DataType,
+    whole: Callable[[pa.Array], pa.Array | None],
+    one: Callable[[bytes], Any],
+) -> Decoded:
+    """Decode the values where the mask `odd` is true with `one`, and the others with `by_halves`. None is null."""
+    if not pc.any(odd).as_py():
+        return by_halves(values, kind, whole, one)
+    rows = odd.to_numpy(zero_copy_only=False)
+    parts = [
+        (np.flatnonzero(rows), one_by_one(values.filter(odd), kind, one)),
+        (np.flatnonzero(~rows), by_halves(values.filter(pc.invert(odd)), kind, whole, one)),
+    ]
+    return _scattered(len(values), parts)
+
+
+def as_lines(values: pa.Array) -> pa.Buffer:
+    """The values joined by line feeds, for pyarrow's readers."""
+    joined = pc.binary_join_element_wise(values, b"\n", b"")
+    begin, *_, end = np.frombuffer(joined.buffers()[1], np.int32, len(joined) + 1).tolist()
+    return joined.buffers()[2].slice(begin, end - begin)
 
 
 def one_by_one(values: pa.Array, kind: pa.DataType, one: Callable[[bytes], Any]) -> Decoded:
@@ -96,10 +130,10 @@ def skipping_nulls(values: pa.Array, decode: Callable[[pa.Array], Decoded]) -> D
     if not values.null_count:
         return decode(values)
     there = values.is_valid().to_numpy(zero_copy_only=False)
-    return scattered(len(values), [(np.flatnonzero(there), decode(values.drop_null()))])
+    return _scattered(len(values), [(np.flatnonzero(there), decode(values.drop_null()))])
 
 
-def scattered(length: int, parts: list[tuple[np.ndarray[Any, Any], Decoded]]) -> Decoded:
+def _scattered(length: int, parts: list[tuple[np.ndarray[Any, Any], Decoded]]) -> Decoded:
     """One column of `length` rows: row `rows[i]` is element i of its part; other rows are null."""
     indices = np.full(length, -1, np.int64)
     bad: dict[int, str] = {}

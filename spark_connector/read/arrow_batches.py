@@ -50,9 +50,8 @@ Int64s = np.ndarray[tuple[int], np.dtype[np.int64]]
 class BatchDecoder(Protocol):
     """Converts batches of source columns to the schema of the read. Used by one task at a time."""
 
-    @property
-    def needs(self) -> Sequence[str]:
-        """The source columns that `decode` expects, in this order."""
+    needs: tuple[str, ...]
+    """The source columns that `decode` expects, in this order."""
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The batch in the schema of the read, which all batches share; rows may be dropped."""

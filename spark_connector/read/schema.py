@@ -40,11 +40,13 @@ _TYPES: dict[str, DataType] = {
 def source_schema(options: SourceOptions) -> StructType:
     """The schema of a read with these options."""
     if options.formats.columns:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
         from spark_connector.formats.record_decoder import decoded_schema
-        from spark_connector.formats.spark_schema import spark_fields
         from spark_connector.read.arrow_batches import arrow_schema
 
-        return spark_fields(decoded_schema(options.formats, arrow_schema(options.columns)))
+        decoded = decoded_schema(options.formats, arrow_schema(options.columns))
+        return from_arrow_schema(decoded, prefer_timestamp_ntz=True)
     return spark_schema(options.columns)
 
 

@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from broker.errors import CorruptBatch
+from broker.records.varint import encode_varint, read_varint
 from spark_connector.errors import ConnectorError
 
 __all__ = [
@@ -45,9 +47,8 @@ ATTEMPT_IDS: Final = 8
 PART_CHARACTERS: Final = 4096
 """Kafka's default of `offset.metadata.max.bytes`."""
 
-_HEAD: Final = re.compile(r"2 (D|W) (\d{1,24}) (\d{1,6})/(\d{1,6}) ", re.ASCII)
+_HEAD: Final = re.compile(r"3 (D|W) (\d{1,24}) (\d{1,6})/(\d{1,6}) ", re.ASCII)
 _MOST_BYTES: Final = 64 << 20
-_MOST_FIELD: Final = 1 << 64
 
 
 class Prepared(NamedTuple):
@@ -197,13 +198,13 @@ def pack(decision: Decision, stamp: int, *, limit: int = PART_CHARACTERS) -> lis
     numbers = [decision.run]
     partition = producer_id = 0
     for one in decision.prepared:
-        numbers += (one.partition - partition, one.number, _zigzag(one.producer_id - producer_id), one.epoch, one.rows)
+        numbers += (one.partition - partition, one.number, one.producer_id - producer_id, one.epoch, one.rows)
         partition, producer_id = one.partition, one.producer_id
-    packed = base64.urlsafe_b64encode(zlib.compress(b"".join(map(_varint, numbers)), 9)).decode()
+    packed = base64.urlsafe_b64encode(zlib.compress(b"".join(map(encode_varint, numbers)), 9)).decode()
     state = "W" if decision.withdrawn else "D"
-    room = limit - len(f"2 {state} {stamp} 999999/999999 ")
+    room = limit - len(f"3 {state} {stamp} 999999/999999 ")
     pieces = [packed[start : start + room] for start in range(0, len(packed), room)]
-    return [f"2 {state} {stamp} {index}/{len(pieces)} {piece}" for index, piece in enumerate(pieces)]
+    return [f"3 {state} {stamp} {index}/{len(pieces)} {piece}" for index, piece in enumerate(pieces)]
 
 
 def parse_part(text: str) -> Part:
@@ -222,16 +223,21 @@ def unpack(batch_id: int, parts: Sequence[Part]) -> Decision:
         plain = inflate.decompress(packed, _MOST_BYTES)
         if not inflate.eof:
             raise ValueError("it is cut off")
-        run, *numbers = _varints(plain)
+        numbers: list[int] = []
+        position = 0
+        while position < len(plain):
+            number, position = read_varint(plain, position)
+            numbers.append(number)
+        run, *numbers = numbers
         if len(numbers) % 5:
             raise ValueError(f"{len(numbers)} numbers")
-    except (ValueError, UnicodeError, binascii.Error, zlib.error) as error:
+    except (ValueError, CorruptBatch, binascii.Error, zlib.error) as error:
         raise _unreadable(f"the decision for batch {batch_id}: {error}") from error
     prepared = []
     partition = producer_id = 0
     for start in range(0, len(numbers), 5):
         step, number, difference, epoch, rows = numbers[start : start + 5]
-        partition, producer_id = partition + step, producer_id + _unzigzag(difference)
+        partition, producer_id = partition + step, producer_id + difference
         prepared.append(Prepared(partition, number, producer_id, epoch, rows))
     return Decision(batch_id, tuple(prepared), parts[0].withdrawn, run)
 
@@ -241,36 +247,3 @@ def _unreadable(why: str) -> ConnectorError:
         "PYKAFKA_SINK_DECISION_UNREADABLE",
         f"the group of this query does not hold the query's last decision: {why}. Only the query may commit to it.",
     )
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
-def _varints(data: bytes) -> list[int]:
-    numbers = []
-    number = shift = 0
-    for byte in data:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if number >= _MOST_FIELD:
-            raise ValueError("a number beyond 64 bits")
-        if byte < 0x80:
-            numbers.append(number)
-            number = shift = 0
-    if shift:
-        raise ValueError("the last number is cut off")
-    return numbers
-
-
-def _zigzag(number: int) -> int:
-    return number << 1 if number >= 0 else (-number << 1) - 1
-
-
-def _unzigzag(number: int) -> int:
-    return number >> 1 if number & 1 == 0 else -((number + 1) >> 1)

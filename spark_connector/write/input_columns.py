@@ -37,7 +37,6 @@ _TYPES: Final = {
     "timestamp": ("timestamp",),
 }
 _WRONG: Final = "_LEGACY_ERROR_TEMP_3080"
-_MAX_INT64: Final = 2**63 - 1
 
 
 def types_by_name(columns: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from broker.errors import ConfigError
 from spark_connector.formats.schema_text import parse_ddl, parse_spark_json
-from spark_connector.formats.spark_schema import spark_fields
 
 ATOMIC = (
     "boolean tinyint byte smallint short int integer bigint long float real double string binary date timestamp "
@@ -86,7 +86,7 @@ def test_any_text_is_a_schema_or_a_clear_error(text: str) -> None:
 @given(st.lists(TYPES, min_size=1, max_size=4))
 def test_sparks_json_says_the_same(types: list[str]) -> None:
     kind = parse_ddl(", ".join(f"c{n} {one}" for n, one in enumerate(types)))
-    schema = spark_fields(kind)
+    schema = from_arrow_schema(kind, prefer_timestamp_ntz=True)
     assert StructType.fromJson(schema.jsonValue()) == schema
     assert parse_spark_json(schema.jsonValue(), "") == kind
 
@@ -106,5 +106,5 @@ def test_spark_reads_ddl_the_same(spark: SparkSession) -> None:
     nullable = json.loads(re.sub(r'"(nullable|containsNull|valueContainsNull)": ?false', r'"\1":true', theirs.json()))
     for one in nullable["fields"]:
         one["metadata"] = {}
-    ours = spark_fields(parse_ddl(text))
+    ours = from_arrow_schema(parse_ddl(text), prefer_timestamp_ntz=True)
     assert ours.simpleString() == StructType.fromJson(nullable).simpleString()
