@@ -22,6 +22,7 @@ __all__ = [
     "OffsetStore",
     "OffsetStoreError",
     "OffsetStoreUnavailable",
+    "Offsets",
     "check_expected",
     "check_group",
     "open_store",
@@ -35,6 +36,9 @@ _MODULES = {
     "group": "spark_connector.offset_store.group",
 }
 STORE_KINDS = tuple(_MODULES)
+
+Offsets = Mapping[TopicPartition, int]
+"""An offset of each partition, usually the next one to read."""
 
 _LEGAL_GROUP = re.compile(r"[A-Za-z0-9._-]{1,200}")
 
@@ -60,13 +64,7 @@ class OffsetStore(Protocol):
         """The next offset of every partition that the group has committed; empty for a new group."""
         ...
 
-    def commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, int],
-        *,
-        expected: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
+    def commit(self, group: str, offsets: Offsets, *, expected: Offsets | None = None) -> None:
         """Store `offsets` atomically; other partitions keep their offsets.
 
         With `expected`, every partition of `offsets` and `expected` must still have the offset in `expected`, or no
@@ -107,12 +105,7 @@ def check_group(group: str) -> str:
     return group
 
 
-def check_expected(
-    group: str,
-    stored: Mapping[TopicPartition, int],
-    expected: Mapping[TopicPartition, int],
-    offsets: Mapping[TopicPartition, int],
-) -> None:
+def check_expected(group: str, stored: Offsets, expected: Offsets, offsets: Offsets) -> None:
     """Raise OffsetConflict unless `stored` equals `expected` for every partition of `expected` and `offsets`."""
     for tp in sorted({*expected, *offsets}):
         if stored.get(tp) != expected.get(tp):

@@ -27,6 +27,7 @@ from typing import Any
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.offset_store.base import (
     OffsetConflict,
+    Offsets,
     OffsetStoreError,
     check_expected,
     check_group,
@@ -62,7 +63,7 @@ class FilesEntry:
 
     group: str
     sequence: int
-    offsets: Mapping[TopicPartition, int]
+    offsets: Offsets
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
@@ -109,13 +110,7 @@ class FilesOffsetStore:
         newest = self.newest(group)
         return dict(newest.offsets) if newest else {}
 
-    def commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, int],
-        *,
-        expected: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
+    def commit(self, group: str, offsets: Offsets, *, expected: Offsets | None = None) -> None:
         trail = None if expected is not None else self._trails.pop(group, None)
         for _ in range(_MAX_RETRIES):
             remembered, trail = trail is not None, trail or self._look(group)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupOffsets
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.offset_store.base import check_expected, required_option
+from spark_connector.offset_store.base import Offsets, check_expected, required_option
 
 __all__ = ["GroupOffsetStore", "open_from_options"]
 
@@ -36,13 +36,7 @@ class GroupOffsetStore:
     def read(self, group: str) -> dict[TopicPartition, int]:
         return GroupOffsets(self._cluster, group).fetch()
 
-    def commit(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, int],
-        *,
-        expected: Mapping[TopicPartition, int] | None = None,
-    ) -> None:
+    def commit(self, group: str, offsets: Offsets, *, expected: Offsets | None = None) -> None:
         if expected is not None:
             check_expected(group, self.read(group), expected, offsets)
         GroupOffsets(self._cluster, group).commit(offsets)

@@ -31,6 +31,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.offset_store.base import (
     OffsetConflict,
+    Offsets,
     OffsetStoreError,
     OffsetStoreUnavailable,
     check_expected,
@@ -91,9 +92,9 @@ class ZooKeeperOffsetStore:
     def commit(
         self,
         group: str,
-        offsets: Mapping[TopicPartition, int],
+        offsets: Offsets,
         *,
-        expected: Mapping[TopicPartition, int] | None = None,
+        expected: Offsets | None = None,
         create: Mapping[str, bytes] | None = None,
         must_exist: Sequence[str] = (),
     ) -> None:
@@ -129,11 +130,7 @@ class ZooKeeperOffsetStore:
         self._finish(group, transaction, create or {}, must_exist)
 
     def fits(
-        self,
-        group: str,
-        offsets: Mapping[TopicPartition, int],
-        expected: Mapping[TopicPartition, int] | None = None,
-        create: Mapping[str, bytes] | None = None,
+        self, group: str, offsets: Offsets, expected: Offsets | None = None, create: Mapping[str, bytes] | None = None
     ) -> bool:
         """Whether one transaction can hold this commit."""
         size = sum(self._size(group, tp) for tp in {*offsets, *(expected or {})})
@@ -143,9 +140,9 @@ class ZooKeeperOffsetStore:
     def commit_ahead(
         self,
         group: str,
-        offsets: Mapping[TopicPartition, int],
+        offsets: Offsets,
         *,
-        expected: Mapping[TopicPartition, int],
+        expected: Offsets,
         create: Mapping[str, bytes],
         must_exist: Sequence[str] = (),
     ) -> None:
@@ -165,7 +162,7 @@ class ZooKeeperOffsetStore:
         transaction.set_data(root, b"", version)  # every other commit also sets it
         self._finish(group, transaction, create, must_exist)
 
-    def follow(self, group: str, offsets: Mapping[TopicPartition, int], pending: str) -> None:
+    def follow(self, group: str, offsets: Offsets, pending: str) -> None:
         """The second step: store the offsets in pieces while the node `pending` exists, and remove it at the end.
 
         May be called again, and by two processes at once: a process that paused finds the node gone.
@@ -222,7 +219,7 @@ class ZooKeeperOffsetStore:
             raise self._failure(error) from error  # no retry: the first try may have succeeded
         _raise_if_rolled_back(group, results)
 
-    def _store_piece(self, group: str, piece: Mapping[TopicPartition, int], pending: str) -> bool:
+    def _store_piece(self, group: str, piece: Offsets, pending: str) -> bool:
         """False if another process has stored part of it meanwhile, or `pending` is gone."""
         there = self._retrying(lambda: self._partitions_of(group))
         transaction = self._client.transaction()
@@ -235,7 +232,7 @@ class ZooKeeperOffsetStore:
             return False
         return True
 
-    def _pieces(self, group: str, offsets: Mapping[TopicPartition, int]) -> Iterator[dict[TopicPartition, int]]:
+    def _pieces(self, group: str, offsets: Offsets) -> Iterator[dict[TopicPartition, int]]:
         piece: dict[TopicPartition, int] = {}
         room = self.max_request
         for tp in sorted(offsets):
@@ -281,7 +278,7 @@ class ZooKeeperOffsetStore:
             found[tp] = (data, stat.version)
         return found
 
-    def _make_parents(self, group: str, offsets: Mapping[TopicPartition, int], create: Mapping[str, bytes]) -> None:
+    def _make_parents(self, group: str, offsets: Offsets, create: Mapping[str, bytes]) -> None:
         """Create the parents before the transaction; an empty parent that is left over does no harm."""
         topics = {_offsets_path(group), *(f"{_offsets_path(group)}/{tp.topic}" for tp in offsets)}
         for parent in sorted(topics | ({path.rpartition("/")[0] for path in create} - create.keys())):

@@ -16,6 +16,7 @@ from typing import Any
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
+from spark_connector.offset_store.base import Offsets
 
 __all__ = [
     "EARLIEST",
@@ -55,7 +56,7 @@ class Position(enum.Enum):
 class SpecificOffsets:
     """An offset per partition; may hold LATEST and EARLIEST."""
 
-    offsets: Mapping[TopicPartition, int]
+    offsets: Offsets
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ def check_limits(start: OffsetRangeLimit, end: OffsetRangeLimit) -> None:
         _check_pairs(start.timestamps, end.timestamps, "timestamp")
 
 
-def _check_pairs(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], what: str) -> None:
+def _check_pairs(start: Offsets, end: Offsets, what: str) -> None:
     if start.keys() != end.keys():
         raise ConnectorError(
             "MISMATCHED_TOPIC_PARTITIONS_BETWEEN_START_OFFSET_AND_END_OFFSET",

@@ -16,12 +16,11 @@ from collections.abc import Mapping
 from contextlib import closing
 
 from broker.errors import ConfigError
-from broker.protocol.topic_partition import TopicPartition
+from spark_connector.offset_store.base import Offsets
 from spark_connector.options.read_options import Mode, parse_options
 from spark_connector.options.subscription_options import Assign, Subscribe, Subscription
 from spark_connector.progress.stream_lag import QueryLag
 from spark_connector.read.offset_reader import CommittedOffsets
-from spark_connector.read.stream_offset import Offsets
 
 __all__ = ["LastCommit"]
 
@@ -53,7 +52,7 @@ class LastCommit:
                 committed.publish(end)
 
 
-def _selects(subscription: Subscription, offsets: Mapping[TopicPartition, int]) -> bool:
+def _selects(subscription: Subscription, offsets: Offsets) -> bool:
     if isinstance(subscription, Assign):
         return offsets.keys() <= set(subscription.partitions)
     if isinstance(subscription, Subscribe):

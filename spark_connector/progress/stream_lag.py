@@ -16,7 +16,8 @@ from typing import Any
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
-from spark_connector.read.stream_offset import Offsets, StreamOffset, plan_start
+from spark_connector.offset_store.base import Offsets
+from spark_connector.read.stream_offset import StreamOffset, plan_start
 
 __all__ = ["QueryLag", "SizeEstimate", "SourceLag", "TopicLag", "query_lag"]
 

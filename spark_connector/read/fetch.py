@@ -13,7 +13,7 @@ are not a record batch raise CorruptBatch with partition and offset in either ca
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -151,7 +151,7 @@ def read_ranges(options: SourceOptions, planned: Sequence[OffsetRange], ids: Top
     keep_imports()
     left = list(planned)
     if len(left) > 1:
-        left = yield from _joined(_read_together(options, left, ids))
+        yield from _joined(_read_together(options, left, ids))
     for one in left:
         yield from read_range(options, one, ids.get(one.tp.topic))
 
@@ -178,12 +178,10 @@ def prefetch(options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicI
     return list(_join(rows))
 
 
-def _read_together(
-    options: SourceOptions, planned: Sequence[OffsetRange], ids: TopicIds
-) -> Generator[pa.RecordBatch, None, list[OffsetRange]]:
-    """Repeat joint fetches while they make progress; return the ranges that are left."""
+def _read_together(options: SourceOptions, left: list[OffsetRange], ids: TopicIds) -> Iterator[pa.RecordBatch]:
+    """Repeat joint fetches while they make progress. What they do not bring stays in `left`."""
     cluster = worker_clients().cluster(options.client)
-    left, progress = list(planned), True
+    progress = True
     while left and progress:
         found = _fetch(options, cluster, left, ids, options.client.max_partition_fetch_bytes)
         still: list[OffsetRange] = []
@@ -195,8 +193,7 @@ def _read_together(
                 progress, one = True, replace(one, from_offset=min(fetched.next_offset, one.until_offset))
             if one.size:
                 still.append(one)
-        left = still
-    return left
+        left[:] = still
 
 
 def _fetch(
@@ -225,24 +222,17 @@ def _decode(
     return decode_fetched(maker, planned, fetched, planned.from_offset, check_crcs=options.client.check_crcs)
 
 
-def _joined(
-    batches: Generator[pa.RecordBatch, None, list[OffsetRange]],
-) -> Generator[pa.RecordBatch, None, list[OffsetRange]]:
-    """The same rows in fewer batches; returns what `batches` returns."""
+def _joined(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches."""
     waiting: list[pa.RecordBatch] = []
     rows = size = 0
-    while True:
-        try:
-            batch = next(batches)
-        except StopIteration as end:
-            yield from _join(waiting)
-            left: list[OffsetRange] = end.value
-            return left
+    for batch in batches:
         if rows + batch.num_rows > MAX_ROWS or size + batch.nbytes > MAX_BYTES:
             yield from _join(waiting)
             waiting, rows, size = [], 0, 0
         waiting.append(batch)
         rows, size = rows + batch.num_rows, size + batch.nbytes
+    yield from _join(waiting)
 
 
 def _join(batches: list[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -21,12 +21,13 @@ from broker.client.cluster_metadata import UnknownTopic
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
+from spark_connector.offset_store.base import Offsets
 from spark_connector.options.range_limit import LATEST, Position, SpecificOffsets, format_partitions
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.subscription_options import read_selection
-from spark_connector.read.offset_reader import Ends, OffsetReader
+from spark_connector.read.offset_reader import OffsetReader
 from spark_connector.read.planning import OffsetRange, limit_bytes, limit_offsets, stream_ranges
-from spark_connector.read.stream_offset import Document, Offsets, StreamOffset, plan_start
+from spark_connector.read.stream_offset import Document, StreamOffset, plan_start
 
 __all__ = ["BatchPlan", "Losses", "MicroBatches", "PartitionChanges", "compare"]
 
@@ -53,7 +54,7 @@ class MicroBatches:
         self._offsets = OffsetReader(options)
         self._initial: Document | None = None
         self._refused: ConfigError | ConnectorError | None = None
-        self._ends: Ends | None = None
+        self._ends: StreamOffset | None = None
         self._freeze = False
         self._last_batch_at: float | None = None
 
@@ -82,7 +83,7 @@ class MicroBatches:
 
     def latest_known(self) -> Document | None:
         """The ends at the last lookup, for progress reports."""
-        return None if self._ends is None else StreamOffset(self._ends.offsets, self._ends.topic_ids).to_json()
+        return None if self._ends is None else self._ends.to_json()
 
     def next_end(
         self,
@@ -158,7 +159,7 @@ class MicroBatches:
         self._offsets.committed.publish(StreamOffset.from_json(end).offsets)
 
     def _starts_of_new(
-        self, begin: StreamOffset, ends: Ends, changes: PartitionChanges, losses: Losses
+        self, begin: StreamOffset, ends: StreamOffset, changes: PartitionChanges, losses: Losses
     ) -> dict[TopicPartition, int]:
         """Where partitions start that are not in `begin`. New partitions of a known topic start at their beginning."""
         known = {tp.topic for tp in begin.offsets}
@@ -172,7 +173,7 @@ class MicroBatches:
         return {**added, **new_topics.starts}
 
     def _after_lost_heads(
-        self, begin: StreamOffset, ends: Ends, changes: PartitionChanges, losses: Losses
+        self, begin: StreamOffset, ends: StreamOffset, changes: PartitionChanges, losses: Losses
     ) -> dict[TopicPartition, int]:
         """Where to continue in partitions whose next records are gone. Looked up only where there is something to
         read."""
@@ -235,7 +236,7 @@ class PartitionChanges:
     shrunk: Partitions
 
 
-def compare(begin: StreamOffset, ends: Ends) -> PartitionChanges:
+def compare(begin: StreamOffset, ends: StreamOffset) -> PartitionChanges:
     """The differences between the partitions of `begin` and of `ends`.
 
     A new partition that the previous options would also have selected was created since then. Any other new partition

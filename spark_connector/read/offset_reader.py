@@ -24,7 +24,7 @@ from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
-from spark_connector.offset_store.base import OffsetStore, open_store
+from spark_connector.offset_store.base import Offsets, OffsetStore, open_store
 from spark_connector.options.range_limit import (
     EARLIEST,
     LATEST,
@@ -39,9 +39,9 @@ from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
 from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
 from spark_connector.read.size_estimator import SizeEstimator
-from spark_connector.read.stream_offset import Offsets, StreamOffset
+from spark_connector.read.stream_offset import StreamOffset
 
-__all__ = ["Assigned", "Bounds", "CommittedOffsets", "Ends", "NewTopics", "OffsetReader"]
+__all__ = ["Assigned", "Bounds", "CommittedOffsets", "NewTopics", "OffsetReader"]
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -69,19 +69,11 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Ends:
-    """The ends of the selected partitions (with read_committed: their last stable offsets)."""
-
-    offsets: Offsets
-    topic_ids: Mapping[str, str]
-
-
-@dataclass(frozen=True)
 class NewTopics:
     """Where a stream starts in topics that it did not know before. `earliest`: those that start at their beginning."""
 
-    starts: Mapping[TopicPartition, int]
-    earliest: Mapping[TopicPartition, int]
+    starts: Offsets
+    earliest: Offsets
 
 
 class OffsetReader:
@@ -185,15 +177,16 @@ class OffsetReader:
             end[one.tp] = max(end.get(one.tp, 0), one.until_offset)
         return self.sizes.estimate(start, end)
 
-    def ends(self, known: StreamOffset) -> Ends:
-        """The current ends, looked up again while they contradict what the stream has read already.
+    def ends(self, known: StreamOffset) -> StreamOffset:
+        """The current ends of the selected partitions (with read_committed: their last stable offsets).
 
-        A broker that was just elected or started may for a moment report a lower end (KAFKA-7703) or not know a topic
-        yet. After the last try the answer is returned as it is, and the caller reports data loss.
+        Looked up again while they contradict what the stream has read already. A broker that was just elected or
+        started may for a moment report a lower end (KAFKA-7703) or not know a topic yet. After the last try the answer
+        is returned as it is, and the caller reports data loss.
         """
         for attempt in range(1, self._options.num_retries + 1):
             assigned = self.assigned(optional={tp.topic for tp in known.offsets})
-            ends = Ends(self._list(dict.fromkeys(assigned.partitions, LATEST)), assigned.topic_ids)
+            ends = StreamOffset(self._list(dict.fromkeys(assigned.partitions, LATEST)), assigned.topic_ids)
             suspect = {
                 tp
                 for tp, offset in known.offsets.items()

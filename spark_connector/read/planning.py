@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, report_data_loss
+from spark_connector.offset_store.base import Offsets
 from spark_connector.options.filter_options import ReadFilters
 from spark_connector.options.range_limit import format_partitions
 
@@ -45,7 +46,7 @@ class OffsetRange:
         return f"[{self.from_offset}, {self.until_offset}) of {self.tp}"
 
 
-def batch_ranges(start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+def batch_ranges(start: Offsets, end: Offsets) -> list[OffsetRange]:
     """Ranges of a batch query, in order of partition. Raises ConnectorError when a start lies after its end."""
     ranges = []
     for tp in sorted(end):
@@ -69,9 +70,7 @@ def keep_offsets(ranges: Sequence[OffsetRange], filters: ReadFilters) -> list[Of
     return result
 
 
-def stream_ranges(
-    start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int], *, fail_on_data_loss: bool
-) -> list[OffsetRange]:
+def stream_ranges(start: Offsets, end: Offsets, *, fail_on_data_loss: bool) -> list[OffsetRange]:
     """Ranges of a micro-batch, in order of partition. A deleted partition, or an end before its start, is data loss.
 
     A partition only in `start` was deleted. A partition only in `end` means a damaged checkpoint, because the reader
@@ -187,9 +186,7 @@ def share_tasks(
     return sorted(tuple(task) for task in tasks + shared)
 
 
-def limit_offsets(
-    cap: int, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int]:
+def limit_offsets(cap: int, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
     """New ends that are in total `cap` (> 0) offsets after `start`, or fewer if the backlog is smaller.
 
     Every partition with data gets one offset; the rest is shared in proportion to backlog. If there are fewer offsets
@@ -218,8 +215,8 @@ def limit_offsets(
 def limit_bytes(
     cap: int,
     bytes_per_offset: Mapping[TopicPartition, int],
-    start: Mapping[TopicPartition, int],
-    end: Mapping[TopicPartition, int],
+    start: Offsets,
+    end: Offsets,
 ) -> dict[TopicPartition, int]:
     """New ends that are in total at most `cap` (> 0) estimated bytes after `start`, but at least one offset.
 
@@ -245,7 +242,7 @@ def limit_bytes(
     return {tp: start[tp] + shares[tp] if tp in sizes else end[tp] for tp in end}
 
 
-def _turn(start: Mapping[TopicPartition, int], sizes: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+def _turn(start: Offsets, sizes: Mapping[TopicPartition, int]) -> list[TopicPartition]:
     """The partitions with data in round-robin order; the start offsets determine the first one."""
     everyone = sorted(start)
     first = sum(start.values()) % len(everyone)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from broker.client.admin import Admin
 from broker.client.cluster import Cluster
@@ -23,6 +23,7 @@ from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.errors import BrokerError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import walk_batches
+from spark_connector.offset_store.base import Offsets
 
 __all__ = ["SizeEstimator"]
 
@@ -48,9 +49,7 @@ class SizeEstimator:
         self._asked: dict[str, float] = {}
         self._warned = only_to_share
 
-    def estimate(
-        self, start: Mapping[TopicPartition, int], end: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, int]:
+    def estimate(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
         """Bytes per offset, at least 1, of each partition that has offsets between `start` and `end`."""
         backlog = {tp: end[tp] - offset for tp, offset in start.items() if end.get(tp, 0) > offset}
         now = self._monotonic()
@@ -86,7 +85,7 @@ class SizeEstimator:
         counts = {tp: last[tp].offset - first[tp].offset for tp in sizes}
         return {tp: max(-(-size // counts[tp]), 1) for tp, size in sizes.items() if size > 0 and counts[tp] > 0}
 
-    def _sampled(self, start: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    def _sampled(self, start: Offsets) -> dict[TopicPartition, int]:
         found = {}
         for tp, offset in start.items():
             try:

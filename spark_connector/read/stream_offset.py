@@ -30,15 +30,14 @@ from typing import Any
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
+from spark_connector.offset_store.base import Offsets
 
-__all__ = ["Document", "Offsets", "StreamOffset", "plan_start"]
+__all__ = ["Document", "StreamOffset", "plan_start"]
 
 _VERSION = 1
 
 Document = dict[str, Any]
 """A stream offset as Spark passes it: JSON objects only."""
-
-Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)

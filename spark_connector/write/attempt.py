@@ -39,14 +39,14 @@ _GIVE_UP_S: Final = 5.0
 class Attempt:
     """The identity of an attempt. `sink`: see SinkNames; `batch_id` is None in a batch write without `txnAppId`.
 
-    `number` and `task_id` are Spark's attemptNumber and taskAttemptId. `run` identifies the run of a query for a write
-    inside foreachBatch; otherwise it is 0.
+    `tries` is Spark's attemptNumber: how many attempts failed before. `task_id` is its taskAttemptId. `run` identifies
+    the run of a query for a write inside foreachBatch; otherwise it is 0.
     """
 
     sink: str
     batch_id: int | None
     partition: int
-    number: int = 0
+    tries: int = 0
     task_id: int = 0
     run: int = 0
 
@@ -55,24 +55,18 @@ class Attempt:
 class TaskReport:
     """The result of a task. The driver decides by these reports only. Times in ms since 1970."""
 
-    sink: str
-    partition: int
-    batch_id: int | None = None
-    exactly_once: bool = False
+    attempt: Attempt
+    exactly_once: bool
     rows: int = 0
-    bytes: int = 0
     handle: TransactionHandle | None = None
     """The open transaction; None when nothing was written, or without a transaction."""
     written_to: TopicPartition | None = None
     """The first partition in the transaction."""
     number: int = 0
     """The number of the attempt at this partition, over all batches and drivers of the query; 0 in a batch write."""
-    tries: int = 0
-    """Spark's attemptNumber: how many attempts failed before."""
     opened_ms: int = 0
     decided: int | None = None
     """The decided batch that the task found, for which reason it wrote nothing."""
-    run: int = 0
 
 
 class _Opened(NamedTuple):
@@ -89,9 +83,7 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
     Raises ConnectorError, ConfigError, UnknownTopic, BrokerError, TransactionError (ProducerFenced: the driver
     continued without this attempt), and the errors of connections.
     """
-    report = TaskReport(
-        attempt.sink, attempt.partition, attempt.batch_id, plan.exactly_once, tries=attempt.number, run=attempt.run
-    )
+    report = TaskReport(attempt, plan.exactly_once)
     cluster = worker_clients().cluster(plan.options.client)
     rest = iter(batches)
     first = next((batch for batch in rest if batch.num_rows), None)
@@ -101,7 +93,7 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
         if attempt.batch_id is not None:
             _refuse_changed_delivery(plan, attempt, cluster)
         written = _write(plan, cluster, None, first, rest)
-        return replace(report, rows=written.rows, bytes=written.bytes)
+        return replace(report, rows=written.rows)
     opened = _open(plan, attempt, cluster)
     if isinstance(opened, int):
         for _ in rest:
@@ -118,7 +110,6 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
     return replace(
         report,
         rows=written.rows,
-        bytes=written.bytes,
         handle=opened.handle,
         number=opened.number,
         written_to=written.partitions[0],

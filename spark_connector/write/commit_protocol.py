@@ -68,7 +68,7 @@ def commit_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) 
     once = [report for report in reports if report.exactly_once]
     if not once:
         return
-    batch = _StreamBatch(plan, once[0].sink, batch_id)
+    batch = _StreamBatch(plan, once[0].attempt.sink, batch_id)
     if any(report.handle or report.decided is not None for report in once) or batch.decided_before():
         batch.commit(once)
     batch.sweep()
@@ -79,7 +79,7 @@ def abort_batch(plan: WritePlan, batch_id: int, reports: Sequence[TaskReport]) -
     _swept.clear()  # tasks without a report may leave transactions open whose ids the next attempt does not use
     left_open = [report for report in reports if report.handle is not None]
     if left_open:
-        _abort_undecided(plan, left_open[0].sink, batch_id, left_open)
+        _abort_undecided(plan, left_open[0].attempt.sink, batch_id, left_open)
 
 
 def _abort_undecided(
@@ -119,7 +119,7 @@ def commit_batch_write(plan: WritePlan, reports: Sequence[TaskReport]) -> None:
             f"{sum(left_open[index].rows for index in lost)} rows are missing, the others are visible.",
         )
     if left_open:  # open transactions of lost attempts would block readers
-        _fence_open(cluster, plan, plan.names(left_open[0].sink), "Ongoing")
+        _fence_open(cluster, plan, plan.names(left_open[0].attempt.sink), "Ongoing")
 
 
 def abort_batch_write(plan: WritePlan, write_id: str, reports: Sequence[TaskReport]) -> None:
@@ -134,7 +134,7 @@ def abort_batch_write(plan: WritePlan, write_id: str, reports: Sequence[TaskRepo
     report all transactions wait for the next commit or their timeout.
     """
     if plan.options.txn_app_id is not None:
-        batch_id, sink = _batch_of(reports), next((report.sink for report in reports), None)
+        batch_id, sink = _batch_of(reports), next((report.attempt.sink for report in reports), None)
         if batch_id is None and (batch_id := plan.options.txn_version) is not None:
             sink = named_sink(plan.options.txn_app_id, None)
         if batch_id is not None and sink is not None:
@@ -152,7 +152,7 @@ def abort_batch_write(plan: WritePlan, write_id: str, reports: Sequence[TaskRepo
 
 def _batch_of(reports: Sequence[TaskReport]) -> int | None:
     """The batch or `txnVersion` of a write with `txnAppId`; None for any other batch write."""
-    return next((report.batch_id for report in reports if report.batch_id is not None), None)
+    return next((report.attempt.batch_id for report in reports), None)
 
 
 class _StreamBatch:
@@ -180,13 +180,15 @@ class _StreamBatch:
         if decision is not None and self._plan.options.txn_version is not None:
             # As in Delta, a version below the last one counts as written.
             self._batch_id = max(self._batch_id, decision.settled_batch)
-        run = reports[0].run
+        run = reports[0].attempt.run
         step = next_step(decision, self._batch_id, [_prepared(report) for report in left_open], decided, run)
         if isinstance(step, Fail):
             raise ConnectorError(step.condition, f"Query {self._names.sink}: {step.message}")
         if isinstance(step, Record):
             self._record(driver, step.decision, left_open)
-            self._fence(overtaken(decision, [(one.partition, one.number, one.tries) for one in left_open]))
+            self._fence(
+                overtaken(decision, [(one.attempt.partition, one.number, one.attempt.tries) for one in left_open])
+            )
         elif isinstance(step, Finish) and recorded is not None:
             if left_open and (name := self._plan.options.txn_app_id) is not None:
                 step.decision.refuse_namesake(name, self._batch_id, run)
@@ -322,7 +324,7 @@ def _fence_open(
 
 def _prepared(report: TaskReport) -> Prepared:
     handle = _handle_of(report)
-    return Prepared(report.partition, report.number, handle.producer_id, handle.epoch, report.rows)
+    return Prepared(report.attempt.partition, report.number, handle.producer_id, handle.epoch, report.rows)
 
 
 def _check_open(cluster: Cluster, plan: WritePlan, left_open: Sequence[TaskReport], whose: str) -> None:
@@ -344,7 +346,7 @@ def _check_open(cluster: Cluster, plan: WritePlan, left_open: Sequence[TaskRepor
             raise error
         raise ConnectorError(
             "PYKAFKA_SINK_TRANSACTION_LOST",
-            f"the transaction of task {report.partition} {whose} ({report.rows} rows, opened "
+            f"the transaction of task {report.attempt.partition} {whose} ({report.rows} rows, opened "
             f"{(now_ms - report.opened_ms) // 1000} s ago, kafka.transaction.timeout.ms={plan.timeout_ms}) ended "
             f"before it was decided: {error}. Nothing is visible; run the write again.",
         ) from error

@@ -44,10 +44,9 @@ _MOST_PARTITIONS_OF_INT16: Final = 1 << 15
 
 
 class Written(NamedTuple):
-    """What a task wrote: records, bytes on the wire, and the partitions, sorted."""
+    """How many records a task wrote, and to which partitions, sorted."""
 
     rows: int
-    bytes: int
     partitions: tuple[TopicPartition, ...]
 
 
@@ -73,7 +72,6 @@ class RowsWriter:
         self._sticky: dict[tuple[str, int], StickyRuns] = {}
         self._partitions: set[TopicPartition] = set()
         self._rows = 0
-        self._bytes = 0
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Collect the rows of `batch`; send when there are enough."""
@@ -88,7 +86,7 @@ class RowsWriter:
         """Send the rest and wait until every record is acknowledged."""
         self._send_collected()
         self._sender.flush()
-        return Written(self._rows, self._bytes, tuple(sorted(self._partitions)))
+        return Written(self._rows, tuple(sorted(self._partitions)))
 
     def close(self) -> None:
         """Release the connections. May be called again."""
@@ -117,7 +115,6 @@ class RowsWriter:
             for tp, batch in zip(partitions, turn, strict=True):
                 if batch is not None:
                     self._sender.send(tp, batch)
-                    self._bytes += len(batch)
 
     def _by_topic(self, rows: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         if self._options.topic is not None:

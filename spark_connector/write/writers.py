@@ -159,8 +159,8 @@ def _run(
     run: int = 0,
 ) -> TaskMessage:
     keep_imports()
-    number, task_id = context.attemptNumber(), context.taskAttemptId()
-    return TaskMessage(run_attempt(plan, Attempt(sink, batch_id, context.partitionId(), number, task_id, run), batches))
+    tries, task_id = context.attemptNumber(), context.taskAttemptId()
+    return TaskMessage(run_attempt(plan, Attempt(sink, batch_id, context.partitionId(), tries, task_id, run), batches))
 
 
 def _in_query(context: TaskContext) -> bool:

@@ -8,9 +8,9 @@ import pytest
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
+from spark_connector.offset_store.base import Offsets
 from spark_connector.read.micro_batches import Losses, PartitionChanges, compare
-from spark_connector.read.offset_reader import Ends
-from spark_connector.read.stream_offset import Offsets, StreamOffset
+from spark_connector.read.stream_offset import StreamOffset
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
@@ -53,7 +53,7 @@ def test_what_changed(
     before: Offsets, selects: dict[str, str], now: Offsets, now_ids: dict[str, str], expected: PartitionChanges
 ) -> None:
     begin = StreamOffset(before, {"a": "x"}, selects=selects)
-    assert compare(begin, Ends(now, now_ids)) == expected
+    assert compare(begin, StreamOffset(now, now_ids)) == expected
 
 
 def test_losses_are_logged_with_numbers_and_added_up_per_topic(caplog: pytest.LogCaptureFixture) -> None:

@@ -143,7 +143,7 @@ def test_slices_and_empty_batches_are_what_they_show(sink: Sink, broker: Kafka, 
     sink.write(whole.slice(0, 0), whole.slice(10, 5), whole.slice(90, 10), whole.slice(3, 0), topic=topic)
     expected = [*range(10, 15), *range(90, 100)]
     assert sink.read(topic) == [(0, b"%d" % number, b"%d" % number) for number in expected]
-    assert sink.write(topic=topic) == Written(0, 0, ())
+    assert sink.write(topic=topic) == Written(0, ())
 
 
 def test_batches_obey_the_topics_limit(sink: Sink, broker: Kafka, topic: str) -> None:
