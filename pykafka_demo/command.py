@@ -20,7 +20,6 @@ from broker.embedded import EmbeddedBroker
 from broker.errors import PykafkaError
 from pykafka_demo import steps
 from pykafka_demo.proof import Proof, compare, read_positions, topic_ranges
-from pykafka_demo.steps import ConsoleProcess
 from spark_connector.cli.session import standard_error_to
 
 __all__ = ["demo"]
@@ -97,13 +96,11 @@ def _load(directory: Path, bootstrap: str, zookeeper: str) -> Proof:
     arguments = steps.load_arguments(bootstrap, zookeeper, to)
     console.print(f"[dim]$ pykafka {' '.join(arguments)}[/]", soft_wrap=True)
     with console.status("the first run starts, and is killed while it writes"):
-        left = steps.kill_a_load(arguments, to, directory / "load-killed")
+        left = steps.kill_a_load(arguments, to, directory / "load-killed.log")
     console.print(f"killed; what lies there: {', '.join(left) or 'nothing'} — names with _ are not data to any reader")
     with console.status("the second run"):
-        again = ConsoleProcess(arguments, directory / "load")
-        if again.wait() != 0:
-            raise PykafkaError(f"the load failed:\n{again.log[-3000:]}")
-    console.print(again.text.strip())
+        printed = steps.run_load(arguments)
+    console.print(printed)
     return _prove("parquet, read back by pyarrow", compare(topic_ranges(bootstrap, steps.TOPIC), read_positions(to)))
 
 
@@ -127,16 +124,10 @@ def _prove(what: str, proof: Proof) -> Proof:
 
 
 def _how_to_go_on(directory: Path, bootstrap: str, *, running: bool) -> None:
-    server = " ".join(
-        [
-            "pykafka broker start",
-            f"--override log.dirs={directory / 'broker'}",
-            f"--override listeners=PLAINTEXT://{bootstrap}",
-        ]
-    )
+    overrides = f"--override log.dirs={directory / 'broker'} --override listeners=PLAINTEXT://{bootstrap}"
     console.print("\nGo on from here:")
     if not running:
-        console.print(f"  [bold]{server}[/]   the same broker and data again", soft_wrap=True)
+        console.print(f"  [bold]pykafka broker start {overrides}[/]   the same broker and data again", soft_wrap=True)
     for command, what in (
         (f"pykafka topics describe --topic flights --bootstrap-server {bootstrap}", ""),
         (f"pykafka consume --topic flights --from-beginning --max-messages 3 --bootstrap-server {bootstrap}", ""),

@@ -10,12 +10,10 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from broker.client.cluster import Cluster
-from broker.client.partition_offsets import list_offsets
+from broker.client.partition_offsets import EARLIEST, LATEST, list_offsets
 from broker.protocol.topic_partition import TopicPartition
 
 __all__ = ["Proof", "compare", "read_positions", "topic_ranges"]
-
-EARLIEST, LATEST = -2, -1
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,6 @@
-"""The demo's steps, each a function that does one thing a user would do.
+"""The demo's steps, each a function that does one thing a user would do. They report progress to a callable.
 
-Called by command.py. Progress is told to a callable, so that the steps know nothing of the terminal.
-
-Console commands of the demo, run as a user runs them: in a process of their own, so that they can be killed.
+Loads run as a user runs them, as a console command in a process that can be killed.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +22,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 from broker.client.admin import Admin, NewTopic
 from broker.client.cluster import Cluster
 from broker.client.producer import Producer
+from broker.errors import PykafkaError
 from broker.zookeeper.java import set_java_home
 from pykafka_demo.flights import SCHEMA, airlines, flights
 
 __all__ = [
-    "ConsoleProcess",
-    "console_command",
     "delays_by_airline",
     "kill_a_load",
     "load_arguments",
     "produce_flights",
+    "run_load",
     "spark_session",
     "stream_in_two_runs",
 ]
@@ -62,7 +60,7 @@ def produce_flights(bootstrap: str, progress: Progress) -> int:
 
 
 def spark_session() -> SparkSession:
-    """Two local cores, quiet; Spark's Python workers are to run this very Python, which has the connector."""
+    """Two local cores, without log output. Spark's Python workers run this Python, which has the connector."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     set_java_home()
     return (
@@ -105,27 +103,51 @@ def delays_by_airline(spark: SparkSession, bootstrap: str) -> list[dict[str, Any
 
 
 def load_arguments(bootstrap: str, zookeeper: str, to: Path) -> list[str]:
-    """The `pykafka load` command of the demo, word by word."""
+    """The words of the demo's `pykafka load` command."""
     words = ["load", "--bootstrap-server", bootstrap, "--topic", TOPIC, "--to", str(to)]
     return [*words, "--offsets", "zookeeper", "--zookeeper", zookeeper, "--group", "demo"]
 
 
 def kill_a_load(arguments: list[str], to: Path, output: Path) -> list[str]:
-    """Start the load, kill -9 it while it writes, and give the names it left below `to`."""
-    process = ConsoleProcess(arguments, output)
+    """Start the load, kill it and its children with SIGKILL while it writes, and return the names below `to`."""
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            _console(arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        )
     try:
-        while process.running and not any(to.glob("_*/**/*.parquet")):
+        while process.poll() is None and not any(to.glob("_*/**/*.parquet")):
             time.sleep(0.01)
     finally:
-        if process.running:
-            process.kill()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
     return sorted(path.name for path in to.iterdir()) if to.exists() else []
 
 
-def stream_in_two_runs(spark: SparkSession, bootstrap: str, to: Path, checkpoint: Path, progress: Progress) -> int:
-    """Stream the topic to parquet: stop after two micro-batches, start again from the checkpoint, finish.
+def run_load(arguments: list[str]) -> str:
+    """Run the load to its end and return what it printed. Raises PykafkaError with its log."""
+    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
+    done = subprocess.run(
+        _console(arguments), stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, check=False
+    )
+    if done.returncode != 0:
+        raise PykafkaError(f"the load failed:\n{done.stderr[-3000:]}")
+    return done.stdout.strip()
 
-    Gives the rows of the first run.
+
+def _console(arguments: list[str]) -> list[str]:
+    return [sys.executable, "-m", "broker.tools.main", *arguments]
+
+
+def stream_in_two_runs(spark: SparkSession, bootstrap: str, to: Path, checkpoint: Path, progress: Progress) -> int:
+    """Stream the topic to parquet: stop after two micro-batches, then continue from the checkpoint to the end.
+
+    Returns the rows of the first run.
     """
     stream = (
         spark.readStream.format("pykafka")
@@ -146,7 +168,7 @@ def stream_in_two_runs(spark: SparkSession, bootstrap: str, to: Path, checkpoint
 
 
 def _watch(query: StreamingQuery, done: Callable[[int], bool], before: int, progress: Progress) -> int:
-    """Tell the rows so far until `done(batches)`; gives them."""
+    """Report the rows read so far until `done(batches)`, and return them."""
     rows = before
     while True:
         ended = done(len(batches := [p for p in query.recentProgress if p.numInputRows]))
@@ -157,51 +179,3 @@ def _watch(query: StreamingQuery, done: Callable[[int], bool], before: int, prog
         if (error := query.exception()) is not None:
             raise error
         time.sleep(0.05)
-
-
-def console_command(*arguments: str) -> list[str]:
-    """`pykafka ARGUMENTS…` of this very environment."""
-    return [sys.executable, "-m", "broker.tools.main", *arguments]
-
-
-class ConsoleProcess:
-    """A console command in a process group of its own, its output and its log in files."""
-
-    def __init__(self, arguments: Sequence[str], output: Path) -> None:
-        self._output, self._log = output.with_suffix(".out"), output.with_suffix(".log")
-        with self._output.open("wb") as stdout, self._log.open("wb") as stderr:
-            self._process = subprocess.Popen(
-                console_command(*arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1", "PYSPARK_PYTHON": sys.executable},
-            )
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process.poll() is None
-
-    @property
-    def text(self) -> str:
-        """What it has printed so far."""
-        return self._output.read_text(encoding="utf-8", errors="replace")
-
-    @property
-    def log(self) -> str:
-        """What it has written to standard error so far."""
-        return self._log.read_text(encoding="utf-8", errors="replace")
-
-    def wait(self) -> int:
-        """Its exit status, once it has ended."""
-        return self._process.wait()
-
-    def kill(self) -> None:
-        """SIGKILL to it and all its children, at once."""
-        os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
