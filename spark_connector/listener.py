@@ -32,14 +32,13 @@ from spark_connector.progress.prometheus import PrometheusLag
 from spark_connector.progress.stream_lag import QueryLag, query_lag
 from spark_connector.read.size_estimator import SizeEstimator
 
-__all__ = ["Callback", "LagBar", "LagListener", "LastCommit", "PrometheusLag", "Publisher", "RecordSizes"]
+__all__ = ["LagBar", "LagListener", "LastCommit", "PrometheusLag", "Publisher", "RecordSizes"]
 
 logger = logging.getLogger("pykafka.spark")
 
 
 class LagListener(StreamingQueryListener):
-    """Calls `publishers`: objects with `progressed` and `ended`, or functions of a QueryLag. The default is a
-    LagBar."""
+    """Calls `publishers`: Publishers, or functions of a QueryLag. The default is a LagBar."""
 
     def __init__(
         self,
@@ -50,26 +49,25 @@ class LagListener(StreamingQueryListener):
 
         Without it no bytes are estimated. Raises ConfigError.
         """
-        self._publishers = [_publisher(one) for one in publishers] or [LagBar()]
+        self._publishers: tuple[Any, ...] = publishers or (LagBar(),)
         self._sizes = None if sizes_from is None else RecordSizes(sizes_from)
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """Nothing to publish yet."""
 
     def onQueryProgress(self, event: Any) -> None:  # noqa: N802
-        """A batch has ended."""
         lag = self._attempt(query_lag, json.loads(event.progress.json), self._sizes)
         if lag is not None and lag.sources:
             for publisher in self._publishers:
-                self._attempt(publisher.progressed, lag)
+                self._attempt(getattr(publisher, "progressed", publisher), lag)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Nothing to publish: Spark reports no offsets then."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """A run has ended."""
         for publisher in self._publishers:
-            self._attempt(publisher.ended, str(event.runId))
+            if hasattr(publisher, "ended"):
+                self._attempt(publisher.ended, str(event.runId))
         if self._sizes is not None:
             self._sizes.close()
 
@@ -82,33 +80,14 @@ class LagListener(StreamingQueryListener):
             return None
 
 
-def _publisher(given: Publisher | Callable[[QueryLag], object]) -> Publisher:
-    return given if hasattr(given, "progressed") else Callback(given)  # type: ignore[return-value]
-
-
 class Publisher(Protocol):
     """Shows or uses lag. Called on Spark's event thread, one event at a time, so it should return quickly."""
 
     def progressed(self, lag: QueryLag) -> None:
         """A batch has ended."""
-        ...
 
     def ended(self, run_id: str) -> None:
         """A run of a query has ended, with or without an error; `progressed` may never have been called for it."""
-        ...
-
-
-class Callback:
-    """A plain function as a publisher."""
-
-    def __init__(self, function: Callable[[QueryLag], object]) -> None:
-        self._function = function
-
-    def progressed(self, lag: QueryLag) -> None:
-        self._function(lag)
-
-    def ended(self, run_id: str) -> None:
-        """A function gets no call for this."""
 
 
 _PATIENCE = {"request.timeout.ms": "5000", "default.api.timeout.ms": "5000", "client.id": "pykafka-lag"}
@@ -154,7 +133,6 @@ class RecordSizes:
             return {}
 
     def close(self) -> None:
-        """Disconnect."""
         opened, self._open = self._open, None
         if opened is not None:
             opened[0].close()

@@ -62,7 +62,6 @@ class OffsetStore(Protocol):
 
     def read(self, group: str) -> dict[TopicPartition, int]:
         """The next offset of every partition that the group has committed; empty for a new group."""
-        ...
 
     def commit(self, group: str, offsets: Offsets, *, expected: Offsets | None = None) -> None:
         """Store `offsets` atomically; other partitions keep their offsets.
@@ -70,11 +69,9 @@ class OffsetStore(Protocol):
         With `expected`, every partition of `offsets` and `expected` must still have the offset in `expected`, or no
         offset if `expected` does not name it; otherwise raises OffsetConflict. Without it the last writer wins.
         """
-        ...
 
     def close(self) -> None:
         """Close connections. The store is not used afterwards."""
-        ...
 
 
 def open_store(kind: str, options: Mapping[str, str]) -> OffsetStore:

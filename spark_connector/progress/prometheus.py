@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
@@ -56,11 +56,9 @@ class PrometheusLag:
             ) from None
 
     def progressed(self, lag: QueryLag) -> None:
-        """Keep the report for the next scrapes."""
         self._latest = {**self._latest, lag.run_id: lag}
 
     def ended(self, run_id: str) -> None:
-        """Forget the run."""
         self._latest = {key: lag for key, lag in self._latest.items() if key != run_id}
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
@@ -68,7 +66,6 @@ class PrometheusLag:
         return iter(_empty_families().values())
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """For a scrape, in any thread."""
         families = _empty_families()
         latest = self._latest.values()
         names = Counter(lag.label for lag in latest)
@@ -76,12 +73,12 @@ class PrometheusLag:
             # Two sessions may have queries of the same name; Prometheus rejects two samples with the same labels.
             label = lag.label if names[lag.label] == 1 else f"{lag.label} {lag.run_id}"
             for source in lag.sources:
-                _add(families, (label, str(source.index)), _source_figures(source))
+                labels = (label, str(source.index))
+                _add(families, labels, _source_figures(source))
                 for topic in source.topics:
-                    _add(families, (label, str(source.index), topic.topic), _topic_figures(topic))
+                    _add(families, (*labels, topic.topic), _topic_figures(topic))
                 for name in {tp.topic for tp in source.end}:
-                    figure = ("skipped_offsets", source.skipped.get(name, 0))
-                    _add(families, (label, str(source.index), name), [figure])
+                    _add(families, (*labels, name), {"skipped_offsets": source.skipped.get(name, 0)})
         yield from families.values()
 
 
@@ -89,30 +86,25 @@ def _empty_families() -> dict[str, GaugeMetricFamily]:
     return {name: GaugeMetricFamily(name, doc, labels=labels) for name, (labels, doc) in _FAMILIES.items()}
 
 
-def _add(
-    families: dict[str, GaugeMetricFamily], labels: tuple[str, ...], figures: Iterable[tuple[str, float | None]]
-) -> None:
-    for name, value in figures:
+def _add(families: dict[str, GaugeMetricFamily], labels: tuple[str, ...], figures: Mapping[str, float | None]) -> None:
+    for name, value in figures.items():
         if value is not None:
             families[f"pykafka_stream_{name}"].add_metric(labels, value)
 
 
-def _source_figures(source: SourceLag) -> list[tuple[str, float | None]]:
-    return [
-        ("input_rows_per_second", source.input_rows_per_second),
-        ("processed_rows_per_second", source.processed_rows_per_second),
-    ]
+def _source_figures(source: SourceLag) -> dict[str, float | None]:
+    return {name: getattr(source, name) for name in ("input_rows_per_second", "processed_rows_per_second")}
 
 
-def _topic_figures(topic: TopicLag) -> list[tuple[str, float | None]]:
+def _topic_figures(topic: TopicLag) -> dict[str, float | None]:
     behind = topic.offsets_behind.values()
-    return [
-        ("min_offsets_behind_latest", min(behind)),
-        ("max_offsets_behind_latest", max(behind)),
-        ("avg_offsets_behind_latest", topic.total / len(behind)),
-        ("offsets_behind_latest", topic.total),
-        ("bytes_behind_latest", topic.bytes_behind),
-    ]
+    return {
+        "min_offsets_behind_latest": min(behind),
+        "max_offsets_behind_latest": max(behind),
+        "avg_offsets_behind_latest": topic.total / len(behind),
+        "offsets_behind_latest": topic.total,
+        "bytes_behind_latest": topic.bytes_behind,
+    }
 
 
 class LoadMetrics:
@@ -182,9 +174,13 @@ class LoadMetrics:
         """For a scrape, in its thread."""
         behind = self._behind()
         with self._lock:
-            counts = (self._loads, self._rows, self._failures)
+            counts = {
+                ("pykafka_load_loads", "Loads that were committed."): self._loads,
+                ("pykafka_load_rows", "Rows of these loads."): self._rows,
+                ("pykafka_load_failures", "Loads that failed and were tried again."): self._failures,
+            }
             last_success = self._last_success
-        for (name, doc), count in zip(_COUNTERS.items(), counts, strict=True):
+        for (name, doc), count in counts.items():
             counter = CounterMetricFamily(name, doc, labels=["group"])
             counter.add_metric([self._group], count)
             yield counter
@@ -204,13 +200,6 @@ class LoadMetrics:
         for topic, offsets in sorted(behind.items()):
             lag.add_metric([self._group, topic], offsets)
         yield lag
-
-
-_COUNTERS = {
-    "pykafka_load_loads": "Loads that were committed.",
-    "pykafka_load_rows": "Rows of these loads.",
-    "pykafka_load_failures": "Loads that failed and were tried again.",
-}
 
 
 def parse_address(text: str) -> tuple[str, int]:
