@@ -31,7 +31,7 @@ from spark_connector.formats.schema_registry import SchemaRegistry, UnknownSchem
 from spark_connector.formats.value_decoder import BadValue, Decoded, one_by_one
 from spark_connector.formats.value_format import AvroSchema
 
-__all__ = ["AvroDecoder", "PreparedSchema", "prepare", "prepare_writer"]
+__all__ = ["AvroDecoder", "PreparedSchema", "prepare"]
 
 _PREFIX: Final = 5  # magic byte and id
 
@@ -82,7 +82,7 @@ class AvroDecoder:
         assert self._registry is not None
         try:
             schema = self._registry.schema(schema_id)
-            return self._reader if schema == self._schema else prepare_writer(schema, self._schema)
+            return self._reader if schema == self._schema else prepare(schema, self._schema)
         except (UnknownSchema, ConfigError) as error:
             raise BadValue(f"schema id {schema_id}: {error}") from None
 
@@ -131,6 +131,7 @@ _PROMOTED: Final[dict[str, tuple[str, ...]]] = {
 
 _DEEPEST: Final = 64
 _MOST_BRANCHES: Final = 32
+_UNION: Final = "pykafka.union"
 
 
 @dataclass(frozen=True)
@@ -142,19 +143,12 @@ class PreparedSchema:
     type: pa.DataType
 
 
-@functools.lru_cache(maxsize=256)
-def prepare(schema: AvroSchema) -> PreparedSchema:
-    """For values written with `schema`. Raises ConfigError if it is not an Avro schema or has no Spark type."""
-    return _prepared(schema, None)
+@functools.lru_cache(maxsize=512)
+def prepare(schema: AvroSchema, reader: AvroSchema | None = None) -> PreparedSchema:
+    """For values written with `schema` and read as `reader`, or as `schema` itself.
 
-
-@functools.lru_cache(maxsize=256)
-def prepare_writer(schema: AvroSchema, reader: AvroSchema) -> PreparedSchema:
-    """For values written with `schema` that are read as `reader`. Raises ConfigError."""
-    return _prepared(schema, reader)
-
-
-def _prepared(schema: AvroSchema, reader: AvroSchema | None) -> PreparedSchema:
+    Raises ConfigError if it is not an Avro schema or has no Spark type.
+    """
     try:
         document, named = _parse(schema)
         guide, guides = (None, {}) if reader is None else _parse(reader)
@@ -310,15 +304,16 @@ def _member(branch: Any, union: int, index: int, visited: _Visited, other_names:
     has the name of the type, and the field has the names of all indexes as aliases."""
     others = [f"member{other}" for other in range(_MOST_BRANCHES) if other != index]
     inner = {"name": f"member{index}", "aliases": others, "type": visited[0]}
-    name = f"pykafka.union{union}.branch_{_branch_name(branch)}"
+    name = f"{_UNION}{union}.branch_{_branch_name(branch)}"
     return {"type": "record", "name": name, "aliases": other_names, "fields": [inner]}
 
 
 def _default(node: dict[str, Any], inner: Any) -> dict[str, Any]:
     """The default of a field; the default of a union belongs to its first branch."""
     default = _plain(node, "default")
-    if default and isinstance(inner, list) and isinstance(inner[0], dict) and _is_member(inner[0]):
-        return {"default": {inner[0]["fields"][0]["name"]: default["default"]}}
+    first = inner[0] if default and isinstance(inner, list) else None
+    if isinstance(first, dict) and str(first.get("name")).startswith(_UNION):
+        return {"default": {first["fields"][0]["name"]: default["default"]}}
     return default
 
 
@@ -335,10 +330,6 @@ def _encode_defaults(node: Any) -> None:
             _encode_defaults(one["type"])
         for inner in ("items", "values"):
             _encode_defaults(branch.get(inner))
-
-
-def _is_member(node: dict[str, Any]) -> bool:
-    return str(node.get("name")).startswith("pykafka.union")
 
 
 def _plain(node: dict[str, Any], *keys: str) -> dict[str, Any]:

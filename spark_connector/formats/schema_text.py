@@ -135,8 +135,12 @@ def parse_spark_json(document: Any, text: str, depth: int = 0) -> pa.DataType:
         raise ConfigError(f"Schema is nested more than {_DEEPEST} deep: {_short(text)}")
     try:
         if isinstance(document, str):
-            return parse_spark_atomic(document, text)
-        kind = document["type"]
+            reader = _Reader(document)
+            atomic = reader.type(0)
+            reader.end()
+            if not pa.types.is_nested(atomic):
+                return atomic
+        kind = document["type"] if isinstance(document, dict) else None
         if kind == "struct":
             fields = document["fields"]
             return pa.struct(
@@ -150,16 +154,6 @@ def parse_spark_json(document: Any, text: str, depth: int = 0) -> pa.DataType:
     except (KeyError, TypeError, IndexError):
         pass
     raise ConfigError(f"Not a schema as Spark writes it in JSON: {_short(str(document))}")
-
-
-def parse_spark_atomic(name: str, text: str) -> pa.DataType:
-    """Parse the name of a type without fields, as in DDL and JSON."""
-    reader = _Reader(name)
-    kind = reader.type(0)
-    reader.end()
-    if pa.types.is_nested(kind):
-        raise ConfigError(f"Not a schema as Spark writes it in JSON: {_short(text)}")
-    return kind
 
 
 class _Reader:

@@ -29,7 +29,6 @@ from spark_connector.options.range_limit import (
     OffsetRangeLimit,
     Position,
     SpecificOffsets,
-    TimestampForAll,
     Timestamps,
 )
 from spark_connector.options.read_options import SourceOptions
@@ -250,11 +249,9 @@ def _starting(given: OffsetRangeLimit, new: Assigned, is_first: bool) -> OffsetR
     """
     if isinstance(given, SpecificOffsets):
         return SpecificOffsets({tp: given.offsets.get(tp, EARLIEST) for tp in new.partitions})
-    if is_first:
+    if is_first or not isinstance(given, Timestamps):
         return given
-    if isinstance(given, Timestamps):
-        return Timestamps({tp: given.timestamps.get(tp, EARLIEST) for tp in new.partitions}, latest_if_none=True)
-    return replace(given, latest_if_none=True) if isinstance(given, TimestampForAll) else given
+    return Timestamps({**dict.fromkeys(new.partitions, EARLIEST), **given.of(new.partitions)}, latest_if_none=True)
 
 
 def _loads_since(request: LoadRequest, log: CommitLog) -> list[LoadRecord]:

@@ -1,7 +1,7 @@
 """Where a read starts and ends: the values of `startingOffsets`, `endingTimestamp` and similar options.
 
 Built by read_options.py and resolved to offsets by read/offset_reader.py, after Spark's `KafkaOffsetRangeLimit`. This
-module has the four kinds of limits, their JSON forms, and the checks that need no broker. In JSON the offset -1 means
+module has the three kinds of limits, their JSON forms, and the checks that need no broker. In JSON the offset -1 means
 latest and -2 earliest, as in Spark. Timestamps are in ms. JSON of another shape raises ConfigError with an example.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import enum
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,6 @@ __all__ = [
     "OffsetRangeLimit",
     "Position",
     "SpecificOffsets",
-    "TimestampForAll",
     "Timestamps",
     "check_limits",
     "format_partitions",
@@ -61,21 +60,19 @@ class SpecificOffsets:
 
 @dataclass(frozen=True)
 class Timestamps:
-    """A timestamp (ms) per partition. `latest_if_none`: take the end where no record is at or after it."""
+    """A timestamp (ms) per partition, or one for all. `latest_if_none`: take the end where no record is so late."""
 
-    timestamps: Mapping[TopicPartition, int]
+    timestamps: Mapping[TopicPartition, int] | int
     latest_if_none: bool = False
 
-
-@dataclass(frozen=True)
-class TimestampForAll:
-    """One timestamp (ms) for every partition."""
-
-    timestamp: int
-    latest_if_none: bool = False
+    def of(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The timestamps of those `partitions` that have one."""
+        if isinstance(self.timestamps, int):
+            return dict.fromkeys(partitions, self.timestamps)
+        return {tp: self.timestamps[tp] for tp in partitions if tp in self.timestamps}
 
 
-OffsetRangeLimit = Position | SpecificOffsets | Timestamps | TimestampForAll
+OffsetRangeLimit = Position | SpecificOffsets | Timestamps
 
 
 def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
@@ -159,7 +156,9 @@ def check_limits(start: OffsetRangeLimit, end: OffsetRangeLimit) -> None:
     if isinstance(start, SpecificOffsets) and isinstance(end, SpecificOffsets):
         _check_pairs(start.offsets, end.offsets, "offset")
     elif isinstance(start, Timestamps) and isinstance(end, Timestamps):
-        _check_pairs(start.timestamps, end.timestamps, "timestamp")
+        starts, ends = start.timestamps, end.timestamps
+        if not isinstance(starts, int) and not isinstance(ends, int):
+            _check_pairs(starts, ends, "timestamp")
 
 
 def _check_pairs(start: Offsets, end: Offsets, what: str) -> None:

@@ -33,7 +33,6 @@ from spark_connector.options.range_limit import (
     OffsetRangeLimit,
     Position,
     SpecificOffsets,
-    TimestampForAll,
     Timestamps,
     check_limits,
     parse_offsets,
@@ -217,7 +216,7 @@ def _limit(values: OptionValues, which: str, unset: Position) -> OffsetRangeLimi
     strategy = values.one_of("startingOffsetsByTimestampStrategy", ("error", "latest"))
     latest_if_none = which == "ending" or strategy == "latest"
     if (timestamp := values.optional_long(f"{which}Timestamp", least=0)) is not None:
-        return TimestampForAll(timestamp, latest_if_none)
+        return Timestamps(timestamp, latest_if_none)
     name = f"{which}OffsetsByTimestamp"
     if (text := values.text(name)) is not None:
         return Timestamps(parse_timestamps(name, text), latest_if_none)

@@ -59,7 +59,6 @@ class MicroBatches:
         self._last_batch_at: float | None = None
 
     def close(self) -> None:
-        """Close all connections."""
         self._offsets.close()
 
     def initial(self) -> Document:
@@ -125,7 +124,11 @@ class MicroBatches:
         if self._too_few(start_offsets, end_offsets, at_least):
             end_offsets = {tp: min(offset, end_offsets[tp]) for tp, offset in start_offsets.items()}
         else:
-            end_offsets = self._limited(start_offsets, end_offsets, cap, byte_cap)
+            if cap is not None:
+                end_offsets = limit_offsets(cap, start_offsets, end_offsets)
+            if byte_cap is not None:
+                sizes = self._offsets.sizes.estimate(start_offsets, end_offsets)
+                end_offsets = limit_bytes(byte_cap, sizes, start_offsets, end_offsets)
         selects = self._options.selection.text
         on_record = not first and begin.selects == selects
         if end_offsets == begin.offsets and not added and (on_record or not self._start_moves()):
@@ -193,15 +196,6 @@ class MicroBatches:
                 losses.report_lost_head(tp, begin.offsets[tp], first)
                 found[tp] = first
         return found
-
-    def _limited(
-        self, start: Offsets, end: Offsets, cap: int | None, byte_cap: int | None
-    ) -> dict[TopicPartition, int]:
-        """The end within both caps."""
-        limited = dict(end) if cap is None else limit_offsets(cap, start, end)
-        if byte_cap is None:
-            return limited
-        return limit_bytes(byte_cap, self._offsets.sizes.estimate(start, limited), start, limited)
 
     def _too_few(self, start: Offsets, end: Offsets, at_least: int | None) -> bool:
         """Whether to wait for more offsets. A frozen stream never waits, because it gets no more."""

@@ -31,7 +31,6 @@ from spark_connector.options.range_limit import (
     OffsetRangeLimit,
     Position,
     SpecificOffsets,
-    TimestampForAll,
     Timestamps,
     format_partitions,
 )
@@ -136,10 +135,8 @@ class OffsetReader:
         elif isinstance(limit, SpecificOffsets):
             found |= {tp: offset for tp, offset in limit.offsets.items() if tp in found and offset != LATEST}
             found |= {tp: now[tp] for tp in selected if limit.offsets.get(tp) == LATEST}
-        elif isinstance(limit, TimestampForAll):
-            timestamps = dict.fromkeys(found, limit.timestamp)
         elif isinstance(limit, Timestamps):
-            timestamps = {tp: timestamp for tp, timestamp in limit.timestamps.items() if tp in found}
+            timestamps = limit.of(found)
         earliest = self.earliest(tp for tp, offset in found.items() if offset == EARLIEST and tp not in timestamps)
         at_times = {tp: offset if offset >= 0 else now[tp] for tp, offset in self._list(timestamps).items()}
         return NewTopics({**found, **earliest, **at_times}, earliest)
@@ -225,9 +222,9 @@ class OffsetReader:
             committed = self.committed.read()
             wanted = {tp: committed.get(tp, EARLIEST) for tp in partitions}
         elif isinstance(limit, SpecificOffsets):
-            _check_specified(limit.offsets, assigned, which)
+            _check_named(limit.offsets, assigned, f"{which} offsets", f"KAFKA_{which.upper()}_OFFSET")
             wanted = dict(limit.offsets)
-        elif isinstance(limit, (Timestamps, TimestampForAll)):
+        elif isinstance(limit, Timestamps):
             wanted = self._at_timestamps(limit, assigned, which)
         else:
             wanted = dict.fromkeys(partitions, EARLIEST if limit is Position.EARLIEST else LATEST)
@@ -266,14 +263,10 @@ class OffsetReader:
         moved = {tp: end[tp] if found[tp] < 0 else min(max(start[tp], found[tp]), end[tp]) for tp in backlog}
         return {**start, **moved}
 
-    def _at_timestamps(
-        self, limit: Timestamps | TimestampForAll, assigned: Assigned, which: str
-    ) -> dict[TopicPartition, int]:
-        if isinstance(limit, TimestampForAll):
-            timestamps: Mapping[TopicPartition, int] = dict.fromkeys(assigned.partitions, limit.timestamp)
-        else:
-            _check_timestamps(limit.timestamps, assigned, which)
-            timestamps = limit.timestamps
+    def _at_timestamps(self, limit: Timestamps, assigned: Assigned, which: str) -> dict[TopicPartition, int]:
+        if not isinstance(limit.timestamps, int):
+            _check_named(limit.timestamps, assigned, f"timestamp based {which} offsets", "KAFKA_TIMESTAMP_OFFSET")
+        timestamps = limit.of(assigned.partitions)
         found = self._list(timestamps)
         for tp in sorted(found):
             if found[tp] < 0 and not limit.latest_if_none:
@@ -344,23 +337,14 @@ def _exists(tp: TopicPartition, topics: Mapping[str, TopicMetadata], optional: C
     raise UnknownTopic(f"topic {tp.topic!r} has {count} partitions, option 'assign' names partition {tp.partition}")
 
 
-def _check_specified(offsets: Offsets, assigned: Assigned, which: str) -> None:
-    if set(offsets) != set(assigned.partitions):
+def _check_named(named: Offsets, assigned: Assigned, what: str, condition: str) -> None:
+    if set(named) != set(assigned.partitions):
+        hint = "" if "timestamp" in what else " Use -1 for latest, -2 for earliest."
         raise ConnectorError(
-            f"KAFKA_{which.upper()}_OFFSET_DOES_NOT_MATCH_ASSIGNED",
-            f"Partitions specified for Kafka {which} offsets don't match what are assigned. Maybe topic partitions are "
-            "created or deleted while the query is running. Use -1 for latest, -2 for earliest. "
-            f"Specified: {format_partitions(offsets)} Assigned: {format_partitions(set(assigned.partitions))}",
-        )
-
-
-def _check_timestamps(timestamps: Offsets, assigned: Assigned, which: str) -> None:
-    if set(timestamps) != set(assigned.partitions):
-        raise ConnectorError(
-            "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED",
-            f"Partitions specified for Kafka timestamp based {which} offsets don't match what are assigned. Maybe "
-            "topic partitions are created or deleted while the query is running, or you didn't specify all of them. "
-            f"Specified: {format_partitions(timestamps)} Assigned: {format_partitions(set(assigned.partitions))}",
+            f"{condition}_DOES_NOT_MATCH_ASSIGNED",
+            f"Partitions specified for Kafka {what} don't match what are assigned. Maybe topic partitions are created "
+            f"or deleted while the query is running, or you didn't specify all of them.{hint} "
+            f"Specified: {format_partitions(named)} Assigned: {format_partitions(set(assigned.partitions))}",
         )
 
 

@@ -29,7 +29,7 @@ from spark_connector.write.attempt import Attempt, TaskReport, run_attempt
 from spark_connector.write.commit_protocol import abort_batch, abort_batch_write, commit_batch, commit_batch_write
 from spark_connector.write.write_plan import WritePlan, named_sink
 
-__all__ = ["KafkaBatchWriter", "KafkaStreamWriter", "TaskMessage", "stream_task", "write_task"]
+__all__ = ["KafkaBatchWriter", "KafkaStreamWriter", "TaskMessage"]
 
 _QUERY_ID: Final = "sql.streaming.queryId"
 _BATCH_ID: Final = "streaming.sql.batchId"
@@ -62,8 +62,31 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         self._write_id = str(uuid.uuid4())
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Write the rows of one task."""
-        return write_task(self._plan, self._write_id, iterator)
+        plan = self._plan
+        context = _context(plan)
+        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        name, version = plan.options.txn_app_id, plan.options.txn_version
+        has_batch_id = query is not None and batch is not None
+        if not plan.exactly_once or (name is None and not has_batch_id and not _in_query(context)):
+            return _run(plan, context, self._write_id, None, iterator)
+        if name is None:
+            raise ConfigError(
+                "an exactly-once write inside foreachBatch would write its rows again when the batch is repeated after "
+                "a failure: set option 'txnAppId' to a name that no other write of the function has, and a batch that "
+                f"was written is not written again{'' if has_batch_id else _NO_BATCH_ID}; or set option 'delivery' to "
+                "at-least-once"
+            )
+        if version is not None:
+            return _run(plan, context, named_sink(name, None), version, iterator)
+        if query is None or batch is None:
+            raise ConfigError(
+                "Option 'txnAppId' needs option 'txnVersion', a number that grows with every write. Inside "
+                "foreachBatch it is the batch's id. Spark tells the write this id, except through Spark Connect and in "
+                "a thread of your own: there set option 'txnVersion' to it, and 'txnAppId' to a name that no other "
+                "query has"
+            )
+        run = zlib.crc32((context.getLocalProperty(_RUN_ID) or "").encode())
+        return _run(plan, context, named_sink(name, query), int(batch), iterator, run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """All tasks have succeeded: make the rows of an exactly-once write visible."""
@@ -82,8 +105,17 @@ class KafkaStreamWriter(StreamArrowWriter):
         self._plan = plan
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskMessage:
-        """Write the rows of one task."""
-        return stream_task(self._plan, iterator)
+        """Write the rows of one task, whose local properties hold the query and the batch, the same after a restart."""
+        context = _context(self._plan)
+        query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        if query is None or batch is None:
+            if self._plan.exactly_once:
+                raise PykafkaError(
+                    f"Spark did not tell the task its query and batch ({_QUERY_ID}, {_BATCH_ID}), without which a "
+                    "write cannot be exactly-once: set option 'delivery' to at-least-once"
+                )
+            query, batch = "", "0"
+        return _run(self._plan, context, query, int(batch), iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """All tasks have succeeded: decide the batch of an exactly-once write and make its rows visible."""
@@ -92,47 +124,6 @@ class KafkaStreamWriter(StreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """The batch has failed: abort the known transactions of an exactly-once write that is not decided."""
         abort_batch(self._plan, batchId, _reports(messages))
-
-
-def write_task(plan: WritePlan, write_id: str, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
-    """A task of the batch write with that id."""
-    context = _context(plan)
-    query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-    name, version = plan.options.txn_app_id, plan.options.txn_version
-    has_batch_id = query is not None and batch is not None
-    if not plan.exactly_once or (name is None and not has_batch_id and not _in_query(context)):
-        return _run(plan, context, write_id, None, batches)
-    if name is None:
-        raise ConfigError(
-            "an exactly-once write inside foreachBatch would write its rows again when the batch is repeated after a "
-            "failure: set option 'txnAppId' to a name that no other write of the function has, and a batch that was "
-            f"written is not written again{'' if has_batch_id else _NO_BATCH_ID}; or set option 'delivery' to "
-            "at-least-once"
-        )
-    if version is not None:
-        return _run(plan, context, named_sink(name, None), version, batches)
-    if query is None or batch is None:
-        raise ConfigError(
-            "Option 'txnAppId' needs option 'txnVersion', a number that grows with every write. Inside foreachBatch "
-            "it is the batch's id. Spark tells the write this id, except through Spark Connect and in a thread of your "
-            "own: there set option 'txnVersion' to it, and 'txnAppId' to a name that no other query has"
-        )
-    run = zlib.crc32((context.getLocalProperty(_RUN_ID) or "").encode())
-    return _run(plan, context, named_sink(name, query), int(batch), batches, run)
-
-
-def stream_task(plan: WritePlan, batches: Iterator[pa.RecordBatch]) -> TaskMessage:
-    """A task of a micro-batch. Its local properties hold the query and the batch, the same after a restart."""
-    context = _context(plan)
-    query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
-    if query is None or batch is None:
-        if plan.exactly_once:
-            raise PykafkaError(
-                f"Spark did not tell the task its query and batch ({_QUERY_ID}, {_BATCH_ID}), without which a write "
-                "cannot be exactly-once: set option 'delivery' to at-least-once"
-            )
-        query, batch = "", "0"
-    return _run(plan, context, query, int(batch), batches)
 
 
 def _reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.options.range_limit import Position, SpecificOffsets, TimestampForAll, Timestamps
+from spark_connector.options.range_limit import Position, SpecificOffsets, Timestamps
 from spark_connector.options.read_options import SourceOptions
 from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
 
@@ -90,7 +90,7 @@ CASES = [
         lambda o: o.starting,
         (Position.EARLIEST, Position.LATEST),
         "5",
-        TimestampForAll(5),
+        Timestamps(5),
         {"x": LONG, "-1": "must be at least 0"},
     ),
     Case(
@@ -117,7 +117,7 @@ CASES = [
         "startingOffsetsByTimestampStrategy",
         "error",
         "both",
-        lambda o: isinstance(o.starting, TimestampForAll) and o.starting.latest_if_none,
+        lambda o: isinstance(o.starting, Timestamps) and o.starting.latest_if_none,
         both(False),
         "LATEST",
         True,
@@ -131,7 +131,7 @@ CASES = [
         lambda o: o.ending,
         both(Position.LATEST),
         "5",
-        TimestampForAll(5, True),
+        Timestamps(5, True),
         {"x": LONG},
         elsewhere="ending timestamp not valid in streaming queries",
     ),

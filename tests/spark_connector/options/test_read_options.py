@@ -10,7 +10,7 @@ import pytest
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
-from spark_connector.options.range_limit import Position, SpecificOffsets, TimestampForAll, Timestamps
+from spark_connector.options.range_limit import Position, SpecificOffsets, Timestamps
 from spark_connector.options.read_options import ByteLimits, Mode, SourceOptions, parse_options
 from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
 
@@ -101,9 +101,9 @@ def test_one_timestamp_wins_over_timestamps_and_those_over_offsets() -> None:
     for_all = {"startingTimestamp": "7"}
     assert parse(**by_offset).starting == SpecificOffsets({T0: 23, T1: -2})
     assert parse(**by_offset, **by_time).starting == Timestamps({T0: 5, T1: 6})
-    assert parse(**by_offset, **by_time, **for_all).starting == TimestampForAll(7)
-    assert parse(**for_all, startingOffsetsByTimestampStrategy="LATEST").starting == TimestampForAll(7, True)
-    assert parse(endingTimestamp="9", endingOffsets="latest").ending == TimestampForAll(9, True)
+    assert parse(**by_offset, **by_time, **for_all).starting == Timestamps(7)
+    assert parse(**for_all, startingOffsetsByTimestampStrategy="LATEST").starting == Timestamps(7, True)
+    assert parse(endingTimestamp="9", endingOffsets="latest").ending == Timestamps(9, True)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -108,7 +108,7 @@ def test_only_what_is_given_or_needed_is_asked_of_the_decoder() -> None:
 class Lengths:
     """A decoder as a format is one: bytes to a typed column, bad rows left out."""
 
-    needs: Sequence[str] = ("value", "topic")
+    needs: tuple[str, ...] = ("value", "topic")
 
     def decode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         good = batch.filter(pc.greater(pc.binary_length(batch["value"]), 0))
