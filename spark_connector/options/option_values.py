@@ -42,21 +42,23 @@ class OptionValues:
 
     def long(self, name: str, *, least: int) -> int:
         """An integer ≥ `least`; the table's default when unset."""
-        return self._parse_long(name, self._or_default(name), least)
+        return _parse_long(name, self._or_default(name), least)
 
     def optional_long(self, name: str, *, least: int = 1) -> int | None:
         """An integer ≥ `least`; None when unset."""
-        value = self.text(name)
-        return None if value is None else self._parse_long(name, value, least)
+        return self.long(name, least=least) if name in self else None
+
+    def bytes(self, name: str, *, least: int = 0) -> int:
+        """A size ≥ `least` in Spark's notation (`500k`, `64m`, `1g`: powers of 1024; bare: bytes), or the default."""
+        value = self._or_default(name)
+        match = _SIZE.fullmatch(value.lower())
+        if match is None:
+            raise ConfigError(f"Option '{name}' must be a size in bytes, or like 500k, 64m or 1g, not '{value}'")
+        return _parse_long(name, str(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b"))), least)
 
     def optional_bytes(self, name: str) -> int | None:
-        """A size > 0 in Spark's notation (`500k`, `64m`, `1g`: powers of 1024; bare: bytes). None when unset."""
-        value = self.text(name)
-        return None if value is None else self._parse_bytes(name, value, 1)
-
-    def bytes(self, name: str) -> int:
-        """A size ≥ 0 in the same notation; the table's default when unset."""
-        return self._parse_bytes(name, self._or_default(name), 0)
+        """A size > 0 in the same notation; None when unset."""
+        return self.bytes(name, least=1) if name in self else None
 
     def duration_ms(self, name: str) -> int:
         """A duration in Spark's notation (`500ms`, `10s`, `15m`, `2h`); a bare number is milliseconds."""
@@ -103,19 +105,13 @@ class OptionValues:
         value = self.text(name)
         return default(name) if value is None else value
 
-    def _parse_bytes(self, name: str, value: str, least: int) -> int:
-        match = _SIZE.fullmatch(value.lower())
-        if match is None:
-            raise ConfigError(f"Option '{name}' must be a size in bytes, or like 500k, 64m or 1g, not '{value}'")
-        return self._parse_long(name, str(int(match[1]) << (10 * "bkmgtp".index(match[2] or "b"))), least)
 
-    @staticmethod
-    def _parse_long(name: str, value: str, least: int) -> int:
-        if not re.fullmatch(r"[+-]?\d{1,40}", value, re.ASCII):
-            raise ConfigError(f"Option '{name}' must be a whole number, not '{value}'")
-        number = int(value)
-        if least > 0 and number <= 0:
-            raise ConfigError(f"Option '{name}' must be positive, not {number}")
-        if not least <= number <= _MAX_LONG:
-            raise ConfigError(f"Option '{name}' must be at least {least} and fit in 64 bits, not {number}")
-        return number
+def _parse_long(name: str, value: str, least: int) -> int:
+    if not re.fullmatch(r"[+-]?\d{1,40}", value, re.ASCII):
+        raise ConfigError(f"Option '{name}' must be a whole number, not '{value}'")
+    number = int(value)
+    if least > 0 and number <= 0:
+        raise ConfigError(f"Option '{name}' must be positive, not {number}")
+    if not least <= number <= _MAX_LONG:
+        raise ConfigError(f"Option '{name}' must be at least {least} and fit in 64 bits, not {number}")
+    return number

@@ -18,7 +18,6 @@ from contextlib import closing
 from broker.errors import ConfigError
 from spark_connector.offset_store.base import Offsets
 from spark_connector.options.read_options import Mode, parse_options
-from spark_connector.options.subscription_options import Assign, Subscribe, Subscription
 from spark_connector.progress.stream_lag import QueryLag
 from spark_connector.read.offset_reader import CommittedOffsets
 
@@ -37,11 +36,10 @@ class LastCommit:
         self._ends: dict[str, Offsets] = {}
 
     def progressed(self, lag: QueryLag) -> None:
-        """Remember the position of the run."""
         if self._query is not None and lag.name != self._query:
             return
         for source in lag.sources:
-            if _selects(self._options.subscription, source.end):
+            if all(map(self._options.subscription.selects, source.end)):
                 self._ends[lag.run_id] = source.end
 
     def ended(self, run_id: str) -> None:
@@ -50,11 +48,3 @@ class LastCommit:
         if end is not None:
             with closing(CommittedOffsets(self._options)) as committed:
                 committed.publish(end)
-
-
-def _selects(subscription: Subscription, offsets: Offsets) -> bool:
-    if isinstance(subscription, Assign):
-        return offsets.keys() <= set(subscription.partitions)
-    if isinstance(subscription, Subscribe):
-        return {tp.topic for tp in offsets} <= set(subscription.topics)
-    return all(subscription.matches(tp.topic) for tp in offsets)
