@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as fn
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -75,18 +75,16 @@ def spark_session() -> SparkSession:
     )
 
 
-def read_topic(spark: SparkSession, bootstrap: str) -> DataFrame:
-    """The whole topic, as Spark's Kafka schema."""
-    return spark.read.format("pykafka").option("kafka.bootstrap.servers", bootstrap).option("subscribe", TOPIC).load()
-
-
 def delays_by_airline(spark: SparkSession, bootstrap: str) -> list[dict[str, Any]]:
     """Flights, mean delay and share of late arrivals per airline, the most punctual first."""
     names = airlines()
     flight = fn.from_json(fn.col("value").cast("string"), SCHEMA).alias("flight")
     late = fn.avg(fn.when(fn.col("arr_delay") > 15, 1.0).otherwise(0.0))
     rows = (
-        read_topic(spark, bootstrap)
+        spark.read.format("pykafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", TOPIC)
+        .load()
         .select(flight)
         .select("flight.*")
         .groupBy("carrier")

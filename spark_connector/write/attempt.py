@@ -12,7 +12,7 @@ import contextlib
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 import pyarrow as pa
 
@@ -69,14 +69,6 @@ class TaskReport:
     """The decided batch that the task found, for which reason it wrote nothing."""
 
 
-class _Opened(NamedTuple):
-    """A transactional id that only this attempt uses."""
-
-    handle: TransactionHandle
-    number: int
-    opened_ms: int
-
-
 def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBatch]) -> TaskReport:
     """Write all rows of `batches` and wait until they are acknowledged.
 
@@ -94,27 +86,20 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
             _refuse_changed_delivery(plan, attempt, cluster)
         written = _write(plan, cluster, None, first, rest)
         return replace(report, rows=written.rows)
-    opened = _open(plan, attempt, cluster)
-    if isinstance(opened, int):
+    report = _open(plan, report, cluster)
+    if report.handle is None:
         for _ in rest:
             pass  # Spark's worker expects that its input is consumed
-        return replace(report, decided=opened)
+        return report
     try:
-        written = _write(plan, cluster, opened.handle, first, rest)
+        written = _write(plan, cluster, report.handle, first, rest)
     except BaseException:
         # Nobody else would end the transaction. A new epoch also makes brokers refuse requests still on their way.
         with contextlib.suppress(PykafkaError):
-            name = opened.handle.transactional_id
+            name = report.handle.transactional_id
             init_transactional_id(cluster, name, timeout_ms=plan.timeout_ms, timeout_s=_GIVE_UP_S)
         raise
-    return replace(
-        report,
-        rows=written.rows,
-        handle=opened.handle,
-        number=opened.number,
-        written_to=written.partitions[0],
-        opened_ms=opened.opened_ms,
-    )
+    return replace(report, rows=written.rows, written_to=written.partitions[0])
 
 
 def _write(
@@ -135,27 +120,27 @@ def _write(
         writer.close()
 
 
-def _open(plan: WritePlan, attempt: Attempt, cluster: Cluster) -> _Opened | int:
-    """Get an id for this attempt, as late as possible; or the batch that is decided already: nothing is to be
-    written."""
+def _open(plan: WritePlan, report: TaskReport, cluster: Cluster) -> TaskReport:
+    """Add to `report` the handle of an id that only this attempt uses, or the batch that is decided already."""
+    attempt = report.attempt
     names = plan.names(attempt.sink)
     opened_ms = time.time_ns() // 1_000_000
     if attempt.batch_id is None:
         name = names.of_task(attempt.partition, attempt.task_id)
         handle = init_transactional_id(cluster, name, timeout_ms=plan.timeout_ms)
         _refuse_aborted(cluster, names)  # after init: either the abort fences us, or we see the abort
-        return _Opened(handle, 0, opened_ms)
+        return replace(report, handle=handle, opened_ms=opened_ms)
     log = DecisionLog(cluster, names, plan.options.topic)
     looked = time.monotonic()
     if (decided := _decided(plan, attempt, log.read())) is not None:
-        return decided
+        return replace(report, decided=decided)
     counter = names.of_partition(attempt.partition)
     number = init_transactional_id(cluster, counter, timeout_ms=plan.timeout_ms).epoch
     name = names.of_attempt(attempt.partition, number)
     handle = init_transactional_id(cluster, name, timeout_ms=plan.timeout_ms)
     if time.monotonic() - looked > _LOOK_AGAIN_S and (decided := _decided(plan, attempt, log.read())) is not None:
-        return decided
-    return _Opened(handle, number, opened_ms)
+        return replace(report, decided=decided)
+    return replace(report, handle=handle, number=number, opened_ms=opened_ms)
 
 
 def _decided(plan: WritePlan, attempt: Attempt, recorded: Recorded | None) -> int | None:
