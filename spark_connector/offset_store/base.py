@@ -25,6 +25,8 @@ __all__ = [
     "Offsets",
     "check_expected",
     "check_group",
+    "offsets_from_json",
+    "offsets_to_json",
     "open_store",
     "required_option",
 ]
@@ -100,6 +102,23 @@ def check_group(group: str) -> str:
     if not _LEGAL_GROUP.fullmatch(group) or group in {".", ".."}:
         raise ConfigError(f"group '{group}' cannot be used here: only letters, digits, '.', '_' and '-' (at most 200)")
     return group
+
+
+def offsets_to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
+    """`{topic: {partition: offset}}`, in the order of the partitions."""
+    document: dict[str, dict[str, int]] = {}
+    for tp in sorted(offsets):
+        document.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    return document
+
+
+def offsets_from_json(document: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
+    """Parse what `offsets_to_json` made. Raises ValueError, TypeError or AttributeError for anything else."""
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partitions in document.items()
+        for partition, offset in partitions.items()
+    }
 
 
 def check_expected(group: str, stored: Offsets, expected: Offsets, offsets: Offsets) -> None:

@@ -31,6 +31,8 @@ from spark_connector.offset_store.base import (
     OffsetStoreError,
     check_expected,
     check_group,
+    offsets_from_json,
+    offsets_to_json,
     required_option,
 )
 from spark_connector.storage import Storage, open_storage
@@ -67,10 +69,8 @@ class FilesEntry:
     details: Mapping[str, Any] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
-        topics: dict[str, dict[str, int]] = {}
-        for tp, offset in sorted(self.offsets.items()):
-            topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
-        document = {"version": _VERSION, "group": self.group, "sequence": self.sequence, "offsets": topics}
+        offsets = offsets_to_json(self.offsets)
+        document = {"version": _VERSION, "group": self.group, "sequence": self.sequence, "offsets": offsets}
         return json.dumps({**document, **self.details}, indent=1).encode()
 
     @classmethod
@@ -80,11 +80,7 @@ class FilesEntry:
             document = json.loads(data)
             if document.pop("version") != _VERSION:
                 raise OffsetStoreError(f"{where} has a version that this program does not know")
-            offsets = {
-                TopicPartition(topic, int(partition)): int(offset)
-                for topic, partitions in document.pop("offsets").items()
-                for partition, offset in partitions.items()
-            }
+            offsets = offsets_from_json(document.pop("offsets"))
             return cls(document.pop("group"), int(document.pop("sequence")), offsets, document)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise OffsetStoreError(f"{where} is not an offset entry: {error!r}") from error

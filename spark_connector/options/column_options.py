@@ -8,7 +8,6 @@ effect is an error. Raises ConfigError.
 
 from __future__ import annotations
 
-import difflib
 import re
 import urllib.parse
 from collections.abc import Sequence
@@ -25,6 +24,7 @@ from spark_connector.formats.value_format import (
     SchemaFile,
     SchemaSubject,
 )
+from spark_connector.options.option_table import did_you_mean
 from spark_connector.options.option_values import OptionValues
 from spark_connector.options.subscription_options import Assign, Selection, Subscribe
 
@@ -69,9 +69,8 @@ def _known_column(name: str) -> str:
         return known
     if not name:
         raise ConfigError(f"Option 'columns' has an empty name. Columns are: {', '.join(COLUMNS)}")
-    close = difflib.get_close_matches(name.lower(), _BY_NAME, n=2, cutoff=0.6)
-    hint = f"Did you mean {' or '.join(repr(_BY_NAME[match]) for match in close)}? " if close else ""
-    raise ConfigError(f"Option 'columns': unknown column '{name}'. {hint}Columns are: {', '.join(COLUMNS)}")
+    hint = f"{did_you_mean(name, _BY_NAME)} Columns are: {', '.join(COLUMNS)}".lstrip()
+    raise ConfigError(f"Option 'columns': unknown column '{name}'. {hint}")
 
 
 def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selection) -> ReadFormats:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from broker.errors import ConfigError
 
-__all__ = ["KAFKA_PREFIX", "OPTIONS", "SPARKS_OWN", "WRITE_OPTIONS", "Option", "check_names", "default"]
+__all__ = ["KAFKA_PREFIX", "OPTIONS", "SPARKS_OWN", "WRITE_OPTIONS", "Option", "check_names", "default", "did_you_mean"]
 
 KAFKA_PREFIX = "kafka."
 """Options with this prefix that are not in a table are properties of the Kafka client (`kafka.security.protocol`)."""
@@ -121,7 +121,8 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         "maxPrefetchedRecords",
         "the driver's Python process reads a micro-batch of at most this many offsets (and 1 MiB) itself and hands the "
-        "rows to Spark with the plan, without a Python task; not if `minPartitions` is above 1; 0: never (ours)",
+        "rows to Spark with the plan, without a Python task; not if `minPartitions` is above 1; 0: never. Batch: "
+        "ignored with a warning (ours)",
         "1000",
         "stream",
     ),
@@ -278,9 +279,15 @@ def check_names(names: Iterable[str], declared: Iterable[Option] = OPTIONS) -> N
         lower = name.lower()
         if lower in known or lower.startswith((KAFKA_PREFIX, _CATALOG_PREFIX)) or lower in _CATALOG_NAMES:
             continue
-        close = difflib.get_close_matches(lower, known, n=2, cutoff=0.6)
-        hint = f"Did you mean {' or '.join(repr(known[match]) for match in close)}?" if close else _hint(lower, known)
-        raise ConfigError(f"Unknown option '{name}' for format pykafka. {hint}")
+        raise ConfigError(
+            f"Unknown option '{name}' for format pykafka. {did_you_mean(name, known) or _hint(lower, known)}"
+        )
+
+
+def did_you_mean(name: str, known: Mapping[str, str]) -> str:
+    """A question with the one or two names that are similar; empty if there is none. `known`: lower case → name."""
+    close = difflib.get_close_matches(name.lower(), known, n=2, cutoff=0.6)
+    return f"Did you mean {' or '.join(repr(known[match]) for match in close)}?" if close else ""
 
 
 def _hint(lower: str, known: Mapping[str, str]) -> str:

@@ -25,7 +25,7 @@ from spark_connector.formats.value_format import ReadFormats
 from spark_connector.offset_store.base import STORE_KINDS, check_group
 from spark_connector.options.column_options import parse_columns, parse_formats
 from spark_connector.options.filter_options import ReadFilters, parse_filters, refuse_push_down
-from spark_connector.options.option_table import check_names
+from spark_connector.options.option_table import OPTIONS, check_names
 from spark_connector.options.option_values import OptionValues
 from spark_connector.options.range_limit import (
     EARLIEST,
@@ -51,7 +51,6 @@ _STREAM_REFUSES = {
     "endingOffsetsByTimestamp": "ending timestamp not valid in streaming queries",
     "endingTimestamp": "ending timestamp not valid in streaming queries",
 }
-_STREAM_ONLY = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger")
 _NEEDS_ONE_OF = {
     "startingOffsetsByTimestampStrategy": ("startingTimestamp", "startingOffsetsByTimestamp"),
     "offsetStore.path": ("offsetStore",),
@@ -190,9 +189,9 @@ def _check_effects(values: OptionValues, mode: Mode, *, from_committed: bool) ->
     if mode is Mode.STREAM and "maxTriggerDelay" in values and "minOffsetsPerTrigger" not in values:
         raise ConfigError("Option 'maxTriggerDelay' has no effect without 'minOffsetsPerTrigger', which it limits")
     if mode is Mode.BATCH:
-        for name in _STREAM_ONLY:
-            if name in values:
-                logger.warning("%s option ignored in batch queries", name)
+        for option in OPTIONS:
+            if option.scope == "stream" and option.name in values:
+                logger.warning("%s option ignored in batch queries", option.name)
         if "offsetStore" in values and not from_committed:
             logger.warning("offsetStore option ignored in batch queries that do not start from committed offsets")
     if mode is not Mode.ANY and "kafka.group.id" in values and "offsetStore" not in values:

@@ -30,7 +30,7 @@ from typing import Any
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
-from spark_connector.offset_store.base import Offsets
+from spark_connector.offset_store.base import Offsets, offsets_from_json, offsets_to_json
 
 __all__ = ["Document", "StreamOffset", "plan_start"]
 
@@ -55,13 +55,13 @@ class StreamOffset:
     def to_json(self) -> Document:
         """The canonical document; equal offsets give equal JSON text."""
         document: Document = {
-            "added": _to_json(self.added) or None,
+            "added": offsets_to_json(self.added) or None,
             "ids": dict(sorted(self.topic_ids.items())) or None,
-            "init": None if self.init is None else _to_json(self.init),
-            "latest": None if self.latest is None else _to_json(self.latest),
+            "init": None if self.init is None else offsets_to_json(self.init),
+            "latest": None if self.latest is None else offsets_to_json(self.latest),
             "selects": dict(sorted(self.selects.items())) or None,
             "skipped": {topic: count for topic, count in sorted(self.skipped.items()) if count} or None,
-            "topics": _to_json(self.offsets),
+            "topics": offsets_to_json(self.offsets),
             "v": _VERSION,
         }
         return {name: value for name, value in document.items() if value is not None}
@@ -77,12 +77,12 @@ class StreamOffset:
                     f"{_VERSION}. Use the version that wrote it, or a new checkpoint.",
                 )
             return cls(
-                offsets=_from_json(document["topics"]),
+                offsets=offsets_from_json(document["topics"]),
                 topic_ids={str(topic): str(value) for topic, value in document.get("ids", {}).items()},
-                init=_from_json(document["init"]) if "init" in document else None,
-                added=_from_json(document.get("added", {})),
+                init=offsets_from_json(document["init"]) if "init" in document else None,
+                added=offsets_from_json(document.get("added", {})),
                 skipped={str(topic): int(count) for topic, count in document.get("skipped", {}).items()},
-                latest=_from_json(document["latest"]) if "latest" in document else None,
+                latest=offsets_from_json(document["latest"]) if "latest" in document else None,
                 selects={str(name): str(value) for name, value in document.get("selects", {}).items()},
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -97,18 +97,3 @@ def plan_start(start: StreamOffset, end: StreamOffset) -> dict[TopicPartition, i
     """Where the batch that ends at `end` begins: starts recorded in `end` win over the `start` that Spark passes."""
     base = start.offsets if end.init is None else end.init
     return {**base, **end.added}
-
-
-def _to_json(offsets: Offsets) -> dict[str, dict[str, int]]:
-    document: dict[str, dict[str, int]] = {}
-    for tp in sorted(offsets):
-        document.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
-    return document
-
-
-def _from_json(document: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    return {
-        TopicPartition(topic, int(partition)): int(offset)
-        for topic, partitions in document.items()
-        for partition, offset in partitions.items()
-    }

@@ -124,7 +124,8 @@ def test_the_group_falls_back_to_the_one_of_the_client() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"]
+    "name",
+    ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger", "maxPrefetchedRecords"],
 )
 def test_a_batch_ignores_trigger_limits_with_a_warning(name: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "pykafka.spark"):
