@@ -40,7 +40,7 @@ from spark_connector.options.range_limit import (
 )
 from spark_connector.options.subscription_options import Selection, Subscription, parse_selection
 
-__all__ = ["ByteLimits", "Mode", "SourceOptions", "parse_options"]
+__all__ = ["Mode", "SourceOptions", "parse_options"]
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -78,20 +78,8 @@ class Mode(enum.Enum):
 
 
 @dataclass(frozen=True)
-class ByteLimits:
-    """Limits in bytes as stored in the log, compressed; None where there is no limit.
-
-    `shared`: ranges with fewer bytes are read together by one task, up to that size; 0 for one task per range.
-    """
-
-    per_trigger: int | None
-    per_partition: int | None
-    shared: int
-
-
-@dataclass(frozen=True)
 class SourceOptions:
-    """The options of one read. Durations in ms, counts in offsets."""
+    """The options of one read. Durations in ms, counts in offsets, bytes as stored in the log (compressed)."""
 
     selection: Selection
     starting: OffsetRangeLimit
@@ -103,7 +91,9 @@ class SourceOptions:
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
-    byte_limits: ByteLimits
+    max_bytes_per_trigger: int | None
+    max_bytes_per_partition: int | None
+    min_bytes_per_partition: int  # never above max_bytes_per_partition
     min_partitions: int | None
     max_records_per_partition: int | None
     max_prefetched_records: int
@@ -146,6 +136,7 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
             f"The value of minOffsetsPerTrigger({minimum}) is higher than the maxOffsetsPerTrigger({maximum})."
         )
     _check_effects(values, mode, from_committed=starting is Position.COMMITTED)
+    most_bytes, least_bytes = values.optional_bytes("maxBytesPerPartition"), values.bytes("minBytesPerPartition")
     columns = parse_columns(values)
     client_id = "spark-kafka-relation" if mode is Mode.BATCH else "spark-kafka-source"
     ours = {"client.id": values.text("groupIdPrefix") or client_id, "max.partition.fetch.bytes": str(_FETCH_BYTES)}
@@ -161,7 +152,9 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         max_offsets_per_trigger=maximum,
         min_offsets_per_trigger=minimum,
         max_trigger_delay_ms=values.duration_ms("maxTriggerDelay"),
-        byte_limits=_byte_limits(values),
+        max_bytes_per_trigger=values.optional_bytes("maxBytesPerTrigger"),
+        max_bytes_per_partition=most_bytes,
+        min_bytes_per_partition=least_bytes if most_bytes is None else min(least_bytes, most_bytes),
         min_partitions=values.optional_long("minPartitions"),
         max_records_per_partition=values.optional_long("maxRecordsPerPartition"),
         max_prefetched_records=values.long("maxPrefetchedRecords", least=0),
@@ -173,12 +166,6 @@ def parse_options(options: Mapping[str, str], mode: Mode) -> SourceOptions:
         store_options=values.store_options(),
         group=group,
     )
-
-
-def _byte_limits(values: OptionValues) -> ByteLimits:
-    most = values.optional_bytes("maxBytesPerPartition")
-    shared = values.bytes("minBytesPerPartition")
-    return ByteLimits(values.optional_bytes("maxBytesPerTrigger"), most, shared if most is None else min(shared, most))
 
 
 def _check_effects(values: OptionValues, mode: Mode, *, from_committed: bool) -> None:

@@ -39,11 +39,6 @@ class BatchPlan:
     ranges: list[OffsetRange]
     topic_ids: Mapping[str, str]
 
-    @property
-    def records(self) -> int:
-        """An upper bound: an offset need not have a record."""
-        return sum(one.size for one in self.ranges)
-
 
 class MicroBatches:
     """The driver's side of one running query. For one thread; call `close()` when the query ends."""
@@ -154,8 +149,9 @@ class MicroBatches:
 
     def fits_one_task(self, plan: BatchPlan) -> bool:
         """Whether the options allow the driver to read the batch: it is one task, and small enough."""
-        most = min(self._options.max_prefetched_records, self._options.max_records_per_partition or plan.records)
-        return 0 < plan.records <= most and (self._options.min_partitions or 1) == 1
+        records = sum(one.size for one in plan.ranges)
+        most = min(self._options.max_prefetched_records, self._options.max_records_per_partition or records)
+        return 0 < records <= most and (self._options.min_partitions or 1) == 1
 
     def committed(self, end: Document) -> None:
         """Spark has finished everything before `end`."""
@@ -168,12 +164,12 @@ class MicroBatches:
         known = {tp.topic for tp in begin.offsets}
         grown = {tp for tp in changes.created if tp.topic in known}
         added = self._offsets.earliest(sorted(grown | changes.recreated))
-        new_topics = self._offsets.starts_of_new_topics(changes.created - grown, changes.selected, ends.offsets)
-        beginnings = {**added, **new_topics.earliest}
+        starts, earliest = self._offsets.starts_of_new_topics(changes.created - grown, changes.selected, ends.offsets)
+        beginnings = {**added, **earliest}
         for tp in sorted(changes.created):
             if beginnings.get(tp, 0):
                 losses.report_late_start(tp, beginnings[tp])
-        return {**added, **new_topics.starts}
+        return {**added, **starts}
 
     def _after_lost_heads(
         self, begin: StreamOffset, ends: StreamOffset, changes: PartitionChanges, losses: Losses

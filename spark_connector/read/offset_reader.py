@@ -40,7 +40,7 @@ from spark_connector.read.planning import OffsetRange, share_tasks, split_ranges
 from spark_connector.read.size_estimator import SizeEstimator
 from spark_connector.read.stream_offset import StreamOffset
 
-__all__ = ["Assigned", "Bounds", "CommittedOffsets", "NewTopics", "OffsetReader"]
+__all__ = ["Assigned", "Bounds", "CommittedOffsets", "OffsetReader"]
 
 logger = logging.getLogger("pykafka.spark")
 
@@ -67,14 +67,6 @@ class Bounds:
     topic_ids: Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class NewTopics:
-    """Where a stream starts in topics that it did not know before. `earliest`: those that start at their beginning."""
-
-    starts: Offsets
-    earliest: Offsets
-
-
 class OffsetReader:
     """The lookups of one query. Not thread-safe; call `close()` at the end. `committed` is the query's offset store."""
 
@@ -83,10 +75,8 @@ class OffsetReader:
         self._options = options
         self._sleep = sleep
         self._cluster = Cluster(options.client, create_topics=False, patient=True)
-        limits = options.byte_limits
-        self.sizes = SizeEstimator(
-            self._cluster, only_to_share=limits.per_trigger is None and limits.per_partition is None
-        )
+        limited = (options.max_bytes_per_trigger, options.max_bytes_per_partition) != (None, None)
+        self.sizes = SizeEstimator(self._cluster, only_to_share=not limited)
 
     def close(self) -> None:
         """Close connections. May be called again."""
@@ -101,7 +91,6 @@ class OffsetReader:
         return Bounds(self._filtered(start, end), end, assigned.topic_ids)
 
     def initial(self) -> StreamOffset:
-        """Where a new stream starts."""
         assigned = self.assigned()
         return StreamOffset(self.resolve(self._options.starting, assigned, which="start"), assigned.topic_ids)
 
@@ -119,8 +108,10 @@ class OffsetReader:
 
     def starts_of_new_topics(
         self, created: Collection[TopicPartition], selected: Collection[TopicPartition], now: Offsets
-    ) -> NewTopics:
+    ) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
         """Where a running stream starts, by the starting options, in topics that it did not know when it began.
+
+        Returns the starts of all partitions, and of those that start at their beginning.
 
         `latest` means the time when the query began. So a topic `created` since then is read from its beginning, and
         one that new options have `selected` starts at its end, which is in `now`. A partition that the options do not
@@ -139,11 +130,11 @@ class OffsetReader:
             timestamps = limit.of(found)
         earliest = self.earliest(tp for tp, offset in found.items() if offset == EARLIEST and tp not in timestamps)
         at_times = {tp: offset if offset >= 0 else now[tp] for tp, offset in self._list(timestamps).items()}
-        return NewTopics({**found, **earliest, **at_times}, earliest)
+        return {**found, **earliest, **at_times}, earliest
 
     def split(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Split the ranges by the options. Asks brokers for sizes only if `maxBytesPerPartition` is set."""
-        limit = self._options.byte_limits.per_partition
+        limit = self._options.max_bytes_per_partition
         estimate = {} if limit is None else self._bytes_per_offset(ranges)
         return split_ranges(
             ranges,
@@ -154,7 +145,7 @@ class OffsetReader:
 
     def tasks(self, ranges: Sequence[OffsetRange]) -> list[tuple[OffsetRange, ...]]:
         """The ranges of each task. Asks brokers for sizes, unless every range has its own task anyway."""
-        least_bytes = self._options.byte_limits.shared
+        least_bytes = self._options.min_bytes_per_partition
         fewest = self._options.min_partitions
         if len(ranges) <= max(fewest or 1, 1) or not least_bytes:
             return [(one,) for one in ranges]
@@ -358,26 +349,25 @@ class CommittedOffsets:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._group = options.group or ""  # not empty if there is a store: parse_options checks it
         self._store: OffsetStore | None = None
         self._published: Offsets | None = None
 
     def read(self) -> dict[TopicPartition, int]:
         """Next offsets by partition; empty when nothing was committed. Raises the store's errors."""
-        return self._open().read(self._group())
+        return self._open().read(self._group)
 
     def publish(self, offsets: Offsets) -> None:
         """Commit the position of the stream when it has changed. Raises ConfigError only."""
         if self._options.offset_store is None or not offsets or offsets == self._published:
             return
         try:
-            self._open().commit(self._group(), offsets)
+            self._open().commit(self._group, offsets)
             self._published = dict(offsets)
         except ConfigError:
             raise
         except (PykafkaError, OSError) as error:
-            logger.warning(
-                "Offsets of group '%s' were not published, the next commit retries: %s", self._group(), error
-            )
+            logger.warning("Offsets of group '%s' were not published, the next commit retries: %s", self._group, error)
             self.close()
 
     def close(self) -> None:
@@ -391,7 +381,3 @@ class CommittedOffsets:
             assert self._options.offset_store is not None, "parse_options checks it"
             self._store = open_store(self._options.offset_store, self._options.store_options)
         return self._store
-
-    def _group(self) -> str:
-        assert self._options.group is not None, "parse_options checks it"
-        return self._options.group

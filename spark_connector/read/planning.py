@@ -194,22 +194,7 @@ def limit_offsets(cap: int, start: Offsets, end: Offsets) -> dict[TopicPartition
     follows from the sum of the start offsets, which grows by `cap` with every batch. So no partition starves, and no
     state must survive a restart.
     """
-    sizes = {tp: end[tp] - start[tp] for tp in end if tp in start and end[tp] > start[tp]}
-    if sum(sizes.values()) <= cap:
-        return dict(end)
-    turn = _turn(start, sizes)
-    shares = dict.fromkeys(turn, 0)
-    left = cap
-    if cap >= len(turn):
-        spare = cap - len(turn)
-        beyond = sum(sizes.values()) - len(turn)
-        shares = {tp: 1 + spare * (sizes[tp] - 1) // beyond for tp in turn}
-        left = cap - sum(shares.values())
-    for tp in turn:
-        if left and shares[tp] < sizes[tp]:
-            shares[tp] += 1
-            left -= 1
-    return {tp: start[tp] + shares[tp] if tp in sizes else end[tp] for tp in end}
+    return limit_bytes(cap, dict.fromkeys(end, 1), start, end)
 
 
 def limit_bytes(
@@ -220,25 +205,25 @@ def limit_bytes(
 ) -> dict[TopicPartition, int]:
     """New ends that are in total at most `cap` (> 0) estimated bytes after `start`, but at least one offset.
 
-    Bytes are shared like offsets in `limit_offsets`. If one offset of each partition does not fit, the round-robin
-    stops at the first partition that does not fit and begins there next time, so that large records are not skipped for
-    ever.
+    Bytes are shared like offsets in `limit_offsets`. The round-robin stops at the first partition whose next offset
+    does not fit and begins there next time, so that large records are not skipped for ever.
     """
     sizes = {tp: end[tp] - start[tp] for tp in end if tp in start and end[tp] > start[tp]}
     total = sum(size * bytes_per_offset[tp] for tp, size in sizes.items())
     if total <= cap:
         return dict(end)
     turn = _turn(start, sizes)
+    shares, left = dict.fromkeys(turn, 0), cap
     one_each = sum(bytes_per_offset[tp] for tp in turn)
     if one_each <= cap:
         shares = {tp: 1 + (cap - one_each) * (sizes[tp] - 1) // (total - one_each) for tp in turn}
-    else:
-        shares, left = dict.fromkeys(turn, 0), cap
-        for place, tp in enumerate(turn):
+        left -= sum(share * bytes_per_offset[tp] for tp, share in shares.items())
+    for tp in turn:
+        if shares[tp] < sizes[tp]:
             left -= bytes_per_offset[tp]
-            if left < 0 and place:
+            if left < 0 and any(shares.values()):
                 break
-            shares[tp] = 1
+            shares[tp] += 1
     return {tp: start[tp] + shares[tp] if tp in sizes else end[tp] for tp in end}
 
 

@@ -152,7 +152,7 @@ class OlderStreamReader(KafkaStreamReader):
         end = self._driver().next_end(
             start,
             cap=self._options.max_offsets_per_trigger,
-            byte_cap=self._options.byte_limits.per_trigger,
+            byte_cap=self._options.max_bytes_per_trigger,
             at_least=self._options.min_offsets_per_trigger,
             finished=self._planned,
             add_latest=True,
@@ -203,8 +203,8 @@ if ADMISSION_CONTROL:
                 return ReadMaxRows(self._options.max_offsets_per_trigger)
             if self._options.min_offsets_per_trigger is not None:
                 return ReadMinRows(self._options.min_offsets_per_trigger)
-            if self._options.byte_limits.per_trigger is not None:
-                return ReadMaxBytes(self._options.byte_limits.per_trigger)
+            if self._options.max_bytes_per_trigger is not None:
+                return ReadMaxBytes(self._options.max_bytes_per_trigger)
             return ReadAllAvailable()
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
@@ -220,7 +220,7 @@ if ADMISSION_CONTROL:
             cap = byte_cap = at_least = None
             if not isinstance(limit, ReadAllAvailable):
                 cap = limit.max_rows if isinstance(limit, ReadMaxRows) else self._options.max_offsets_per_trigger
-                byte_cap = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.byte_limits.per_trigger
+                byte_cap = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes_per_trigger
                 at_least = self._options.min_offsets_per_trigger
             return self._driver().next_end(start, cap=cap, byte_cap=byte_cap, at_least=at_least)
 

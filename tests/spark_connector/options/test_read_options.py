@@ -11,7 +11,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError
 from spark_connector.options.range_limit import Position, SpecificOffsets, Timestamps
-from spark_connector.options.read_options import ByteLimits, Mode, SourceOptions, parse_options
+from spark_connector.options.read_options import Mode, SourceOptions, parse_options
 from spark_connector.options.subscription_options import Assign, Subscribe, SubscribePattern
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -76,7 +76,8 @@ def test_many_options_together_are_accepted_and_an_instance_can_be_pickled() -> 
     assert options.store_options["offsetstore.path"] == "/offsets"
     assert options.client.isolation_level == "read_committed"
     assert options.max_trigger_delay_ms == 90_000
-    assert options.byte_limits == ByteLimits(64 << 20, 1000, 1000)
+    assert options.max_bytes_per_trigger == 64 << 20
+    assert (options.max_bytes_per_partition, options.min_bytes_per_partition) == (1000, 1000)
 
 
 def test_subscriptions() -> None:

@@ -17,7 +17,7 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, DataLoss
 from spark_connector.offset_store.base import open_store
-from spark_connector.read.offset_reader import NewTopics, OffsetReader
+from spark_connector.read.offset_reader import OffsetReader
 from tests.support.spark_versions import since_spark
 from tests.support.stream_calls import ALL, Document, ReaderOf, as_spark_does, planned, values
 from tests.support.topics import Topic
@@ -193,7 +193,7 @@ def test_what_comes_while_a_new_topic_is_looked_up_is_read(
     before = first_end(reader_of, subscribe=numbers.name)
     look_up = OffsetReader.starts_of_new_topics
 
-    def and_meanwhile(reader: OffsetReader, *new: Any) -> NewTopics:
+    def and_meanwhile(reader: OffsetReader, *new: Any) -> Any:
         old.produce([b"meanwhile"], timestamp=NOON + MINUTE)
         return look_up(reader, *new)
 
