@@ -71,7 +71,6 @@ class WorkerClients:
         return self._producing.setdefault(settings, {})
 
     def close(self) -> None:
-        """Close all connections."""
         for connections in self._producing.values():
             for connection in connections.values():
                 connection.close()

@@ -217,7 +217,12 @@ class ZooKeeperOffsetStore:
             results = transaction.commit()
         except (KazooException, KazooTimeoutError) as error:
             raise self._failure(error) from error  # no retry: the first try may have succeeded
-        _raise_if_rolled_back(group, results)
+        innocent = (RolledBackError, RuntimeInconsistency)  # results of the other operations of a failed transaction
+        failures = [result for result in results if isinstance(result, Exception) and not isinstance(result, innocent)]
+        if any(isinstance(failure, BadVersionError | NodeExistsError | NoNodeError) for failure in failures):
+            raise OffsetConflict(f"group '{group}': another load or query of this group committed first")
+        if failures:
+            raise OffsetStoreError(f"ZooKeeper refused the commit of group '{group}': {failures[0]!r}")
 
     def _store_piece(self, group: str, piece: Offsets, pending: str) -> bool:
         """False if another process has stored part of it meanwhile, or `pending` is gone."""
@@ -302,16 +307,6 @@ class ZooKeeperOffsetStore:
 
     def _full(self, path: str) -> str:
         return f"{self._chroot}{path}"
-
-
-def _raise_if_rolled_back(group: str, results: Sequence[Any]) -> None:
-    innocent = (RolledBackError, RuntimeInconsistency)  # results of the other operations of a failed transaction
-    failures = [result for result in results if isinstance(result, Exception) and not isinstance(result, innocent)]
-    if not failures:
-        return
-    if any(isinstance(failure, BadVersionError | NodeExistsError | NoNodeError) for failure in failures):
-        raise OffsetConflict(f"group '{group}': another load or query of this group committed first")
-    raise OffsetStoreError(f"ZooKeeper refused the commit of group '{group}': {failures[0]!r}")
 
 
 def _offsets_path(group: str) -> str:

@@ -74,7 +74,6 @@ def _known_column(name: str) -> str:
 
 
 def parse_formats(values: OptionValues, columns: Sequence[str], selection: Selection) -> ReadFormats:
-    """The formats of a read of `columns`."""
     registries: list[str] = []
     key, value = (_format(values, name, columns, registries) for name in ("key", "value"))
     if key == value == BINARY:

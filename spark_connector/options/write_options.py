@@ -7,7 +7,6 @@ option is an error that suggests the nearest name (Spark ignores it). Raises Con
 
 from __future__ import annotations
 
-import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from broker.errors import ConfigError
 from spark_connector.options.option_table import KAFKA_PREFIX, SPARKS_OWN, WRITE_OPTIONS, check_names
 from spark_connector.options.option_values import OptionValues
 
-__all__ = ["Delivery", "WriteOptions", "parse_write_options"]
+__all__ = ["WriteOptions", "parse_write_options"]
 
 _BATCH_BYTES = 250_000
 """Default of `kafka.batch.size`. Kafka's 16 KiB suits records that arrive one by one; a task has thousands at once.
@@ -28,22 +27,19 @@ _REJECTED_PROPERTIES = {
     "value.serializer": "is not supported as values are serialized with ByteArraySerializer.",
     "transactional.id": "is not supported as every task has its own; option 'transactionalIdPrefix' sets their prefix.",
 }
+_EXACTLY_ONCE, _AT_LEAST_ONCE = "exactly-once", "at-least-once"
 _TIMEOUT = f"{KAFKA_PREFIX}transaction.timeout.ms"
-
-
-class Delivery(enum.Enum):
-    """How often a reader sees a row when tasks or batches are repeated."""
-
-    AT_LEAST_ONCE = "at-least-once"
-    EXACTLY_ONCE = "exactly-once"
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of one write. `transaction_timeout_ms`: None for as much as the brokers allow."""
+    """The options of one write. `transaction_timeout_ms`: None for as much as the brokers allow.
+
+    `exactly_once`: a reader sees each row once, also when tasks or batches are repeated.
+    """
 
     topic: str | None
-    delivery: Delivery
+    exactly_once: bool
     transactional_id_prefix: str
     txn_app_id: str | None
     txn_version: int | None
@@ -58,23 +54,22 @@ def parse_write_options(options: Mapping[str, str], *, stream: bool) -> WriteOpt
     check_names(given, WRITE_OPTIONS)
     values = OptionValues(given)
     asked = (values.text("delivery") or "").lower()
-    if asked not in ("", *(delivery.value for delivery in Delivery)):
+    if asked not in ("", _EXACTLY_ONCE, _AT_LEAST_ONCE):
         raise ConfigError(f"Option 'delivery' must be exactly-once or at-least-once, not '{values.text('delivery')}'")
     txn_app_id, txn_version = _txn_options(values, asked, stream=stream)
-    once = stream or txn_app_id is not None
-    delivery = Delivery(asked) if asked else (Delivery.EXACTLY_ONCE if once else Delivery.AT_LEAST_ONCE)
+    exactly_once = asked == _EXACTLY_ONCE if asked else stream or txn_app_id is not None
     topic = values.text("topic")
     if topic == "":
         raise ConfigError("Option 'topic' is empty: name a topic, or leave it out and give each row a column 'topic'")
     return WriteOptions(
         topic=topic,
-        delivery=delivery,
+        exactly_once=exactly_once,
         transactional_id_prefix=_name(values, "transactionalIdPrefix") or "pykafka-sink",
         txn_app_id=txn_app_id,
         txn_version=txn_version,
         include_headers=values.boolean("includeHeaders") if "includeHeaders" in values else None,
         transaction_timeout_ms=values.optional_long(_TIMEOUT),
-        client=_client_settings(values, delivery),
+        client=_client_settings(values, exactly_once=exactly_once),
     )
 
 
@@ -86,25 +81,24 @@ def _name(values: OptionValues, option: str) -> str | None:
 
 
 def _txn_options(values: OptionValues, delivery: str, *, stream: bool) -> tuple[str | None, int | None]:
-    """`txnAppId` and `txnVersion`."""
     name = _name(values, "txnAppId")
     version = values.optional_long("txnVersion", least=0)
     if version is not None and name is None:
         raise ConfigError("Option 'txnVersion' needs option 'txnAppId', the name of the write")
     if name is not None and stream:
         raise ConfigError("Options 'txnAppId' and 'txnVersion' are for batch writes: a stream knows its own batches")
-    if name is not None and delivery == Delivery.AT_LEAST_ONCE.value:
+    if name is not None and delivery == _AT_LEAST_ONCE:
         raise ConfigError("Option 'txnAppId' needs delivery=exactly-once: leave option 'delivery' out")
     return name, version
 
 
-def _client_settings(values: OptionValues, delivery: Delivery) -> ClientSettings:
+def _client_settings(values: OptionValues, *, exactly_once: bool) -> ClientSettings:
     """Requests to brokers may take `max.block.ms`, because Kafka's producer has no `default.api.timeout.ms`."""
     ours = {"client.id": "spark-kafka-sink", "batch.size": str(_BATCH_BYTES)}
     settings, given = values.client_settings("producer", ours, _REJECTED_PROPERTIES)
     if "default.api.timeout.ms" not in given:
         settings = replace(settings, default_api_timeout_ms=settings.max_block_ms)
-    if delivery is Delivery.EXACTLY_ONCE and (settings.required_acks != -1 or not settings.enable_idempotence):
+    if exactly_once and (settings.required_acks != -1 or not settings.enable_idempotence):
         raise ConfigError(
             f"kafka.acks={settings.acks}, kafka.enable.idempotence={str(settings.enable_idempotence).lower()}: "
             "exactly-once needs acks=all and idempotence; leave them out, or set option 'delivery' to at-least-once"

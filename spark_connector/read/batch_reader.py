@@ -53,12 +53,14 @@ class KafkaBatchReader(DataSourceReader):
         return [KafkaInputPartition(task, bounds.topic_ids) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task, ordered by offset within each partition."""
         return read_partition(self._options, partition)
 
 
 def read_partition(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """The records of a task; none for the placeholder that Spark makes when there are no partitions."""
+    """The records of a task, ordered by offset within each partition.
+
+    None for the placeholder that Spark makes when there are no partitions.
+    """
     if not isinstance(partition, KafkaInputPartition):
         return iter(())
     from spark_connector.read.fetch import read_ranges  # for executors only; planning does not load it

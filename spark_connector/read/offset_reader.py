@@ -79,7 +79,7 @@ class OffsetReader:
         self.sizes = SizeEstimator(self._cluster, only_to_share=not limited)
 
     def close(self) -> None:
-        """Close connections. May be called again."""
+        """May be called again."""
         self._cluster.close()
         self.committed.close()
 

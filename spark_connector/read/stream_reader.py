@@ -83,7 +83,6 @@ class KafkaStreamReader(DataSourceStreamReader):
         return [KafkaInputPartition(task, plan.topic_ids) for task in driver.tasks(plan)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one task, ordered by offset within each partition."""
         return read_partition(self._options, partition)
 
     def commit(self, end: Document) -> None:
@@ -157,8 +156,14 @@ class OlderStreamReader(KafkaStreamReader):
             finished=self._planned,
             add_latest=True,
         )
-        if "latest" in end:
-            self._warn_of_single_batches()
+        if "latest" in end and not self._warned:
+            self._warned = True
+            logger.warning(
+                "A limit of the options ends this batch before the end of the topics. With PySpark %s a run under "
+                "Trigger.AvailableNow or Trigger.Once has one batch, so it ends here; other triggers continue. "
+                "PySpark 4.2 runs as many batches as needed.",
+                pyspark_version,
+            )
         self._planned &= end == start
         self._reached, self._asked = end, True
         return end
@@ -180,16 +185,6 @@ class OlderStreamReader(KafkaStreamReader):
         StreamOffset.from_json(end)  # a checkpoint of another source ends the query here
         self._reached, self._planned = end, True
         return super().partitions(start, end)
-
-    def _warn_of_single_batches(self) -> None:
-        if not self._warned:
-            self._warned = True
-            logger.warning(
-                "A limit of the options ends this batch before the end of the topics. With PySpark %s a run under "
-                "Trigger.AvailableNow or Trigger.Once has one batch, so it ends here; other triggers continue. "
-                "PySpark 4.2 runs as many batches as needed.",
-                pyspark_version,
-            )
 
 
 if ADMISSION_CONTROL:

@@ -75,13 +75,13 @@ def run_attempt(plan: WritePlan, attempt: Attempt, batches: Iterable[pa.RecordBa
     Raises ConnectorError, ConfigError, UnknownTopic, BrokerError, TransactionError (ProducerFenced: the driver
     continued without this attempt), and the errors of connections.
     """
-    report = TaskReport(attempt, plan.exactly_once)
+    report = TaskReport(attempt, plan.options.exactly_once)
     cluster = worker_clients().cluster(plan.options.client)
     rest = iter(batches)
     first = next((batch for batch in rest if batch.num_rows), None)
     if first is None:
         return report
-    if not plan.exactly_once:
+    if not plan.options.exactly_once:
         if attempt.batch_id is not None:
             _refuse_changed_delivery(plan, attempt, cluster)
         written = _write(plan, cluster, None, first, rest)

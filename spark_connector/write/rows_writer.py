@@ -89,7 +89,7 @@ class RowsWriter:
         return Written(self._rows, tuple(sorted(self._partitions)))
 
     def close(self) -> None:
-        """Release the connections. May be called again."""
+        """May be called again."""
         self._sender.close()
 
     def _send_collected(self) -> None:

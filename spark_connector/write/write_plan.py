@@ -16,7 +16,7 @@ from broker.client.admin import Admin, ResourceType
 from broker.client.cluster import Cluster
 from broker.errors import BrokerError, ConfigError, UnsupportedVersion
 from broker.protocol.api_keys import ApiKey
-from spark_connector.options.write_options import Delivery, WriteOptions
+from spark_connector.options.write_options import WriteOptions
 from spark_connector.worker_clients import worker_clients
 from spark_connector.write.decision import ATTEMPT_IDS
 
@@ -95,11 +95,9 @@ class WritePlan:
     """The options of a write, and what they mean at these brokers. `timeout_ms`: of a task's transaction, 0 if none."""
 
     options: WriteOptions
-    exactly_once: bool
     timeout_ms: int
 
     def names(self, sink: str) -> SinkNames:
-        """The names of `sink` at the brokers."""
         return SinkNames(self.options.transactional_id_prefix, sink)
 
 
@@ -121,8 +119,8 @@ def plan_write(options: WriteOptions) -> WritePlan:
 
 
 def _make_plan(options: WriteOptions, cluster: Cluster) -> WritePlan:
-    if options.delivery is not Delivery.EXACTLY_ONCE:
-        return WritePlan(options, exactly_once=False, timeout_ms=0)
+    if not options.exactly_once:
+        return WritePlan(options, timeout_ms=0)
     try:
         _check_transactions(cluster)
     except UnsupportedVersion as error:
@@ -130,7 +128,7 @@ def _make_plan(options: WriteOptions, cluster: Cluster) -> WritePlan:
             f"exactly-once needs transactions as of Kafka 2.5, which these brokers do not have: {error}. Set option "
             "'delivery' to at-least-once"
         ) from error
-    return WritePlan(options, exactly_once=True, timeout_ms=_timeout_ms(options, cluster))
+    return WritePlan(options, timeout_ms=_timeout_ms(options, cluster))
 
 
 def _check_transactions(cluster: Cluster) -> None:

@@ -67,7 +67,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
         query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         name, version = plan.options.txn_app_id, plan.options.txn_version
         has_batch_id = query is not None and batch is not None
-        if not plan.exactly_once or (name is None and not has_batch_id and not _in_query(context)):
+        if not plan.options.exactly_once or (name is None and not has_batch_id and not _in_query(context)):
             return _run(plan, context, self._write_id, None, iterator)
         if name is None:
             raise ConfigError(
@@ -94,7 +94,7 @@ class KafkaBatchWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """A task has failed for good: no row of an exactly-once write becomes visible, and no task writes any more."""
-        if self._plan.exactly_once:
+        if self._plan.options.exactly_once:
             abort_batch_write(self._plan, self._write_id, _reports(messages))
 
 
@@ -109,7 +109,7 @@ class KafkaStreamWriter(StreamArrowWriter):
         context = _context(self._plan)
         query, batch = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if query is None or batch is None:
-            if self._plan.exactly_once:
+            if self._plan.options.exactly_once:
                 raise PykafkaError(
                     f"Spark did not tell the task its query and batch ({_QUERY_ID}, {_BATCH_ID}), without which a "
                     "write cannot be exactly-once: set option 'delivery' to at-least-once"
@@ -161,7 +161,7 @@ def _in_query(context: TaskContext) -> bool:
 def _context(plan: WritePlan) -> TaskContext:
     context = TaskContext.get()
     assert context is not None, "Spark calls write() in a task"
-    if plan.exactly_once and (context.getLocalProperty(_SPECULATION) or "").lower() == "true":
+    if plan.options.exactly_once and (context.getLocalProperty(_SPECULATION) or "").lower() == "true":
         raise ConfigError(
             "spark.speculation=true may start a second attempt of a task while the first one still writes, so an "
             "exactly-once write is refused. Set spark.speculation=false, or option 'delivery' to at-least-once"

@@ -98,7 +98,7 @@ def test_tasks_and_plans_outlast_a_restart_of_the_broker_that_they_begin_in(
 
     for run, expected in (
         (lambda: sum(batch.num_rows for batch in read_ranges(reading, ranges, {})), 3),
-        (lambda: plan_write(writing).exactly_once, True),
+        (lambda: plan_write(writing).options.exactly_once, True),
         (lambda: run_attempt(planned, Attempt("w", None, 0), [rows]).rows, 1),
     ):
         worker_clients().close()  # each in a worker of its own

@@ -8,7 +8,7 @@ import pytest
 
 from broker.errors import ConfigError
 from spark_connector.options.option_table import WRITE_OPTIONS
-from spark_connector.options.write_options import Delivery, WriteOptions, parse_write_options
+from spark_connector.options.write_options import WriteOptions, parse_write_options
 
 SERVERS = {"kafka.bootstrap.servers": "host:9092"}
 
@@ -19,9 +19,9 @@ def parse(stream: bool = False, **options: str) -> WriteOptions:
 
 
 def test_defaults_differ_between_batch_and_stream() -> None:
-    assert parse().delivery is Delivery.AT_LEAST_ONCE
-    assert parse(stream=True).delivery is Delivery.EXACTLY_ONCE
-    assert parse(delivery="Exactly-Once").delivery is Delivery.EXACTLY_ONCE
+    assert not parse().exactly_once
+    assert parse(stream=True).exactly_once
+    assert parse(delivery="Exactly-Once").exactly_once
     assert parse().include_headers is None
     assert parse().transactional_id_prefix == "pykafka-sink"
     assert parse().transaction_timeout_ms is None
@@ -70,7 +70,7 @@ def test_what_is_wrong_is_said(options: dict[str, str], said: str) -> None:
 
 def test_a_write_with_a_name_is_exactly_once_and_a_stream_takes_none() -> None:
     options = parse(txnAppId="copy", txnVersion="7")
-    assert (options.delivery, options.txn_app_id, options.txn_version) == (Delivery.EXACTLY_ONCE, "copy", 7)
+    assert (options.exactly_once, options.txn_app_id, options.txn_version) == (True, "copy", 7)
     assert parse(txnAppId="copy").txn_version is None
     with pytest.raises(ConfigError, match="are for batch writes"):
         parse(stream=True, txnAppId="copy")

@@ -25,7 +25,7 @@ def no_transactions(cluster: Cluster) -> None:
 
 
 def test_transactions_last_as_long_as_the_brokers_allow_or_the_user_says(query: Query) -> None:
-    assert query.plan().exactly_once
+    assert query.plan().options.exactly_once
     assert query.plan().timeout_ms == 900_000
     assert query.plan(kafka_transaction_timeout_ms="5000").timeout_ms == 5000
     with pytest.raises(ConfigError, match="=900001 is above the brokers' transaction.max.timeout.ms=900000"):
@@ -51,7 +51,7 @@ def test_without_transactions_a_stream_is_refused_and_never_silently_at_least_on
         query.plan()
     weaker = {"delivery": "at-least-once"}
     (report,) = query.tasks(0, [["a"]], **weaker)
-    assert (report.handle, report.exactly_once) == (None, False)
+    assert (report.handle, report.options.exactly_once) == (None, False)
     commit_batch(query.plan(**weaker), 0, [report])
     assert query.visible() == ["a"]
 
@@ -76,7 +76,7 @@ def test_a_topic_that_is_named_is_looked_for_and_nothing_else_is_asked_for_at_le
     with pytest.raises(UnknownTopic, match="there is no topic 'nowhere'"):
         query.plan(topic="nowhere")
     unreachable = parse_write_options({"kafka.bootstrap.servers": "127.0.0.1:1"}, stream=False)
-    assert not plan_write(unreachable).exactly_once
+    assert not plan_write(unreachable).options.exactly_once
 
 
 def test_transactions_that_were_open_for_half_their_time_are_warned_of(
