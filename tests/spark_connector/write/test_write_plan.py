@@ -51,7 +51,7 @@ def test_without_transactions_a_stream_is_refused_and_never_silently_at_least_on
         query.plan()
     weaker = {"delivery": "at-least-once"}
     (report,) = query.tasks(0, [["a"]], **weaker)
-    assert (report.handle, report.options.exactly_once) == (None, False)
+    assert (report.handle, report.exactly_once) == (None, False)
     commit_batch(query.plan(**weaker), 0, [report])
     assert query.visible() == ["a"]
 
