@@ -23,7 +23,7 @@ from broker.client.admin import Admin, NewTopic
 from broker.client.cluster import Cluster
 from broker.client.producer import Producer
 from broker.errors import PykafkaError
-from broker.zookeeper.java import set_java_home
+from broker.zookeeper.java import find_java
 from pykafka_demo.flights import SCHEMA, airlines, flights
 
 __all__ = [
@@ -62,7 +62,7 @@ def produce_flights(bootstrap: str, progress: Progress) -> int:
 def spark_session() -> SparkSession:
     """Two local cores, without log output. Spark's Python workers run this Python, which has the connector."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    set_java_home()
+    find_java(for_spark=True)
     return (
         SparkSession.builder.master("local[2]")
         .appName("pykafka demo")

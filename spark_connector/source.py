@@ -95,10 +95,10 @@ class PykafkaSource(DataSource):
 
     def _write_options(self, schema: StructType, *, stream: bool) -> WriteOptions:
         from spark_connector.options.write_options import parse_write_options
-        from spark_connector.write.input_columns import check_columns, types_by_name
+        from spark_connector.write.input_columns import check_columns
 
         options = parse_write_options(self.options, stream=stream)
-        check_columns(types_by_name((one.name, one.dataType.simpleString()) for one in schema.fields), options)
+        check_columns([(one.name, one.dataType.simpleString()) for one in schema.fields], options)
         return options
 
 

@@ -139,7 +139,6 @@ IMPORT_IN_FUNCTION = {
     ("spark_connector/source.py", "spark_connector.write.writers.KafkaStreamWriter"): "the same",
     ("spark_connector/source.py", "spark_connector.options.write_options.parse_write_options"): "the same",
     ("spark_connector/source.py", "spark_connector.write.input_columns.check_columns"): "the same",
-    ("spark_connector/source.py", "spark_connector.write.input_columns.types_by_name"): "the same",
     ("spark_connector/read/batch_reader.py", "spark_connector.read.offset_reader.OffsetReader"): "the same",
     ("spark_connector/read/batch_reader.py", "spark_connector.read.fetch.read_ranges"): "the same",
     ("spark_connector/read/stream_reader.py", "spark_connector.read.micro_batches.MicroBatches"): "the same",

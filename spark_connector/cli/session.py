@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from broker.zookeeper.java import set_java_home
+from broker.zookeeper.java import find_java
 from spark_connector.loads.record import LoadRecord
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class LazySession:
             # By default Spark's workers run the python3 of the PATH, which may not have the connector.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             if not self._master.startswith("sc://"):
-                set_java_home()
+                find_java(for_spark=True)
             builder = SparkSession.builder.master(self._master).appName(self._app_name)
             for name, value in {**_SETTINGS, **self._settings}.items():
                 builder = builder.config(name, value)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from broker.protocol.topic_partition import TopicPartition
@@ -95,7 +95,7 @@ class QueryLag:
     name: str | None
     batch_id: int
     timestamp: str
-    sources: tuple[SourceLag, ...] = field(default=())
+    sources: tuple[SourceLag, ...] = ()
 
     @property
     def label(self) -> str:

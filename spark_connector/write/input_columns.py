@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -24,7 +24,7 @@ from broker.records.record import size_bound
 from spark_connector.errors import ConnectorError
 from spark_connector.options.write_options import WriteOptions
 
-__all__ = ["check_columns", "refuse_too_large", "to_rows", "types_by_name"]
+__all__ = ["check_columns", "refuse_too_large", "to_rows"]
 
 _BYTES: Final = ("string", "binary")
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
@@ -39,20 +39,18 @@ _TYPES: Final = {
 _WRONG: Final = "_LEGACY_ERROR_TEMP_3080"
 
 
-def types_by_name(columns: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Column name → type. Raises ConnectorError if a column to write occurs more than once, as after a join; Spark's
-    own sink takes the first one. Names that differ in case are different columns, as in Spark's own sink."""
-    pairs = list(columns)
-    for name, count in Counter(name for name, _ in pairs).items():
+def check_columns(columns: Sequence[tuple[str, str]], options: WriteOptions) -> None:
+    """Raise ConnectorError unless columns of these names and types (Spark's `simpleString`) can be written.
+
+    A column to write must not occur twice, as after a join (Spark's own sink takes the first one). Names that differ in
+    case are different columns, as in Spark's own sink.
+    """
+    for name, count in Counter(name for name, _ in columns).items():
         if count > 1 and name in _TYPES:
             raise ConnectorError(
                 _WRONG, f"There are {count} columns '{name}': select one of them, and drop or rename the others."
             )
-    return dict(pairs)
-
-
-def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
-    """Raise ConnectorError unless columns of these types (Spark's `simpleString`) can be written."""
+    types = dict(columns)
     if "value" not in types:
         raise ConnectorError(_WRONG, f"Required attribute 'value' not found; there are: {', '.join(types) or 'none'}.")
     if options.topic is None and "topic" not in types:

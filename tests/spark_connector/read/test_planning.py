@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.protocol.topic_partition import TopicPartition
@@ -253,6 +253,7 @@ def test_small_ranges_share_a_task(sizes: list[int], options: dict[str, int], ex
     assert [[one.tp.partition for one in task] for task in tasks] == expected
 
 
+@settings(deadline=None)
 @given(
     sizes=st.lists(st.integers(1, 1000), max_size=30),
     record_bytes=st.integers(1, 50),

@@ -11,7 +11,7 @@ from broker.errors import ConfigError
 from broker.records.columns import HEADERS_TYPE
 from spark_connector.errors import ConnectorError
 from spark_connector.options.write_options import WriteOptions, parse_write_options
-from spark_connector.write.input_columns import check_columns, to_rows, types_by_name
+from spark_connector.write.input_columns import check_columns, to_rows
 
 HEADERS = "array<struct<key:string,value:binary>>"
 
@@ -26,9 +26,11 @@ def without_topic() -> WriteOptions:
 
 def test_sparks_columns_and_others_are_taken() -> None:
     every = {"key": "string", "value": "binary", "topic": "varchar(9)", "partition": "int", "headers": HEADERS}
-    check_columns({**every, "timestamp": "timestamp", "offset": "bigint", "x": "map<int,int>"}, without_topic())
-    check_columns({"value": "string"}, options())
-    check_columns({"value": "string", "headers": "int"}, options(includeHeaders="false"))
+    check_columns(
+        [*every.items(), ("timestamp", "timestamp"), ("offset", "bigint"), ("x", "map<int,int>")], without_topic()
+    )
+    check_columns([("value", "string")], options())
+    check_columns([("value", "string"), ("headers", "int")], options(includeHeaders="false"))
 
 
 @pytest.mark.parametrize(
@@ -46,15 +48,15 @@ def test_sparks_columns_and_others_are_taken() -> None:
 )
 def test_wrong_columns_bear_sparks_condition(types: dict[str, str], said: str) -> None:
     with pytest.raises(ConnectorError, match=said) as raised:
-        check_columns(types, options())
+        check_columns(list(types.items()), options())
     assert raised.value.condition == "_LEGACY_ERROR_TEMP_3080"
 
 
 def test_a_topic_is_needed_from_somewhere_and_headers_where_they_are_asked_for() -> None:
     with pytest.raises(ConnectorError, match="topic option required when no 'topic' attribute is present"):
-        check_columns({"value": "string"}, without_topic())
+        check_columns([("value", "string")], without_topic())
     with pytest.raises(ConnectorError, match="includeHeaders=true needs a column headers"):
-        check_columns({"value": "string"}, options(includeHeaders="true"))
+        check_columns([("value", "string")], options(includeHeaders="true"))
 
 
 @pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string(), pa.large_binary()])
@@ -93,9 +95,9 @@ def test_a_time_before_1970_is_refused_as_kafkas_producer_does(micros: int) -> N
 
 def test_a_column_that_is_there_twice_is_named_unless_it_is_not_written() -> None:
     with pytest.raises(ConnectorError, match="There are 2 columns 'value': select one of them"):
-        types_by_name([("value", "string"), ("key", "string"), ("value", "binary")])
+        check_columns([("value", "string"), ("key", "string"), ("value", "binary")], options())
     others = [("value", "string"), ("VALUE", "int"), ("x", "int"), ("x", "string")]
-    check_columns(types_by_name(others), options())
+    check_columns(others, options())
     names = [name for name, _ in others]
     batch = pa.RecordBatch.from_arrays([pa.array([name]) for name in "abcd"], names=names)
     assert to_rows(batch, options())["value"].to_pylist() == [b"a"]
