@@ -213,7 +213,8 @@ class OffsetReader:
             committed = self.committed.read()
             wanted = {tp: committed.get(tp, EARLIEST) for tp in partitions}
         elif isinstance(limit, SpecificOffsets):
-            _check_named(limit.offsets, assigned, f"{which} offsets", f"KAFKA_{which.upper()}_OFFSET")
+            condition = f"KAFKA_{which.upper()}_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+            _check_named(limit.offsets, assigned, f"{which} offsets", condition)
             wanted = dict(limit.offsets)
         elif isinstance(limit, Timestamps):
             wanted = self._at_timestamps(limit, assigned, which)
@@ -256,7 +257,8 @@ class OffsetReader:
 
     def _at_timestamps(self, limit: Timestamps, assigned: Assigned, which: str) -> dict[TopicPartition, int]:
         if not isinstance(limit.timestamps, int):
-            _check_named(limit.timestamps, assigned, f"timestamp based {which} offsets", "KAFKA_TIMESTAMP_OFFSET")
+            condition = "KAFKA_TIMESTAMP_OFFSET_DOES_NOT_MATCH_ASSIGNED"
+            _check_named(limit.timestamps, assigned, f"timestamp based {which} offsets", condition)
         timestamps = limit.of(assigned.partitions)
         found = self._list(timestamps)
         for tp in sorted(found):
@@ -332,7 +334,7 @@ def _check_named(named: Offsets, assigned: Assigned, what: str, condition: str) 
     if set(named) != set(assigned.partitions):
         hint = "" if "timestamp" in what else " Use -1 for latest, -2 for earliest."
         raise ConnectorError(
-            f"{condition}_DOES_NOT_MATCH_ASSIGNED",
+            condition,
             f"Partitions specified for Kafka {what} don't match what are assigned. Maybe topic partitions are created "
             f"or deleted while the query is running, or you didn't specify all of them.{hint} "
             f"Specified: {format_partitions(named)} Assigned: {format_partitions(set(assigned.partitions))}",
