@@ -118,7 +118,8 @@ class SaslSession:
     def _make(self, mechanism: str) -> _Exchange:
         if mechanism == "PLAIN":
             return _Plain(self._security.plain_users)
-        return _Scram(ScramMechanism(mechanism), self._find)
+        scram = ScramMechanism(mechanism)
+        return ScramServer(scram, lambda user: self._find(scram, user))
 
     def _succeed(self, principal: str) -> None:
         if self.principal not in (None, principal):
@@ -153,24 +154,3 @@ class _Plain:
             raise LoginRefused("wrong user or password")
         self.complete = True
         return b""
-
-
-class _Scram:
-    """SCRAM: two messages each way."""
-
-    def __init__(self, mechanism: ScramMechanism, find: FindCredential) -> None:
-        self._server = ScramServer(mechanism, lambda user: find(mechanism, user))
-        self._begun = False
-        self.complete = False
-
-    @property
-    def user(self) -> str:
-        return self._server.user
-
-    def step(self, token: bytes) -> bytes:
-        if not self._begun:
-            self._begun = True
-            return self._server.first(token)
-        answer = self._server.final(token)
-        self.complete = True
-        return answer

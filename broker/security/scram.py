@@ -115,7 +115,7 @@ class ScramCredential:
 
 
 class ScramServer:
-    """One login as the broker sees it: `first`, then `final`. `user` is set by the first."""
+    """One login as the broker sees it: `first`, then `final`. `user` is set by the first, `complete` by `step`."""
 
     def __init__(self, mechanism: ScramMechanism, find: Callable[[str], ScramCredential | None]) -> None:
         self._mechanism = mechanism
@@ -126,6 +126,15 @@ class ScramServer:
         self._header = ""
         self._so_far = ""
         self.user = ""
+        self.complete = False
+
+    def step(self, message: bytes) -> bytes:
+        """`first` for the first message and `final` for the second, which completes the login."""
+        if self._credential is None:
+            return self.first(message)
+        answer = self.final(message)
+        self.complete = True
+        return answer
 
     def first(self, message: bytes) -> bytes:
         """client-first → server-first. Raises LoginRefused."""

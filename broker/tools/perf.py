@@ -52,7 +52,6 @@ _MOST_SAMPLES: Final = 500_000
 _PAYLOADS = 64
 """How many different values are sent in turn."""
 _SHOW_EVERY_S = 0.1
-_FLUSH_WAIT_S = 0.2
 _POLL_RECORDS = "5000"
 _POLL_S = 0.2
 
