@@ -5,7 +5,7 @@ The options of `pykafka topics …` mean what they mean in Kafka's tools. Raises
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any
 
 import typer
@@ -66,14 +66,9 @@ def create(
       pykafka topics create --topic flights --config retention.ms=3600000 --if-not-exists
     """
     new = NewTopic(topic, partitions or -1, replication_factor or -1, parse_pairs(config, "--config"))
-    try:
-        admin.create_topics([new])
-    except BrokerError as error:
-        if not (if_not_exists and error.code is ErrorCode.topic_already_exists):
-            raise
-        report(as_json, f"Topic {topic} exists already.", {"topic": topic, "created": False})
-        return
-    report(as_json, f"Created topic {topic}.", {"topic": topic, "created": True})
+    created = _tried(lambda: admin.create_topics([new]), if_not_exists and ErrorCode.topic_already_exists)
+    message = f"Created topic {topic}." if created else f"Topic {topic} exists already."
+    report(as_json, message, {"topic": topic, "created": created})
 
 
 @admin_command(app, "list")
@@ -157,18 +152,13 @@ def alter(
     settings = parse_pairs(config, "--config")
     if partitions is None and not settings and not delete_config:
         raise ConfigError("nothing to alter: give --partitions, --config or --delete-config")
-    try:
-        admin.describe_topics([topic])
-    except UnknownTopic:
-        if not if_exists:
-            raise
-        report(as_json, f"There is no topic {topic}.", {"topic": topic, "altered": False})
-        return
-    if settings or delete_config:
+    exists = _tried(lambda: admin.describe_topics([topic]), if_exists and ErrorCode.unknown_topic_or_partition)
+    if exists and (settings or delete_config):
         admin.alter_configs(ResourceType.TOPIC, topic, settings, delete=delete_config or ())
-    if partitions is not None:
+    if exists and partitions is not None:
         admin.create_partitions(topic, partitions)
-    report(as_json, f"Altered topic {topic}.", {"topic": topic, "altered": True})
+    message = f"Altered topic {topic}." if exists else f"There is no topic {topic}."
+    report(as_json, message, {"topic": topic, "altered": exists})
 
 
 @admin_command(app)
@@ -179,14 +169,9 @@ def delete(admin: Admin, topic: OneTopic, if_exists: IfExists = False, as_json: 
     Examples:
       pykafka topics delete --topic flights --if-exists
     """
-    try:
-        admin.delete_topics([topic])
-    except BrokerError as error:
-        if not (if_exists and error.code is ErrorCode.unknown_topic_or_partition):
-            raise
-        report(as_json, f"There is no topic {topic}.", {"topic": topic, "deleted": False})
-        return
-    report(as_json, f"Deleted topic {topic}.", {"topic": topic, "deleted": True})
+    deleted = _tried(lambda: admin.delete_topics([topic]), if_exists and ErrorCode.unknown_topic_or_partition)
+    message = f"Deleted topic {topic}." if deleted else f"There is no topic {topic}."
+    report(as_json, message, {"topic": topic, "deleted": deleted})
 
 
 @admin_command(app, "delete-records")
@@ -213,6 +198,17 @@ def delete_records(
     partitions = partition or list(admin.describe_topics([topic])[topic].partitions)
     starts = admin.delete_records({TopicPartition(topic, index): offset for index in partitions})
     print_rows(("topic", "partition", "logStartOffset"), [(*tp, start) for tp, start in starts.items()], as_json)
+
+
+def _tried(action: Callable[[], object], allowed: ErrorCode | bool) -> bool:
+    """Whether `action` was done: False if it failed with the error that is allowed. `allowed=False` allows none."""
+    try:
+        action()
+    except BrokerError as error:
+        if error.code is not allowed:
+            raise
+        return False
+    return True
 
 
 def under_replicated(topic: TopicMetadata) -> dict[int, PartitionMetadata]:
