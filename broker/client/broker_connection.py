@@ -210,18 +210,19 @@ class BrokerConnection(AutoCloseable):
             chosen = self._chosen[api] = self._choose(api, None)
         return chosen
 
-    def request(
-        self, api: ApiKey, body: Mapping[str, Any], *, timeout_s: float | None = None, at_most: int | None = None
-    ) -> Any:
-        """Send, wait, and return the decoded body. `at_most` limits the version. Thread-safe."""
+    def request(self, api: ApiKey, body: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
+        """Send, wait, and return the decoded body. Thread-safe."""
         with self._lock:
-            self.send(api, body, at_most=at_most)
+            self.send(api, body)
             return self.receive(timeout_s=timeout_s)[1]
 
     def send(
         self, api: ApiKey, body: Mapping[str, Any], *, at_most: int | None = None, expect_reply: bool = True
     ) -> int:
-        """Send without waiting; returns the correlation id. `expect_reply=False` is for acks=0."""
+        """Send without waiting; returns the correlation id. `at_most` limits the version.
+
+        `expect_reply=False` is for acks=0.
+        """
         version = self.version(api, at_most=at_most)
         correlation_id = self._take_correlation_id()
         self._transmit(request_frame(api, version, correlation_id, self.client_id, body))

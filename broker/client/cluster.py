@@ -59,10 +59,6 @@ class NodePool:
         self._connections: dict[int, BrokerConnection] = {}
         self._closed = False
 
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
     def open(self, host: str, port: int) -> BrokerConnection:
         """A new connection, which belongs to the caller. Raises the errors of BrokerConnection."""
         settings = self._settings
