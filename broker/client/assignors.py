@@ -96,7 +96,7 @@ def assign_sticky(members: Sequence[Member], partitions: Mapping[str, int]) -> A
     every = [TopicPartition(topic, index) for topic in topics for index in range(partitions[topic])]
     kept = _valid_claims(members, partitions)
     if len({frozenset(member.topics) for member in members}) == 1:
-        shares = _share_alike(kept, every)
+        shares = _assign_equally(kept, every)
     else:
         shares = _Balancer(members, kept, every).balanced()
     return {member_id: sorted(share) for member_id, share in shares.items()}
@@ -136,7 +136,7 @@ def _valid_claims(members: Iterable[Member], partitions: Mapping[str, int]) -> A
     return kept
 
 
-def _share_alike(kept: Assignment, every: Sequence[TopicPartition]) -> Assignment:
+def _assign_equally(kept: Assignment, every: Sequence[TopicPartition]) -> Assignment:
     """All members have the same topics: each gets the quotient, and the first ones, up to the remainder, one more."""
     each, odd = divmod(len(every), len(kept))
     room = {}
@@ -206,11 +206,11 @@ class _Balancer:
                     seen.add(taker)
                     came[taker] = giver, topic
                     if len(self._shares[taker]) <= low_enough:
-                        return self._way_back(came, taker, start)
+                        return self._chain_to(came, taker, start)
                     waiting.append(taker)
         return []
 
-    def _way_back(self, came: Mapping[str, tuple[str, str]], taker: str, start: str) -> list[tuple[str, str, str]]:
+    def _chain_to(self, came: Mapping[str, tuple[str, str]], taker: str, start: str) -> list[tuple[str, str, str]]:
         chain = []
         while taker != start:
             giver, topic = came[taker]

@@ -185,9 +185,9 @@ class Cluster(AutoCloseable):
         self._metadata = Metadata()
         self._asked: set[str] = set()
         self._expires = 0.0
-        self._informant: Address | None = None
+        self._metadata_source: Address | None = None
         """The broker that sent the metadata."""
-        self._doubted: dict[Address, float] = {}
+        self._invalidated: dict[Address, float] = {}
         """When the metadata of a broker was last found wrong."""
         self._coordinators: dict[tuple[CoordinatorKind, str], Node] = {}
 
@@ -284,8 +284,8 @@ class Cluster(AutoCloseable):
         As long as a broker's metadata is right, the same broker is asked, since the answers of one broker never go back
         in time. (Java's client asks the broker with the fewest requests in flight.)
         """
-        if self._informant is not None:
-            self._doubted[self._informant] = time.monotonic()
+        if self._metadata_source is not None:
+            self._invalidated[self._metadata_source] = time.monotonic()
         self.expire()
 
     def expire(self) -> None:
@@ -379,7 +379,7 @@ class Cluster(AutoCloseable):
     def _refresh(self, topics: Iterable[str] | None) -> None:
         """Ask about `topics`, or about all topics. The caller holds the lock."""
         connection = self._any_connection()
-        self._informant = connection.host, connection.port
+        self._metadata_source = connection.host, connection.port
         body = {
             "topics": None if topics is None else [{"name": name} for name in sorted(topics)],
             "allow_auto_topic_creation": self._create_topics and topics is not None,
@@ -396,7 +396,7 @@ class Cluster(AutoCloseable):
 
         def rank(node: Node) -> tuple[float, bool, bool]:
             address = node.host, node.port
-            return self._doubted.get(address, 0.0), address != self._informant, not self._pool.has(node)
+            return self._invalidated.get(address, 0.0), address != self._metadata_source, not self._pool.has(node)
 
         nodes = list(self._metadata.brokers.values())
         random.shuffle(nodes)
@@ -404,7 +404,7 @@ class Cluster(AutoCloseable):
             try:
                 return self._pool.get(node)
             except (ConnectionFailed, RequestTimedOut):
-                self._doubted[node.host, node.port] = time.monotonic()
+                self._invalidated[node.host, node.port] = time.monotonic()
         return self._pool.bootstrap()
 
     def _find_topic(self, name: str, accept: Callable[[TopicMetadata], bool] | None = None) -> TopicMetadata:

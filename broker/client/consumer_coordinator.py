@@ -68,8 +68,8 @@ class GroupMember:
         self.cooperative = is_cooperative(cluster.settings.partition_assignment_strategy)
         self.losses = 0
         """How often the member lost `assignment`, so that others may have had the partitions since."""
-        self._had: list[TopicPartition] = []
-        self._had_in = -1
+        self._last_assignment: list[TopicPartition] = []
+        self._last_generation = -1
         self._count_partitions = count_partitions
         self._dedicated = Coordinator(cluster, group, dedicated=True)
         self._shared = Coordinator(cluster, group)
@@ -201,9 +201,9 @@ class GroupMember:
 
     def _metadata(self, strategy: str, topics: Sequence[str]) -> bytes:
         """What this member tells the leader, for one assignor."""
-        user_data = ASSIGNORS[strategy].user_data(self._had, self._had_in)
+        user_data = ASSIGNORS[strategy].user_data(self._last_assignment, self._last_generation)
         owned = tuple(self.assignment)
-        generation = self._had_in if owned else -1
+        generation = self._last_generation if owned else -1
         return encode_subscription(Subscription(tuple(topics), owned, generation, user_data))
 
     def _take_join(self, answer: Any) -> None:
@@ -255,7 +255,7 @@ class GroupMember:
         self._dedicated.check(answer.error_code, "synchronising")
         with self._lock:
             self.assignment = decode_assignment(answer.assignment)
-            self._had, self._had_in = list(self.assignment), self._membership.generation_id
+            self._last_assignment, self._last_generation = list(self.assignment), self._membership.generation_id
             self._step = _Step.IN
             self._failures = 0
 

@@ -178,14 +178,14 @@ class FetchStream:
             if fetched.next_offset > self._position:
                 progress = time.monotonic()
             elif self._end is not None:
-                self._refuse_to_wait_for_ever(progress, fetched)
+                self._check_progress(progress, fetched)
                 continue
             self._position = fetched.next_offset
             if self._end is None or self._position < self._end:
                 self._fetcher.prefetch(self._position)
             yield fetched
 
-    def _refuse_to_wait_for_ever(self, progress: float, fetched: Fetched) -> None:
+    def _check_progress(self, progress: float, fetched: Fetched) -> None:
         if time.monotonic() - progress > self._stall_s:
             raise RequestTimedOut(
                 f"{self._fetcher.tp}: nothing came at offset {self._position} for {self._stall_s:g} s; the range "

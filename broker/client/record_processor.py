@@ -74,7 +74,7 @@ class RecordProcessor:
         self._retries = retries
         self._retry_topic = retry_topic
         self._retry_delay_ms = retry_delay_ms
-        self._resting: dict[TopicPartition, int] = {}
+        self._paused_until: dict[TopicPartition, int] = {}
         """Paused partitions of the retry topic, and when (ms) their next record is due."""
 
     def run(self, stopped: Callable[[], bool]) -> Processed:
@@ -90,7 +90,7 @@ class RecordProcessor:
 
         Raises the errors of poll, send and commit; records that were not handled are polled again.
         """
-        self._wake_the_rested()
+        self._resume_due()
         records = self._consumer.poll(timeout_s)
         counts = {"handled": 0, "retried": 0, "dead": 0}
         skipped: set[TopicPartition] = set()
@@ -98,14 +98,14 @@ class RecordProcessor:
             tp = TopicPartition(record.topic, record.partition)
             if tp in skipped:
                 continue
-            if self._must_rest(record):
-                self._rest(tp, record)
+            if self._is_delayed(record):
+                self._pause_until_due(tp, record)
                 skipped.add(tp)
                 continue
             try:
                 counts[self._process(record)] += 1
             except BaseException:
-                self._go_back(records[index:], skipped)
+                self._seek_back(records[index:], skipped)
                 self._commit()
                 raise
         if records:
@@ -145,23 +145,23 @@ class RecordProcessor:
         }
         self._producer.send(topic, record.value, record.key, _annotated(record.headers, notes)).result()
 
-    # --- rest, going back, committing ----------------------------------------------------------
+    # --- pausing, seeking back, committing ----------------------------------------------------------
 
-    def _must_rest(self, record: ConsumerRecord) -> bool:
+    def _is_delayed(self, record: ConsumerRecord) -> bool:
         return record.topic == self._retry_topic and record.timestamp + self._retry_delay_ms > _now_ms()
 
-    def _rest(self, tp: TopicPartition, record: ConsumerRecord) -> None:
+    def _pause_until_due(self, tp: TopicPartition, record: ConsumerRecord) -> None:
         self._consumer.seek(tp, record.offset)
         self._consumer.pause([tp])
-        self._resting[tp] = record.timestamp + self._retry_delay_ms
+        self._paused_until[tp] = record.timestamp + self._retry_delay_ms
 
-    def _wake_the_rested(self) -> None:
+    def _resume_due(self) -> None:
         now = _now_ms()
-        for tp in [tp for tp, until in self._resting.items() if until <= now]:
-            del self._resting[tp]
+        for tp in [tp for tp, until in self._paused_until.items() if until <= now]:
+            del self._paused_until[tp]
             self._consumer.resume([tp])
 
-    def _go_back(self, unfinished: list[ConsumerRecord], skipped: set[TopicPartition]) -> None:
+    def _seek_back(self, unfinished: list[ConsumerRecord], skipped: set[TopicPartition]) -> None:
         """Let the next poll begin with the first unfinished record of each partition."""
         seen = set(skipped)
         for record in unfinished:

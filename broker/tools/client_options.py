@@ -74,40 +74,39 @@ logger = logging.getLogger("pykafka.tools")
 # --- completion by the shell ----------------------------------------------------------------------------------------
 
 
-def complete_topics(context: typer.Context, incomplete: str) -> list[str]:
-    """Topics that begin with what is typed; internal ones only after a typed underscore."""
-    return _complete(context, incomplete, lambda admin: admin.list_topics(internal=incomplete.startswith("_")))
+Completion = Callable[[typer.Context, str], list[str]]
 
 
-def complete_groups(context: typer.Context, incomplete: str) -> list[str]:
-    """Groups that begin with what is typed."""
-    return _complete(context, incomplete, lambda admin: [group.group_id for group in admin.list_groups()])
+def _completion(ask: Callable[[Admin, str], Iterable[str]]) -> Completion:
+    """Completes to those of the names `ask(admin, typed)` that begin with what is typed."""
+
+    def complete(context: typer.Context, incomplete: str) -> list[str]:
+        """Asks the broker that the line names. Errors stay silent: they would appear inside the line being typed."""
+        logging.disable()
+        given = context.params
+        limits = dict.fromkeys(
+            ("socket.connection.setup.timeout.ms", "request.timeout.ms", "default.api.timeout.ms"), _COMPLETION_MS
+        )
+        try:
+            with administration(given.get("bootstrap_server"), given.get("config_file"), limits) as admin:
+                return [name for name in ask(admin, incomplete) if name.startswith(incomplete)]
+        except (PykafkaError, OSError):
+            return []
+
+    return complete
 
 
-def complete_transactional_ids(context: typer.Context, incomplete: str) -> list[str]:
-    """Transactional ids that begin with what is typed."""
-    return _complete(context, incomplete, lambda admin: [one.transactional_id for one in admin.list_transactions()])
+complete_topics = _completion(lambda admin, typed: admin.list_topics(internal=typed.startswith("_")))
+"""Internal topics only after a typed underscore."""
+complete_groups = _completion(lambda admin, _: (group.group_id for group in admin.list_groups()))
+complete_transactional_ids = _completion(lambda admin, _: (one.transactional_id for one in admin.list_transactions()))
+_complete_brokers = _completion(lambda admin, _: (str(node.id) for node in admin.cluster.brokers()))
 
 
 def complete_entities(context: typer.Context, incomplete: str) -> list[str]:
     """Topics, or ids of brokers, as `--entity-type` says."""
-    if str(context.params.get("entity_type", "topics")).startswith("broker"):
-        return _complete(context, incomplete, lambda admin: [str(node.id) for node in admin.cluster.brokers()])
-    return complete_topics(context, incomplete)
-
-
-def _complete(context: typer.Context, incomplete: str, ask: Callable[[Admin], Iterable[str]]) -> list[str]:
-    """Ask the broker that the line names. Errors stay silent: they would appear inside the line being typed."""
-    logging.disable()
-    given = context.params
-    limits = dict.fromkeys(
-        ("socket.connection.setup.timeout.ms", "request.timeout.ms", "default.api.timeout.ms"), _COMPLETION_MS
-    )
-    try:
-        with administration(given.get("bootstrap_server"), given.get("config_file"), limits) as admin:
-            return [name for name in ask(admin) if name.startswith(incomplete)]
-    except (PykafkaError, OSError):
-        return []
+    of_brokers = str(context.params.get("entity_type", "topics")).startswith("broker")
+    return (_complete_brokers if of_brokers else complete_topics)(context, incomplete)
 
 
 # --- options --------------------------------------------------------------------------------------------------------
