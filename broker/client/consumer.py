@@ -208,26 +208,17 @@ class Consumer(AutoCloseable):
 
     def commit(self, offsets: Mapping[TopicPartition, int] | None = None, metadata: str = "") -> None:
         """Commit `offsets` (each the next offset to read), or the position of every partition. Raises BrokerError."""
-        if self._offsets is None:
-            raise ConfigError("group.id is missing: offsets are committed under it")
         positions = self._positions.committable() if offsets is None else offsets
-        if self._subscription is None:
-            self._offsets.commit(positions, metadata)
-        else:
-            self._offsets.commit(positions, metadata, member=self._subscription.membership)
+        self._group_offsets().commit(positions, metadata, member=self.group_metadata().member)
 
     def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The group's committed offsets; partitions without one are left out."""
-        if self._offsets is None:
-            raise ConfigError("group.id is missing: offsets are committed under it")
-        return self._offsets.fetch(partitions)
+        return self._group_offsets().fetch(partitions)
 
     def group_metadata(self) -> GroupMetadata:
         """For `Producer.send_offsets_to_transaction`. Call it for every transaction, because it changes."""
-        if self._offsets is None:
-            raise ConfigError("group.id is missing: offsets are committed under it")
         member = self._subscription.membership if self._subscription is not None else NO_MEMBER
-        return GroupMetadata(self.settings.group_id, member)
+        return GroupMetadata(self._group_offsets().group, member)
 
     def lag(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, int]:
         """Offsets between the position and the end (with read_committed, the last stable offset)."""
@@ -264,6 +255,11 @@ class Consumer(AutoCloseable):
             self.cluster.close()
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _group_offsets(self) -> GroupOffsets:
+        if self._offsets is None:
+            raise ConfigError("group.id is missing: offsets are committed under it")
+        return self._offsets
 
     def _take(self, limit: int) -> list[ConsumerRecord]:
         """Take up to `limit` fetched records and advance the positions."""

@@ -216,11 +216,11 @@ def admin_command(
     return opening(app, name, {"bootstrap_server": BootstrapServer, "config_file": config}, administration)
 
 
-def client_settings(bootstrap: str | None, file: Path | None, *overrides: Mapping[str, str]) -> ClientSettings:
-    """The properties of `file`, then each mapping of `overrides`, then `--bootstrap-server` on top."""
+def client_settings(bootstrap: str | None, file: Path | None, *overrides: Mapping[str, object]) -> ClientSettings:
+    """The properties of `file`, then `overrides` without those that are None, then `--bootstrap-server` on top."""
     properties = {"socket.connection.setup.timeout.ms": _FIRST_CONTACT_MS} | given_properties(file)
     for mapping in overrides:
-        properties.update(mapping)
+        properties.update({name: str(value) for name, value in mapping.items() if value is not None})
     if bootstrap:
         properties["bootstrap.servers"] = bootstrap
     return ClientSettings.from_properties(properties)

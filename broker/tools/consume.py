@@ -114,12 +114,8 @@ def consume(
         "isolation.level": isolation_level,
         "auto.offset.reset": "earliest" if from_beginning else None,
     }
-    settings = client_settings(
-        bootstrap_server,
-        config_file,
-        parse_pairs(consumer_property, "--consumer-property"),
-        {key: value for key, value in options.items() if value is not None},
-    )
+    given = parse_pairs(consumer_property, "--consumer-property")
+    settings = client_settings(bootstrap_server, config_file, given, options)
     with Consumer(settings) as consumer:
         display = Display(consumer, show, sys.stdout.buffer, skip_errors=skip_message_on_error)
         with _on_signal(display.stop):

@@ -86,9 +86,8 @@ def perf_produce(
       pykafka perf produce --topic load-test --throughput 5000 --producer-property acks=1
     """
     payloads = _payloads(payload_file, record_size)
-    named = {} if transactional_id is None else {"transactional.id": transactional_id}
-    properties = parse_pairs(producer_property, "--producer-property")
-    settings = client_settings(bootstrap_server, config_file, properties, named)
+    given = parse_pairs(producer_property, "--producer-property")
+    settings = client_settings(bootstrap_server, config_file, given, {"transactional.id": transactional_id})
     latencies = _Latencies(num_records)
     with Producer(settings) as producer:
         producer.partitions(topic)  # fetches metadata or creates the topic, which is not measured
@@ -146,10 +145,10 @@ def perf_consume(
     defaults = {
         "max.poll.records": _POLL_RECORDS,
         "auto.offset.reset": "latest" if from_latest else "earliest",
-        **({} if group is None else {"group.id": group}),
+        "group.id": group,
     }
-    properties = defaults | parse_pairs(consumer_property, "--consumer-property")
-    settings = client_settings(bootstrap_server, config_file, properties)
+    given = parse_pairs(consumer_property, "--consumer-property")
+    settings = client_settings(bootstrap_server, config_file, defaults, given)
     with Consumer(settings) as consumer:
         partitions = [TopicPartition(topic, index) for index in consumer.cluster.partitions(topic)]
         wanted = messages

@@ -90,10 +90,8 @@ def produce(
         "acks": acks,
         "transactional.id": transactional_id,
     }
-    given = {key: str(value) for key, value in options.items() if value is not None}
-    settings = client_settings(
-        bootstrap_server, config_file, parse_pairs(producer_property, "--producer-property"), given
-    )
+    given = parse_pairs(producer_property, "--producer-property")
+    settings = client_settings(bootstrap_server, config_file, given, options)
     if transaction_size is not None and not settings.transactional_id:
         raise ConfigError("--transaction-size needs --transactional-id")
     reader = LineReader(parse_pairs(properties, "--property"))
