@@ -59,7 +59,7 @@ class Admin:
     # --- topics ------------------------------------------------------------------------------------
 
     def create_topics(self, topics: Iterable[NewTopic], *, validate_only: bool = False) -> None:
-        """Create the topics in one request. The first one that failed is raised; the others are created nevertheless.
+        """Create the topics in one request. Raises the first failure; the other topics are created in any case.
 
         Raises BrokerError: `topic_already_exists`, `invalid_topic_exception`, `invalid_partitions`, …
         """

@@ -5,7 +5,7 @@ asks for ApiVersions, so a `BrokerConnection` is ready as soon as it exists. For
 that both sides know (KIP-35, KIP-511). A broker answers the requests of a connection in the order they were sent:
 
 - `request()` sends and waits for the response. It takes a lock, so threads may share a connection for it.
-- `send()` … `receive()` pipeline, for one owner: nobody else may use the connection meanwhile.
+- `send()` and `receive()` pipeline requests. Then nobody else may use the connection.
 
 A time-out, an unexpected response or a broken socket closes the connection, because the position in the stream is
 unknown then; open a new one. Errors: ConnectionFailed and RequestTimedOut (both name host:port and are retriable),

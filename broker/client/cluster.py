@@ -392,7 +392,10 @@ class Cluster(AutoCloseable):
         self._pool.adopt_bootstrap(answer.brokers.values())
 
     def _any_connection(self) -> BrokerConnection:
-        """Prefers brokers that were never invalidated, or longest ago; then the last one asked; then connected ones."""
+        """Prefers brokers whose metadata was never wrong, or was wrong longest ago.
+
+        Of equal brokers it prefers the one that was asked last, then those with a connection.
+        """
 
         def rank(node: Node) -> tuple[float, bool, bool]:
             address = node.host, node.port

@@ -1,8 +1,8 @@
 """A consumer's part in a group; Kafka's `ConsumerCoordinator`.
 
-`GroupMember` joins, stays and leaves; `HeartbeatThread` keeps it alive between polls; `GroupSubscription`, which
-consumer.py calls from the thread that polls, tells the member which topics to join with, and tells the consumer which
-partitions it gets and loses.
+`GroupMember` joins the group and leaves it. `HeartbeatThread` sends its heartbeats between polls. `GroupSubscription`
+is called by consumer.py from the thread that polls: it tells the member which topics to join with, and the consumer
+which partitions it gets and loses.
 
 Joining waits at the coordinator for the other members, so it is done in steps: `advance()` returns after its time-out
 and continues at the next call. JoinGroup and SyncGroup use a connection of their own; heartbeats and commits, which

@@ -1,7 +1,7 @@
 """The requests of a transaction, one function each (KIP-98). They keep no state between calls.
 
-Called by transaction_manager.py for `Producer`, and by anyone who drives a transaction from several processes: all
-they need is a handle, which can be pickled and is bound to no connection. One process may begin and write
+Called by transaction_manager.py for `Producer`, and by programs that drive a transaction from several processes. These
+share a handle, which can be pickled and belongs to no connection. One process may begin and write
 
     handle = init_transactional_id(cluster, "sink-7", timeout_ms=900_000)
     add_partitions(cluster, handle, [tp])
