@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.cluster.assignment import assign_replicas, check_assignment
+from broker.cluster.assignment import assign_replicas, check_assignment, check_replication_factor
 from broker.errors import BrokerError, ErrorCode
 
 
@@ -61,6 +61,14 @@ def test_what_cannot_be_placed_is_refused(
     assert refusal.value.code is code
 
 
+def test_more_than_one_replica_is_refused_with_the_source_of_the_factor() -> None:
+    check_replication_factor(1, "default.replication.factor=1")
+    complaint = ": default.replication.factor=2: pykafka does not replicate records, .* use replication factor 1$"
+    with pytest.raises(BrokerError, match=complaint) as refusal:
+        check_replication_factor(2, "default.replication.factor=2")
+    assert refusal.value.code is ErrorCode.invalid_replication_factor
+
+
 def test_a_possible_manual_assignment_is_kept() -> None:
     assert check_assignment({1: [2, 1], 0: [1, 3]}, [1, 2, 3]) == {0: (1, 3), 1: (2, 1)}
     assert check_assignment({2: [1]}, [1], first_partition=2) == {2: (1,)}
@@ -71,9 +79,9 @@ def test_a_possible_manual_assignment_is_kept() -> None:
     [
         ({}, "not consecutive from 0"),
         ({1: [1]}, "not consecutive from 0"),
-        ({0: [1], 2: [1]}, "not consecutive from 0"),
+        ({2: [1], 0: [1]}, r"partitions \[0, 2\] are not consecutive from 0"),
         ({0: []}, "partition 0 has no replica"),
-        ({0: [1, 1]}, "names a broker twice"),
+        ({0: [1, 1]}, r"partition 0 names a broker twice: \[1, 1\]"),
         ({0: [1, 2], 1: [1]}, "partition 1 has 1 replicas, partition 0 2"),
         ({0: [1, 9]}, r"names brokers that are not registered: \[9\]"),
     ],

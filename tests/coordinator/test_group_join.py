@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from broker.coordinator.group_messages import JoinReply
 from broker.coordinator.group_state import GroupState
 from broker.errors import ErrorCode
 from tests.support.groups import RANGE, GroupDriver
@@ -73,8 +76,9 @@ def test_leader_gets_everybodys_metadata_and_the_others_none() -> None:
         first: b"one",
         second.joined.member_id: b"two",
     }
-    assert second.joined.members == ()
-    assert second.joined.leader == first
+    newcomer = second.joined
+    assert newcomer == JoinReply(ErrorCode.none, newcomer.member_id, 2, "consumer", "range", first)
+    assert leader == replace(newcomer, member_id=first, members=leader.members)
 
 
 def test_every_member_votes_for_its_favourite_common_protocol() -> None:
@@ -108,10 +112,21 @@ def test_pending_member_holds_the_rebalance_up_until_its_session_lapses() -> Non
     (old,) = driver.stable(1)
     driver.join(require_id=True, session_ms=6_000)
     rejoined = driver.join(old)
+    driver.advance(5_999)
     assert rejoined.waits
-    driver.advance(6_000)
+    driver.advance(1)
     assert rejoined.joined.error is ErrorCode.none
     assert not driver.group.roster.pending
+
+
+def test_an_id_that_nobody_joins_with_expires_without_a_rebalance() -> None:
+    driver = GroupDriver()
+    (member,) = driver.stable(1, session_ms=100_000)
+    driver.join(require_id=True, session_ms=6_000)
+    driver.advance(6_000)
+    assert not driver.group.roster.pending
+    assert driver.heartbeat(member) is ErrorCode.none
+    assert driver.group.state is GroupState.STABLE
 
 
 def test_follower_that_repeats_its_join_gets_the_generation_again() -> None:

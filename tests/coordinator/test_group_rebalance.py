@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from broker.coordinator.group_messages import JoinReply
+from broker.coordinator.group_records import GroupMetadata
 from broker.coordinator.group_state import ClassicGroup, GroupState
 from broker.errors import ErrorCode
-from tests.support.groups import GroupDriver
+from tests.support.groups import START_MS, GroupDriver
 
 
 def test_first_rebalance_waits_the_initial_delay() -> None:
@@ -39,11 +43,35 @@ def test_initial_delay_ends_with_the_rebalance_timeout() -> None:
     assert not any(call.waits for call in calls)
 
 
+def test_initial_delay_ends_on_time_when_the_rebalance_timeout_is_shorter() -> None:
+    driver = GroupDriver(initial_delay_ms=3_000)
+    calls = [driver.join(rebalance_ms=1_000), driver.join(rebalance_ms=1_000)]
+    driver.advance(3_000)
+    assert not any(call.waits for call in calls)
+
+
+def test_only_the_first_generation_of_a_group_is_delayed_again_by_newcomers() -> None:
+    """Kafka's `addMemberAndRebalance`: a group that has become empty waits the initial delay once."""
+    driver = GroupDriver(initial_delay_ms=3_000)
+    first = driver.join()
+    driver.advance(3_000)
+    driver.leave(first.joined.member_id)
+    calls = [driver.join()]
+    driver.advance(1_000)
+    calls.append(driver.join())
+    driver.advance(1_999)
+    assert all(call.waits for call in calls)
+    driver.advance(1)
+    assert len({call.joined.generation_id for call in calls}) == 1
+
+
 def test_members_that_do_not_come_back_in_time_are_dropped() -> None:
     driver = GroupDriver()
     leader, lost = driver.stable(2, session_ms=100_000)
     rejoined = driver.join(leader)
-    driver.advance(60_000)
+    driver.advance(59_999)
+    assert rejoined.waits
+    driver.advance(1)
     assert [member.member_id for member in rejoined.joined.members] == [leader]
     assert driver.heartbeat(lost) is ErrorCode.unknown_member_id
 
@@ -72,9 +100,9 @@ def test_when_all_are_silent_the_group_is_empty_and_that_is_stored() -> None:
     driver.stable(2)
     driver.advance(10_000)
     assert driver.group.state is GroupState.EMPTY
-    assert driver.stored[-1].members == ()
-    assert driver.stored[-1].generation_id == driver.group.generation_id == 3
-    assert driver.stored[-1].protocol_type == "consumer"
+    assert driver.group.generation_id == 3
+    assert driver.stored[-1] == GroupMetadata("consumer", 3, None, None, START_MS + 10_000, ())
+    assert driver.group.state_timestamp_ms == START_MS + 10_000
 
 
 def test_waiting_for_a_rebalance_is_no_silence() -> None:
@@ -118,7 +146,9 @@ def test_members_that_do_not_sync_in_time_are_dropped() -> None:
     second = driver.join(session_ms=100_000)
     driver.join(first, session_ms=100_000)
     waiting = driver.sync(second.joined.member_id)
-    driver.advance(60_000)
+    driver.advance(59_999)
+    assert waiting.waits
+    driver.advance(1)
     assert waiting.error is ErrorCode.rebalance_in_progress
     assert list(driver.group.roster.members) == [second.joined.member_id]
 
@@ -130,7 +160,9 @@ def test_a_follower_that_never_syncs_is_dropped_from_a_stable_group() -> None:
     driver.join(first, session_ms=100_000)
     driver.sync(first, {})
     assert driver.group.state is GroupState.STABLE
-    driver.advance(60_000)
+    driver.advance(59_999)
+    assert second.joined.member_id in driver.group.roster.members
+    driver.advance(1)
     assert second.joined.member_id not in driver.group.roster.members
 
 
@@ -175,6 +207,29 @@ def test_replay_gives_the_same_generation_back() -> None:
     assert replayed.join(follower).joined.generation_id == 2
 
 
+def test_a_replayed_group_rebalances_as_soon_as_all_have_joined() -> None:
+    driver = GroupDriver()
+    leader, follower = driver.stable(2)
+    replayed = GroupDriver(initial_delay_ms=3_000)
+    replayed.group.install(driver.stored[-1], replayed.now())
+    newcomer, rejoined = replayed.join(instance="new"), replayed.join(leader)
+    assert newcomer.waits
+    replayed.join(follower)
+    assert newcomer.joined.generation_id == rejoined.joined.generation_id == 3
+
+
+def test_replay_knows_the_leader_the_protocol_and_the_time_of_the_generation() -> None:
+    driver = GroupDriver()
+    first, second = driver.stable(2)
+    stored = replace(driver.stored[-1], leader=second, state_timestamp_ms=START_MS - 5)
+    replayed = GroupDriver()
+    replayed.group.install(stored, replayed.now())
+    assert replayed.group.snapshot(replayed.now()) == replace(stored, state_timestamp_ms=START_MS)
+    assert replayed.group.state_timestamp_ms == START_MS - 5
+    assert replayed.join(second).waits, "the leader makes the group rebalance"
+    assert replayed.join(first).joined.leader == second
+
+
 def test_replayed_members_that_do_not_show_up_expire() -> None:
     driver = GroupDriver()
     driver.stable(2)
@@ -189,8 +244,10 @@ def test_kill_answers_whoever_waits() -> None:
     driver = GroupDriver()
     leader, follower = driver.stable(2)
     joining = driver.join(leader)
+    driver.elapsed_ms += 7
     driver.perform(driver.group.kill(ErrorCode.not_coordinator, driver.now()))
-    assert joining.error is ErrorCode.not_coordinator
+    assert joining.joined == JoinReply(ErrorCode.not_coordinator, leader)
+    assert driver.group.state_timestamp_ms == START_MS + driver.elapsed_ms
     assert driver.heartbeat(follower) is ErrorCode.coordinator_not_available
     assert driver.group.wake_at == float("inf")
 
@@ -211,5 +268,43 @@ def test_operator_reads_why_a_group_rebalances(caplog: pytest.LogCaptureFixture)
     assert caplog.messages[-1].endswith(f"member {first}: the leader joins again, because 'new subscription'")
 
 
-def test_group_without_members_wants_no_waking() -> None:
-    assert ClassicGroup("g", GroupDriver().config, 0).wake_at == float("inf")
+def test_operator_reads_how_a_group_loses_its_members(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "broker.coordinator")
+    driver = GroupDriver()
+    (first,) = driver.stable(1, session_ms=1_000_000)
+    driver.join(session_ms=1_000_000)
+    driver.join(first, session_ms=1_000_000)
+    driver.sync(first)
+    driver.advance(120_000)
+    assert caplog.messages == [
+        "Group g prepares a rebalance, from Empty in generation 0: member m-1 joins",
+        "Group g is stable in generation 1, with 1 members",
+        "Group g prepares a rebalance, from Stable in generation 1: member m-2 joins",
+        "Group g is stable in generation 2, with 2 members",
+        "Group g prepares a rebalance, from Stable in generation 2: members did not sync in time and are removed: m-2",
+        "Member m-1 of group g did not join in time and is removed",
+        "Group g is empty in generation 3",
+    ]
+
+
+def test_operator_reads_who_was_silent_and_what_was_not_stored(caplog: pytest.LogCaptureFixture) -> None:
+    driver = GroupDriver()
+    member = driver.join().joined.member_id
+    caplog.set_level("INFO", "broker.coordinator")
+    driver.hold = True
+    driver.sync(member)
+    driver.release(ErrorCode.not_coordinator)
+    driver.advance(10_000)
+    assert caplog.messages == [
+        "Group g prepares a rebalance, from CompletingRebalance in generation 1: the assignment cannot be stored: "
+        + ErrorCode.not_coordinator.name,
+        "Member m-1 of group g is removed: nothing heard from it for 10000 ms",
+        "Group g is empty in generation 2",
+    ]
+
+
+def test_a_group_without_members_has_no_protocol_and_wants_no_waking() -> None:
+    group = ClassicGroup("g", GroupDriver().config, START_MS - 9)
+    assert group.wake_at == float("inf")
+    assert group.state_timestamp_ms == START_MS - 9
+    assert group.snapshot(GroupDriver().now()) == GroupMetadata("", 0, None, None, START_MS, ())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from struct import pack
 
 import pytest
 
 from broker.coordinator import group_requests
+from broker.coordinator.group_messages import SyncReply
 from broker.coordinator.group_state import GroupState
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
@@ -30,8 +32,8 @@ def test_leaders_sync_answers_everybody() -> None:
     waiting = driver.sync(follower, {follower: b"of a follower: not heard"})
     assert waiting.waits
     answer = driver.sync(leader, {leader: b"1", follower: b"2"}).synced
-    assert (answer.assignment, answer.protocol_type, answer.protocol_name) == (b"1", "consumer", "range")
-    assert waiting.synced.assignment == b"2"
+    assert answer == SyncReply(ErrorCode.none, b"1", "consumer", "range")
+    assert waiting.synced == replace(answer, assignment=b"2")
     assert driver.group.state is GroupState.STABLE
 
 

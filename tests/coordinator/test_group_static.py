@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.coordinator.group_messages import JoinReply
 from broker.coordinator.group_state import GroupState
 from broker.errors import ErrorCode
 from tests.support.groups import GroupDriver
@@ -68,7 +69,7 @@ def test_of_two_returns_at_once_the_first_is_fenced_though_it_is_stored() -> Non
     driver.hold = True
     first, second = driver.join(instance="b"), driver.join(instance="b")
     driver.release()
-    assert first.error is ErrorCode.fenced_instance_id
+    assert (first.error, first.joined.member_id) == (ErrorCode.fenced_instance_id, "b-4")
     assert second.error is ErrorCode.none
     assert driver.group.roster.static_ids["b"] == second.joined.member_id
 
@@ -116,10 +117,24 @@ def test_whoever_waits_under_the_old_id_is_fenced() -> None:
     driver.join(leader, instance="a")
     waiting = driver.join(instance="a")
     assert waiting.waits
+    (old,) = (id for id, waiter in driver.group.waiters.joining.items() if waiter is waiting)
     again = driver.join(instance="a")
-    assert waiting.error is ErrorCode.fenced_instance_id
+    assert waiting.joined == JoinReply(ErrorCode.fenced_instance_id, old)
     driver.join(follower, instance="b")
     assert again.joined.generation_id == 3
+
+
+def test_member_that_comes_back_must_still_sync_in_time() -> None:
+    driver = GroupDriver()
+    leader = driver.join(instance="a", session_ms=100_000).joined.member_id
+    driver.join(instance="b", session_ms=100_000)
+    driver.join(leader, instance="a", session_ms=100_000)
+    driver.sync(leader, instance="a")
+    returned = driver.join(instance="b", session_ms=100_000).joined.member_id
+    driver.advance(59_999)
+    assert set(driver.group.roster.members) == {leader, returned}
+    driver.advance(1)
+    assert set(driver.group.roster.members) == {leader}
 
 
 def test_unknown_instance_with_a_member_id_is_refused() -> None:

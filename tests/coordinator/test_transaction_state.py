@@ -65,6 +65,7 @@ class Driver:
 
 def test_the_first_producer_has_epoch_0() -> None:
     transaction = Transaction.new("id", ID, TIMEOUT, NOW)
+    assert transaction.current == TransactionMetadata(ID, -1, TIMEOUT, Empty, NOW)
     assert transaction.init_producer_id(TIMEOUT, None, ID, NOW) is ErrorCode.none
     transaction.stored(ErrorCode.none)
     assert (transaction.current.producer_id, transaction.current.producer_epoch) == (ID, 0)
@@ -120,6 +121,31 @@ def test_producer_that_names_itself_gets_a_new_id_and_sent_again_the_same_one() 
     for _ in range(3):
         assert driver.init(before) is ErrorCode.none
         assert driver.producer == (NEXT_ID, 0)
+
+
+def test_producer_whose_id_was_forgotten_begins_again() -> None:
+    transaction = Transaction.new("id", ID, TIMEOUT, NOW)
+    assert transaction.init_producer_id(TIMEOUT, ProducerIdAndEpoch(5, 3), None, NOW) is ErrorCode.none
+    assert transaction.pending == TransactionMetadata(ID, 0, TIMEOUT, Empty, NOW)
+
+
+@pytest.mark.parametrize(
+    ("last_epoch", "claimed", "code"),
+    [
+        (MAX_EPOCH - 1, (6, MAX_EPOCH - 1), ErrorCode.none),
+        (MAX_EPOCH, (6, MAX_EPOCH), ErrorCode.none),
+        (MAX_EPOCH - 2, (6, MAX_EPOCH - 2), ErrorCode.producer_fenced),
+        (MAX_EPOCH - 1, (6, MAX_EPOCH), ErrorCode.producer_fenced),
+        (MAX_EPOCH - 1, (99, MAX_EPOCH - 1), ErrorCode.producer_fenced),
+    ],
+)
+def test_only_the_last_epoch_of_the_id_before_may_repeat_its_request(
+    last_epoch: int, claimed: tuple[int, int], code: ErrorCode
+) -> None:
+    driver = Driver(Empty, epoch=0, last_producer_epoch=last_epoch, previous_producer_id=6)
+    before = driver.current
+    assert driver.init(ProducerIdAndEpoch(*claimed)) is code
+    assert driver.current._replace(start_ms=before.start_ms) == before
 
 
 @pytest.mark.parametrize("state", [Empty, Ongoing, CompleteCommit])

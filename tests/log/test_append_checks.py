@@ -3,17 +3,32 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import lz4.frame
 import pytest
 
 from broker.errors import BrokerError, ErrorCode, RecordsRefused
-from broker.log.append_checks import Allowance, BatchCheck
+from broker.log.append_checks import (
+    Allowance,
+    BatchCheck,
+    assign_offsets,
+    coordinator_batches,
+    stamp_append_time,
+    writable,
+)
 from broker.log.log_config import LogConfig
-from broker.records.batch import build_batch, parse_header, patch_log_append_time, patch_producer
+from broker.records.batch import (
+    build_batch,
+    parse_header,
+    patch_log_append_time,
+    patch_producer,
+    recompressed_batch,
+)
 from broker.records.builder import BatchBuilder
-from broker.records.compression import STEP_BYTES, Codec, compress
+from broker.records.compression import STEP_BYTES, Codec, compress, compressed_parts, decompress, in_steps
 from broker.records.crc32c import crc32c
 from broker.records.record import decode_records, encode_record
 from tests.support.batches import NOW, append, batch, open_log
@@ -41,9 +56,9 @@ def with_body(change: Callable[[bytes], bytes], codec: int = 0) -> bytes:
     return build_batch(compress(codec, change(plain)), 2, codec=codec, base_timestamp=NOW, max_timestamp=NOW)
 
 
-def without_sequence(data: bytes) -> bytes:
+def without_sequence(data: bytes, producer_id: int = 77) -> bytes:
     patched = bytearray(data)
-    patch_producer(patched, 0, parse_header(patched), 77, 0, -1)
+    patch_producer(patched, 0, parse_header(patched), producer_id, 0, -1)
     return bytes(patched)
 
 
@@ -54,9 +69,15 @@ REFUSED = {
     "fewer records than offsets": (changed(">i", 57, 1), INVALID, "1 records with a last offset delta of 1"),
     "another last offset": (changed(">i", 23, 7), INVALID, "last offset delta of 7"),
     "no records": (changed(">i", 57, 0), INVALID, "0 records"),
+    "no records and no offsets": (build_batch(b"", 0), INVALID, "0 records with a last offset delta of -1"),
     "a control batch": (changed(">h", 21, 0x20), INVALID, "control"),
     "a transactional batch of nobody": (changed(">h", 21, 0x10), INVALID, "without a producer id"),
-    "a producer id without a sequence": (without_sequence(batch(b"x")), INVALID, "sequence -1"),
+    "a producer id without a sequence": (without_sequence(batch(b"x")), INVALID, ": producer id 77 with sequence -1$"),
+    "the first producer id without one": (
+        without_sequence(batch(b"x"), 0),
+        INVALID,
+        ": producer id 0 with sequence -1$",
+    ),
     "a codec there is not": (changed(">h", 21, 5), UNKNOWN, "codec 5"),
     "gzip that is none": (changed(">h", 21, 1), UNKNOWN, "gzip data cannot be decompressed"),
     "snappy that is none": (changed(">h", 21, 2, values=(b"x" * 50,)), UNKNOWN, "snappy"),
@@ -72,6 +93,26 @@ def test_what_a_header_says_is_held_against_it(tmp_path: Path, records: bytes, c
     with pytest.raises(BrokerError, match=reason) as raised:
         append(log, records)
     assert (raised.value.code, log.log_end_offset, log.size) == (code, 0, 0)
+
+
+def test_the_first_producer_id_may_open_a_transaction(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0")
+    append(log, batch(b"x", producer_id=0, producer_epoch=0, sequence=0, transactional=True))
+    assert (log.log_end_offset, log.first_unstable_offset) == (1, 0)
+
+
+@pytest.mark.parametrize("extra", [0, 1])
+def test_a_batch_may_be_as_large_as_the_topic_says(extra: int) -> None:
+    data = batch(b"x" * 100)
+    config = LogConfig(max_message_bytes=len(data) - extra)
+    if not extra:
+        assert BatchCheck(bytearray(data), config, NOW).run()
+        return
+    with pytest.raises(
+        BrokerError, match=f"a batch of {len(data)} bytes; max.message.bytes is {len(data) - 1}"
+    ) as raised:
+        BatchCheck(bytearray(data), config, NOW)
+    assert raised.value.code is ErrorCode.message_too_large
 
 
 BODIES: dict[str, Callable[[bytes], bytes]] = {
@@ -116,15 +157,27 @@ def test_each_record_without_a_key_is_named() -> None:
     error = refusal(rows((NOW, b"k"), (NOW, None), (NOW, b"k"), *[(NOW, None)] * 4), COMPACTED)
     assert error.code is ErrorCode.invalid_record
     assert [place for place, _ in error.record_errors] == [1, 3, 4, 5, 6]
-    assert error.message.startswith("5 of 7 records are refused: record 1: it has no key")
-    assert error.message.endswith("and 2 more")
+    keyless = "it has no key, and cleanup.policy has compact"
+    assert error.message == (
+        f"5 of 7 records are refused: record 1: {keyless}; record 3: {keyless}; record 4: {keyless} and 2 more"
+    )
+    assert error.record_errors[0] == (1, keyless)
+
+
+def test_three_records_are_named_before_the_rest_is_counted() -> None:
+    three, four = (refusal(rows(*[(NOW, None)] * count), COMPACTED).message for count in (3, 4))
+    assert three.endswith("record 2: it has no key, and cleanup.policy has compact")
+    assert four.endswith("record 2: it has no key, and cleanup.policy has compact and 1 more")
 
 
 def test_a_wrong_time_among_records_without_keys_decides_the_code() -> None:
     error = refusal(rows((NOW, None), (NOW + HOUR_MS + 7, b"k"), (-1, b"k")), COMPACTED)
     assert error.code is ErrorCode.invalid_timestamp
     assert [place for place, _ in error.record_errors] == [0, 1]
-    assert "lies 3600007 ms ahead of the broker's clock; message.timestamp.after.max.ms is 3600000" in error.message
+    assert error.record_errors[1][1] == (
+        f"timestamp {NOW + HOUR_MS + 7} lies 3600007 ms ahead of the broker's clock; "
+        "message.timestamp.after.max.ms is 3600000"
+    )
 
 
 def test_an_old_record_between_new_ones_is_found() -> None:
@@ -132,7 +185,25 @@ def test_an_old_record_between_new_ones_is_found() -> None:
     config = LogConfig(message_timestamp_before_max_ms=1000)
     error = refusal(rows((NOW, None), (NOW - 1001, None), (NOW, None)), config)
     assert [place for place, _ in error.record_errors] == [1]
-    assert "message.timestamp.before.max.ms is 1000" in error.message
+    assert error.message == (
+        f"1 of 3 records are refused: record 1: timestamp {NOW - 1001} lies 1001 ms behind the broker's clock; "
+        "message.timestamp.before.max.ms is 1000"
+    )
+
+
+def test_a_record_is_ahead_by_a_single_millisecond() -> None:
+    error = refusal(rows((NOW, None), (NOW + 1, None)), LogConfig(message_timestamp_after_max_ms=0))
+    assert error.code is ErrorCode.invalid_timestamp
+    assert "lies 1 ms ahead of the broker's clock; message.timestamp.after.max.ms is 0" in error.message
+
+
+def test_each_record_of_a_batch_that_sets_the_brokers_time_itself_is_named() -> None:
+    data = bytearray(rows((NOW, None), (NOW, None)))
+    patch_log_append_time(data, 0, parse_header(data), NOW)
+    error = refusal(bytes(data), LogConfig(message_timestamp_type="LogAppendTime"))
+    text = "producers may not set the timestamp type LogAppendTime"
+    assert (error.code, error.message) == (ErrorCode.invalid_timestamp, text)
+    assert error.record_errors == ((0, text), (1, text))
 
 
 @pytest.mark.parametrize("codec", Codec)
@@ -165,6 +236,7 @@ class TestLargeBatches:
     """Checked bit by bit, and bounded."""
 
     BOMB = batch(*[bytes(1 << 20)] * 8, codec=Codec.ZSTD)
+    GZIP = LogConfig(compression_type="gzip")
 
     def test_a_check_stops_when_its_cost_is_spent_and_goes_on_later(self) -> None:
         check = BatchCheck(bytearray(self.BOMB), LogConfig(), NOW)
@@ -172,9 +244,27 @@ class TestLargeBatches:
         while not check.run(1 << 20):
             costs.append(check.cost)
         assert len(costs) >= 7
-        assert all(after - before <= 3 << 19 for before, after in zip([0, *costs], costs, strict=False))
+        assert all(1 << 20 <= after - before <= 3 << 19 for before, after in zip([0, *costs], costs, strict=False))
         assert check.cost > 8 << 20
         assert check.run(0)
+
+    def test_a_check_stops_as_soon_as_its_cost_is_spent(self) -> None:
+        first = BatchCheck(bytearray(self.BOMB), LogConfig(), NOW)
+        assert not first.run(1)
+        again = BatchCheck(bytearray(self.BOMB), LogConfig(), NOW)
+        assert not again.run(first.cost)
+        assert again.cost == first.cost > 0
+        assert not again.run(1)
+        assert again.cost > first.cost
+
+    def test_a_byte_that_is_compressed_anew_costs_eight(self) -> None:
+        size = len(decompress(Codec.ZSTD, self.BOMB[61:]))
+        same, anew = (BatchCheck(bytearray(self.BOMB), config, NOW) for config in (LogConfig(), self.GZIP))
+        assert same.run()
+        assert anew.run()
+        assert anew.cost - same.cost == 7 * size
+        if BUILT:
+            assert same.cost == size
 
     @pytest.mark.parametrize("headers", [0, 2, 30])
     def test_without_the_kernel_a_plain_batch_stops_as_well(self, headers: int) -> None:
@@ -190,18 +280,52 @@ class TestLargeBatches:
             check = BatchCheck(data, config, NOW)
             assert not check.run(0)
             assert check.cost == 0
+            assert not check.run(1)
+            assert check.cost < 3 << 20, "what 64 KiB cost"
             assert not check.run(1 << 20)
             assert 1 << 20 <= check.cost < 6 << 20
             assert check.run()
             assert check.cost > 4 * len(section)
 
     def test_a_compressed_batch_is_not_begun_when_nothing_may_be_spent_a_plain_one_is(self) -> None:
-        assert not BatchCheck(bytearray(self.BOMB), LogConfig(), NOW).run(0)
+        check = BatchCheck(bytearray(self.BOMB), LogConfig(), NOW)
+        assert not check.run(0)
+        assert check.cost == 0
         if BUILT:
-            assert BatchCheck(bytearray(batch(b"x")), LogConfig(), NOW).run(0)
+            plain = BatchCheck(bytearray(batch(b"x")), LogConfig(), NOW)
+            assert plain.run(0)
+            assert plain.cost == 0
+
+    @pytest.mark.parametrize(
+        ("codec", "name", "begun"),
+        [
+            *[(Codec.ZSTD, "producer", False), (Codec.ZSTD, "gzip", False), (Codec.NONE, "zstd", False)],
+            *[(Codec.GZIP, "producer", True), (Codec.LZ4, "producer", True), (Codec.LZ4, "gzip", True)],
+            *[(Codec.NONE, "lz4", True), (Codec.NONE, "producer", True)],
+        ],
+    )
+    def test_a_codec_whose_library_is_not_loaded_yet_is_not_for_the_event_loop(
+        self, monkeypatch: pytest.MonkeyPatch, codec: Codec, name: str, begun: bool
+    ) -> None:
+        """The import takes some tenths of a second."""
+        data = batch(b"x" * 1000, codec=codec)
+        check = BatchCheck(bytearray(data), LogConfig(compression_type=name), NOW)
+        monkeypatch.delitem(sys.modules, "pyarrow")
+        assert check.run(1 << 20) is begun
+
+    def test_an_unusual_frame_of_lz4_needs_that_library_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Go's clients write them."""
+        plain = batch(b"x" * 300_000)
+        frame = lz4.frame.compress(plain[61:], block_linked=True)
+        data = build_batch(frame, 1, codec=Codec.LZ4, base_timestamp=NOW, max_timestamp=NOW)
+        check = BatchCheck(bytearray(data), LogConfig(), NOW)
+        with monkeypatch.context() as patch:
+            patch.delitem(sys.modules, "pyarrow")
+            assert not check.run(1 << 20)
+        assert check.run(1 << 20)
 
     def test_compressing_anew_costs_more(self) -> None:
-        check = BatchCheck(bytearray(self.BOMB), LogConfig(compression_type="gzip"), NOW)
+        check = BatchCheck(bytearray(self.BOMB), self.GZIP, NOW)
         assert not check.run(1 << 20)
         assert check.cost <= 16 * 3 * STEP_BYTES
 
@@ -227,9 +351,25 @@ class TestLargeBatches:
         allowance = Allowance(20 << 20)
         checks = [BatchCheck(bytearray(self.BOMB), LogConfig(), NOW, allowance) for _ in range(3)]
         assert [checks[0].run(), checks[1].run()] == [True, True]
+        assert allowance.left == (20 << 20) - 2 * len(decompress(Codec.ZSTD, self.BOMB[61:]))
         with pytest.raises(BrokerError, match="this request grow too large") as raised:
             checks[2].run()
         assert raised.value.code is ErrorCode.message_too_large
+
+    def test_a_request_may_grow_to_exactly_its_allowance(self) -> None:
+        size = len(decompress(Codec.ZSTD, self.BOMB[61:]))
+        assert BatchCheck(bytearray(self.BOMB), LogConfig(), NOW, Allowance(size)).run()
+        with pytest.raises(BrokerError, match=": the batches of this request grow too large when decompressed: send"):
+            BatchCheck(bytearray(self.BOMB), LogConfig(), NOW, Allowance(size - 1)).run()
+
+    def test_a_recompressed_batch_is_one_compressed_with_the_topics_codec_and_level(self) -> None:
+        plain = batch(b" ".join(b"%d" % (number * number) for number in range(50_000)), b"y")
+        config = LogConfig.from_properties({"compression.type": "gzip", "compression.gzip.level": "1"})
+        check = BatchCheck(bytearray(plain), config, NOW)
+        assert check.run()
+        expected = b"".join(compressed_parts(Codec.GZIP, in_steps([plain[61:]]), 1))
+        assert bytes(check.batch) == recompressed_batch(parse_header(plain), expected, Codec.GZIP)
+        assert check.header == parse_header(check.batch)
 
     @pytest.mark.parametrize("size", [300, 301])
     def test_a_recompressed_batch_may_be_as_large_as_a_batch_may_be(self, size: int) -> None:
@@ -237,7 +377,8 @@ class TestLargeBatches:
         data = batch(b"x" * (size - len(batch(b"x" * 200)) + 200), codec=Codec.GZIP)
         check = BatchCheck(bytearray(data), LogConfig(compression_type="none", max_message_bytes=300), NOW)
         if size > 300:
-            with pytest.raises(BrokerError, match="larger than max.message.bytes=300") as raised:
+            complaint = "compressed with none, as compression.type asks, .* larger than max.message.bytes=300"
+            with pytest.raises(BrokerError, match=complaint) as raised:
                 check.run()
             assert raised.value.code is ErrorCode.message_too_large
             return
@@ -247,3 +388,55 @@ class TestLargeBatches:
 
     def test_plain_batches_have_no_such_bound(self) -> None:
         assert BatchCheck(bytearray(batch(b"x" * 1000)), LogConfig(), NOW, Allowance(10)).run()
+
+
+class TestCoordinatorsBatches:
+    """A coordinator's batches: only their headers are checked."""
+
+    ONE, TWO = batch(b"a", timestamp=1), batch(b"b", b"c", timestamp=2)
+
+    def test_each_batch_is_found_at_its_position(self) -> None:
+        hollow = build_batch(b"", 0, last_offset_delta=0)
+        data = self.ONE + hollow + self.TWO + hollow
+        found = coordinator_batches(bytearray(data), LogConfig())
+        starts = [0, len(self.ONE), len(self.ONE) + 61, len(data) - 61]
+        assert found == [(position, parse_header(data, position)) for position in starts]
+
+    @pytest.mark.parametrize(
+        ("data", "code", "complaint"),
+        [
+            (b"", INVALID, ": no record batch to append$"),
+            (ONE + TWO[:60], ErrorCode.corrupt_message, ": 60 bytes after the last whole batch$"),
+            (ONE + TWO[:-1], ErrorCode.corrupt_message, "does not fit"),
+            (ONE + TWO[:-1] + b"?", ErrorCode.corrupt_message, "CRC"),
+            (ONE + batch(b"x" * 400)[:-1] + b"?", ErrorCode.message_too_large, "max.message.bytes is 400$"),
+        ],
+    )
+    def test_others_are_refused(self, data: bytes, code: ErrorCode, complaint: str) -> None:
+        with pytest.raises(BrokerError, match=complaint) as raised:
+            coordinator_batches(bytearray(data), LogConfig(max_message_bytes=400))
+        assert raised.value.code is code
+
+    def test_offsets_follow_each_other_from_batch_to_batch(self) -> None:
+        data = bytearray(self.TWO + self.ONE + self.TWO)
+        batches = coordinator_batches(data, LogConfig())
+        assert assign_offsets(data, batches, 40, leader_epoch=6) == 45
+        again = coordinator_batches(data, LogConfig())
+        assert [(header.base_offset, header.leader_epoch) for _, header in again] == [(40, 6), (42, 6), (43, 6)]
+
+    def test_the_brokers_time_is_in_the_batches_and_in_their_headers(self) -> None:
+        data = bytearray(self.TWO + self.ONE)
+        before = coordinator_batches(data, LogConfig())
+        stamped = stamp_append_time(data, before, NOW + 5)
+        assert stamped == coordinator_batches(data, LogConfig())
+        assert [position for position, _ in stamped] == [position for position, _ in before]
+        assert [(header.max_timestamp, header.is_log_append_time) for _, header in stamped] == [(NOW + 5, True)] * 2
+
+    def test_only_what_cannot_be_patched_is_copied(self) -> None:
+        data = bytearray(self.ONE)
+        view, fixed = memoryview(data), memoryview(self.ONE)
+        assert writable(data) is data
+        assert writable(view) is view
+        for records in (self.ONE, fixed):
+            assert type(writable(records)) is bytearray
+            assert bytes(writable(records)) == self.ONE

@@ -18,7 +18,7 @@ from broker.log.producer_snapshot import (
     save_snapshot,
     snapshot_offsets,
 )
-from broker.log.producer_state import AppendedBatch, ProducerStates
+from broker.log.producer_state import NO_OFFSET, AppendedBatch, ProducerEntry, ProducerStates
 from broker.records.batch import BatchHeader, build_batch, parse_header
 from broker.records.crc32c import crc32c
 from tests.support.batches import NOW
@@ -58,8 +58,8 @@ def states(*headers: BatchHeader) -> ProducerStates:
     return result
 
 
-def refused(state: ProducerStates, batch: BatchHeader) -> ErrorCode:
-    with pytest.raises(BrokerError) as caught:
+def refused(state: ProducerStates, batch: BatchHeader, complaint: str = "") -> ErrorCode:
+    with pytest.raises(BrokerError, match=complaint or "producer 5 ") as caught:
         state.check(batch)
     return caught.value.code
 
@@ -74,13 +74,21 @@ def test_the_next_sequence_is_taken() -> None:
 
 @pytest.mark.parametrize("sequence", [0, 2, 4, 9])
 def test_any_other_sequence_is_out_of_order(sequence: int) -> None:
-    assert refused(states(header(0, count=3)), header(sequence)) is ErrorCode.out_of_order_sequence_number
+    complaint = f": producer 5 sent sequence {sequence}, expected 3$"
+    assert refused(states(header(0, count=3)), header(sequence), complaint) is ErrorCode.out_of_order_sequence_number
 
 
 def test_the_last_five_batches_are_known_again() -> None:
     state = states(*(header(sequence) for sequence in range(7)))
     for sequence in range(2, 7):
         assert state.check(header(sequence)) == AppendedBatch(sequence, sequence, 0, NOW)
+
+
+def test_a_duplicate_gets_the_offsets_of_the_first_one() -> None:
+    state = states(header(0, count=10), header(10, count=3))
+    duplicate = state.check(header(10, count=3))
+    assert duplicate == AppendedBatch(last_sequence=12, last_offset=12, offset_delta=2, timestamp=NOW)
+    assert (duplicate.first_sequence, duplicate.base_offset) == (10, 10)
 
 
 def test_an_older_duplicate_is_out_of_order() -> None:
@@ -93,7 +101,9 @@ def test_a_batch_with_another_length_is_no_duplicate() -> None:
 
 
 def test_an_older_epoch_is_fenced() -> None:
-    assert refused(states(header(0, epoch=3)), header(1, epoch=2)) is ErrorCode.invalid_producer_epoch
+    state = states(header(0, epoch=3))
+    complaint = ": producer 5 has epoch 3 by now, not 2$"
+    assert refused(state, header(1, epoch=2), complaint) is ErrorCode.invalid_producer_epoch
 
 
 def test_a_new_epoch_begins_at_zero() -> None:
@@ -140,6 +150,52 @@ def test_a_transaction_is_open_from_its_first_batch_to_its_marker() -> None:
     assert entry.transaction_first_offset == -1
     assert state.first_unstable_offset is None
     assert state.check(header(3)) is None
+
+
+def test_of_several_open_transactions_the_oldest_counts_in_whatever_order_they_are_loaded() -> None:
+    begins = {1: 30, 2: NO_OFFSET, 3: 10, 4: 20}
+    state = ProducerStates(ProducerEntry(id, 0, transaction_first_offset=begin) for id, begin in begins.items())
+    assert state.first_unstable_offset == 10
+    assert [state.first_unstable_without(producer) for producer in (1, 3, 4)] == [10, 20, 10]
+    assert state.end_transaction(3, 0, 0, NOW) == 10
+    assert (state.first_unstable_offset, state.first_unstable_without(4)) == (20, 30)
+    assert state.end_transaction(1, 0, 0, NOW) == 30
+    assert (state.first_unstable_offset, state.first_unstable_without(4)) == (20, None)
+    assert state.end_transaction(2, 0, 0, NOW) == NO_OFFSET
+    assert state.end_transaction(4, 0, 0, NOW) == 20
+    assert state.first_unstable_offset is None
+
+
+def test_a_marker_sets_the_epochs_and_is_remembered_until_the_next_epoch() -> None:
+    state = states(header(0, transactional=True))
+    state.end_transaction(5, 1, 8, NOW + 7, offset=1)
+    entry = state.get(5)
+    assert entry == ProducerEntry(5, 1, coordinator_epoch=8, last_seen_ms=NOW + 7, last_marker_offset=1)
+    state.end_transaction(5, 1, 8, NOW, offset=2)
+    assert entry.last_marker_offset == 2
+    state.record(header(0, epoch=2), 3, NOW)
+    assert (entry.epoch, entry.last_marker_offset) == (2, NO_OFFSET)
+
+
+def test_a_marker_of_an_older_epoch_or_coordinator_is_refused() -> None:
+    state = states(header(0, epoch=3))
+    state.end_transaction(5, 3, 8, NOW)
+    state.check_marker(5, 3, 8)
+    state.check_marker(6, 0, 0)
+    with pytest.raises(BrokerError, match=": producer 5 has epoch 3 by now, not 2$") as caught:
+        state.check_marker(5, 2, 8)
+    assert caught.value.code is ErrorCode.invalid_producer_epoch
+    complaint = ": a marker of producer 5 from a coordinator of epoch 7; there was one of epoch 8$"
+    with pytest.raises(BrokerError, match=complaint) as caught:
+        state.check_marker(5, 3, 7)
+    assert caught.value.code is ErrorCode.transaction_coordinator_fenced
+
+
+def test_a_batch_outside_of_the_open_transaction_is_refused() -> None:
+    state = states(header(0), header(1, transactional=True))
+    complaint = ": producer 5 sent a batch outside of its transaction, which is open since offset 1$"
+    assert refused(state, header(2), complaint) is ErrorCode.invalid_txn_state
+    assert state.check(header(2, transactional=True)) is None
 
 
 def test_idle_producers_are_forgotten() -> None:

@@ -10,13 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.clock import ManualClock
 from broker.log.checkpoints import LEADER_EPOCHS
 from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import snapshot_offsets
 from broker.log.segment import segment_path
 from broker.log.segment_file import SegmentFile, scan_headers
 from broker.records.batch import patch_base_offset
-from tests.support.batches import append, batch, fill, open_log, read_all
+from broker.records.control import ControlType
+from tests.support.batches import NOW, append, append_marker, batch, fill, open_log, read_all
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
 
@@ -129,7 +131,7 @@ def record_count(path: Path) -> int:
     return len(batch_spans(path.read_bytes()))
 
 
-def test_segments_after_the_damage_are_deleted(tmp_path: Path) -> None:
+def test_segments_after_the_damage_are_deleted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = tmp_path / "t-0"
     held = crashed(directory, SMALL, count=20)
     paths = sorted(directory.glob("*.log"))
@@ -139,18 +141,24 @@ def test_segments_after_the_damage_are_deleted(tmp_path: Path) -> None:
     paths[1].write_bytes(data)
     log = open_log(directory, SMALL, clean=False)
     found = read_all(log)
+    assert caplog.messages == [
+        f"{paths[1]} is cut at byte {paths[1].stat().st_size}: CRC of the batch at offset {len(found)} does not match",
+        *(f"{path} is deleted: it follows a segment that was cut" for path in paths[2:]),
+    ]
     assert found == held[: len(found)]
     assert log.log_end_offset == len(found) < 20
     assert len(list(directory.glob("*.log"))) == 2
 
 
-def test_a_missing_segment_ends_the_log(tmp_path: Path) -> None:
+def test_a_missing_segment_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = tmp_path / "t-0"
     held = crashed(directory, SMALL, count=20)
     paths = sorted(directory.glob("*.log"))
     paths[1].unlink()
     log = open_log(directory, SMALL, clean=False)
     assert read_all(log) == held[: int(paths[1].stem)]
+    reason = f"it begins at offset {int(paths[2].stem)} instead of {int(paths[1].stem)}"
+    assert caplog.messages == [f"{path} is deleted: {reason}" for path in paths[2:]]
 
 
 def test_what_lies_before_the_recovery_point_is_trusted(tmp_path: Path) -> None:
@@ -162,28 +170,74 @@ def test_what_lies_before_the_recovery_point_is_trusted(tmp_path: Path) -> None:
     data[-1] ^= 0xFF
     paths[0].write_bytes(data)
     log = open_log(directory, SMALL, clean=False, recovery_point=int(paths[-1].stem))
-    assert log.log_end_offset == 20
+    assert (log.log_end_offset, log.recovery_point) == (20, int(paths[-1].stem))
+    assert open_log(directory, SMALL, clean=False, recovery_point=99).recovery_point == 20
 
 
 def test_a_clean_start_reads_only_the_tail(tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     log = open_log(directory)
-    fill(log, 200)
+    append(log, batch(b"x", producer_id=9, producer_epoch=0, sequence=0))
+    fill(log, 199)
     log.close()
     data = bytearray(log_path(directory).read_bytes())
-    data[100] ^= 0xFF
+    data[8] ^= 0xFF  # the first batch's length: what reads on from here fails
     log_path(directory).write_bytes(data)
-    assert open_log(directory).log_end_offset == 200
+    log = open_log(directory)
+    assert (log.log_end_offset, log.recovery_point) == (200, 200)
+    assert append(log, batch(b"x", producer_id=9, producer_epoch=0, sequence=0)).duplicate
 
 
-def test_a_clean_mark_over_a_torn_tail_is_not_believed(tmp_path: Path) -> None:
+def test_a_clean_mark_over_a_torn_tail_is_not_believed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     directory = tmp_path / "t-0"
     log = open_log(directory)
     fill(log, 5)
     held = read_all(log)
     log.close()
     os.truncate(log_path(directory), log_path(directory).stat().st_size - 1)
-    assert read_all(open_log(directory)) == held[:-1]
+    log = open_log(directory)
+    assert read_all(log) == held[:-1]
+    assert log.recovery_point == 0, "its bytes may not be on the disk yet"
+    assert caplog.messages[0].startswith(f"{log_path(directory)} is not as a clean stop leaves it (")
+
+
+def test_the_age_of_a_segment_without_timestamps_counts_from_the_start(tmp_path: Path) -> None:
+    directory, config = tmp_path / "t-0", LogConfig(segment_ms=1000)
+    log = open_log(directory, config)
+    append(log, batch(b"x", timestamp=-1))
+    log.close()
+    clock = ManualClock(NOW + 5000)
+    log = open_log(directory, config, clock)
+    counts = []
+    for passed in (1000, 1, 1000, 1):
+        clock.advance(passed)
+        append(log, batch(b"x", timestamp=-1))
+        counts.append(len(log.segments))
+    assert counts == [1, 2, 2, 3]
+
+
+def test_a_recovered_log_that_closes_needs_no_recovery(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    crashed(directory)
+    log = open_log(directory, clean=False)
+    assert (log.log_end_offset, log.recovery_point) == (5, 0)
+    log.close()
+    assert snapshot_offsets(directory) == [5]
+    assert open_log(directory).recovery_point == 5
+
+
+def test_an_index_after_a_restart_is_as_dense_as_the_topic_says(tmp_path: Path) -> None:
+    sizes = []
+    for interval in (0, 4096):
+        directory, config = tmp_path / f"{interval}-0", LogConfig(index_interval_bytes=interval)
+        log = open_log(directory, config)
+        fill(log, 1)
+        log.close()
+        log = open_log(directory, config)
+        fill(log, 9)
+        log.close()
+        sizes.append(segment_path(directory, 0, ".index").stat().st_size)
+    assert sizes[0] >= 8 * 9 > sizes[1]
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -235,7 +289,16 @@ def test_leftovers_of_a_crash_are_removed(tmp_path: Path) -> None:
     assert not any((directory / name).exists() for name in leftovers)
 
 
-def test_a_repeated_offset_ends_the_log(tmp_path: Path) -> None:
+def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    crashed(directory)
+    for name in ("notes.log", "notes.index", "7.txt"):
+        (directory / name).write_bytes(b"mine")
+    assert open_log(directory, clean=False).log_end_offset == 5
+    assert all((directory / name).read_bytes() == b"mine" for name in ("notes.log", "notes.index", "7.txt"))
+
+
+def test_a_repeated_offset_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Base offsets lie outside the CRC: a batch that repeats one is sound by itself and wrong in its place."""
     directory = tmp_path / "t-0"
     held = crashed(directory, count=3)
@@ -244,6 +307,25 @@ def test_a_repeated_offset_ends_the_log(tmp_path: Path) -> None:
     with log_path(directory).open("ab") as file:
         file.write(extra)
     assert read_all(open_log(directory, clean=False)) == held
+    (warning,) = caplog.messages
+    assert warning.endswith(": offset 1 where 3 was expected")
+
+
+@pytest.mark.parametrize(("offset", "end"), [(2**31 - 1, 2**31), (2**31, 3)])
+def test_a_segment_holds_offsets_that_its_index_can_hold(
+    tmp_path: Path, offset: int, end: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = tmp_path / "t-0"
+    crashed(directory, count=3)
+    far = bytearray(batch(b"far"))
+    patch_base_offset(far, 0, offset, 0)
+    with log_path(directory).open("ab") as file:
+        file.write(far)
+    log = open_log(directory, LogConfig(cleanup_policy=("compact",)), clean=False)
+    assert log.log_end_offset == end
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == (
+        [] if end > 3 else [f"offset {offset} does not fit in the segment"]
+    )
 
 
 def test_a_gap_is_damage_unless_the_log_is_compacted(tmp_path: Path) -> None:
@@ -276,14 +358,40 @@ def test_a_log_that_lost_what_its_start_says_begins_there(tmp_path: Path) -> Non
     assert log.log_end_offset == 101
 
 
-def test_leader_epochs_are_found_in_the_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_log_whose_records_are_all_deleted_still_knows_its_producers(tmp_path: Path, clean: bool) -> None:
+    directory = tmp_path / "t-0"
+    log = open_log(directory)
+    append(log, batch(b"x", producer_id=9, producer_epoch=0, sequence=0))
+    if clean:
+        log.close()
+    log = open_log(directory, clean=clean, log_start_offset=1)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 1)
+    assert append(log, batch(b"x", producer_id=9, producer_epoch=0, sequence=0)).duplicate
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_leader_epochs_are_found_in_the_batches(tmp_path: Path, clean: bool) -> None:
     directory = tmp_path / "t-0"
     log = open_log(directory)
     for epoch in (0, 0, 3, 4):
         append(log, batch(b"a"), leader_epoch=epoch)
     expected = log.epochs.entries
+    if clean:
+        log.close()
     (directory / LEADER_EPOCHS).unlink(missing_ok=True)
-    assert open_log(directory, clean=False).epochs.entries == expected == [(0, 0), (3, 2), (4, 3)]
+    assert open_log(directory, clean=clean).epochs.entries == expected == [(0, 0), (3, 2), (4, 3)]
+
+
+def test_leader_epochs_of_records_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    directory = tmp_path / "t-0"
+    log = open_log(directory)
+    for epoch in (0, 0, 3, 3, 4):
+        append(log, batch(b"a"), leader_epoch=epoch)
+    log.close()
+    os.truncate(log_path(directory), log_path(directory).stat().st_size - 1)
+    assert open_log(directory, clean=False).epochs.entries == [(0, 0), (3, 2)]
+    assert open_log(directory, clean=False, log_start_offset=3).epochs.entries == [(3, 3)]
 
 
 class TestProducerState:
@@ -323,6 +431,47 @@ class TestProducerState:
         log = open_log(directory, clean=False)
         again = batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=4)
         assert append(log, again)[::4] == (4, False)
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_each_producer_is_as_it_was_and_counts_as_seen_at_the_start(self, tmp_path: Path, clean: bool) -> None:
+        directory = tmp_path / "t-0"
+        log = open_log(directory)
+        for producer, transactional in ((0, False), (1, True), (2, True)):
+            for sequence in range(2):
+                append(
+                    log,
+                    batch(b"x", producer_id=producer, producer_epoch=0, sequence=sequence, transactional=transactional),
+                )
+        append_marker(log, 1, 3, ControlType.ABORT, 7)
+        before = list(log.producers)
+        if clean:
+            log.close()
+        clock = ManualClock(NOW + 1000)
+        log = open_log(directory, clock=clock, clean=clean)
+        for entry in before:
+            entry.last_seen_ms = NOW + 1000
+            if clean:
+                entry.last_marker_offset = -1  # snapshots do not have it
+        assert list(log.producers) == before
+        assert log.aborted_between(0, 99) == [(1, 2)]
+        clock.advance(99)
+        assert log.expire_producers(100) == 0
+        clock.advance(1)
+        assert log.expire_producers(100) == 2
+
+    def test_a_snapshot_from_behind_the_end_is_dropped(self, tmp_path: Path) -> None:
+        directory = tmp_path / "t-0"
+        self.send(directory, range(3))
+        shutil.copy(segment_path(directory, 0, ".log"), tmp_path / "kept")
+        log = open_log(directory, clean=False)
+        append(log, batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=3))
+        log.close()
+        assert snapshot_offsets(directory) == [4]
+        shutil.copy(tmp_path / "kept", segment_path(directory, 0, ".log"))
+        log = open_log(directory, clean=False)
+        assert 4 not in snapshot_offsets(directory)
+        again = batch(b"x" * 100, producer_id=9, producer_epoch=0, sequence=3)
+        assert append(log, again)[::4] == (3, False)
 
     def test_a_broken_snapshot_is_replaced_by_the_log(self, tmp_path: Path) -> None:
         directory = tmp_path / "t-0"

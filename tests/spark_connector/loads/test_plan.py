@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+import re
+from dataclasses import replace
 
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
-from spark_connector.loads.ranges import Bounds, plan_epochs, plan_ranges, plan_rerun
+from spark_connector.loads.ranges import Bounds, plan_epochs, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.record import LoadRange, LoadRecord
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -37,6 +38,13 @@ def bounds(
         pytest.param({A: 1}, bounds({A: 5}, ends={A: 3}), [LoadRange("t", 0, 1, 3, 1)], id="up to a given end"),
         pytest.param({A: 4}, bounds({A: 5}, ends={A: 3}), [], id="the given end is loaded already"),
         pytest.param({A: 0}, bounds({A: 5}, ends={A: 9}), [LoadRange("t", 0, 0, 5, 0)], id="no end beyond the log"),
+        pytest.param({A: 2}, bounds({A: 5}, {A: 2}), [LoadRange("t", 0, 2, 5, 2)], id="the first offset left is next"),
+        pytest.param(
+            {},
+            replace(bounds({A: 5}, {A: 2}), starts={}),
+            [LoadRange("t", 0, 2, 5, None)],
+            id="no start: the first one",
+        ),
         pytest.param({B: 7}, bounds({A: 1}), [LoadRange("t", 0, 0, 1, None)], id="partitions not asked for stay out"),
     ],
 )
@@ -51,27 +59,92 @@ def test_max_records_caps_all_partitions_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stored", "limits", "condition", "rest"),
+    ("stored", "limits", "condition", "reason", "rest"),
     [
-        pytest.param(9, bounds({A: 5}), "PARTITION_OFFSET_CHANGED", LoadRange("t", 0, 0, 5, 9), id="recreated"),
         pytest.param(
-            1, bounds({A: 5}, {A: 3}), "COULD_NOT_READ_OFFSET_RANGE", LoadRange("t", 0, 3, 5, 1), id="deleted"
+            9,
+            bounds({A: 5}, {A: 1}),
+            "PARTITION_OFFSET_CHANGED",
+            "but ends at 5: the topic was created again.",
+            LoadRange("t", 0, 1, 5, 9),
+            id="shorter",
+        ),
+        pytest.param(
+            1,
+            bounds({A: 5}, {A: 3}),
+            "COULD_NOT_READ_OFFSET_RANGE",
+            "but begins at 3 now: 2 offsets were deleted before they were loaded.",
+            LoadRange("t", 0, 3, 5, 1),
+            id="deleted",
+        ),
+        *(
+            pytest.param(
+                100,
+                replace(bounds({A: 140}, {A: earliest}), cut={A: cut}),
+                "PARTITION_OFFSET_CHANGED",
+                f"but its log {what} since, by a leader that did not have all records, and ends at 140 now: the new "
+                "records below 100 have not been loaded.",
+                LoadRange("t", 0, start, 140, 100),
+                id=f"cut at {cut}, begins at {earliest}",
+            )
+            for cut, earliest, what, start in [
+                (60, 0, "was truncated to 60", 60),
+                (60, 70, "was truncated to 60", 70),
+                (0, 0, "was truncated to 0", 0),
+                (-1, 0, "is another one", 0),
+            ]
+        ),
+        pytest.param(
+            9,
+            replace(bounds({A: 50}, {A: 1}), recreated={"t"}),
+            "PARTITION_OFFSET_CHANGED",
+            "of a topic that has been deleted and created again; the new topic has not been loaded.",
+            LoadRange("t", 0, 1, 50, 9),
+            id="recreated",
         ),
     ],
 )
 def test_lost_records_are_an_error_or_a_warning(
-    stored: int, limits: Bounds, condition: str, rest: LoadRange, caplog: pytest.LogCaptureFixture
+    stored: int, limits: Bounds, condition: str, reason: str, rest: LoadRange, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(DataLoss, match=condition):
+    whole = rf"^\[KAFKA_DATA_LOSS\.{condition}\] .*Reason: Partition t-0 was loaded up to offset {stored},? {reason}$"
+    with pytest.raises(DataLoss, match=whole):
         plan_ranges({A: stored}, limits, fail_on_data_loss=True)
     assert plan_ranges({A: stored}, limits, fail_on_data_loss=False) == (rest,)
-    assert condition in caplog.text
+    (warning,) = caplog.messages
+    assert re.match(whole, warning)
+
+
+def test_a_log_that_is_shorter_than_where_it_was_cut_has_nothing_to_load() -> None:
+    limits = replace(bounds({A: 50}), cut={A: 60})
+    assert plan_ranges({A: 100}, limits, fail_on_data_loss=False) == ()
+
+
+def test_a_second_output_needs_the_topics_that_were_loaded() -> None:
+    load = LoadRecord(
+        "g-000001-00000000",
+        "file:///o",
+        "parquet",
+        "files",
+        0,
+        (LoadRange("t", 0, 0, 5, None), LoadRange("u", 0, 0, 5, None)),
+        topic_ids={"t": "first", "u": "same"},
+    )
+    refuse_other_topics([load], {"t": "first", "u": "same", "x": "other"})
+    refuse_other_topics([load], {"u": "same"})
+    refuse_other_topics([replace(load, topic_ids={})], {"t": "any", "u": "any"})
+    reason = (
+        r"^\[KAFKA_DATA_LOSS\.PARTITION_OFFSET_CHANGED\] .*Topic 't', which load g-000001-00000000 has loaded, "
+        "has been deleted and created again since"
+    )
+    with pytest.raises(DataLoss, match=reason):
+        refuse_other_topics([load], {"t": "second", "u": "same"})
 
 
 def test_a_log_that_was_cut_below_what_was_loaded_and_has_grown_again_is_lost_data(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    limits = dataclasses.replace(bounds({A: 140, B: 9}), cut={A: 60}, epochs={A: 1, B: 1})
+    limits = replace(bounds({A: 140, B: 9}), cut={A: 60}, epochs={A: 1, B: 1})
     with pytest.raises(
         DataLoss, match="PARTITION_OFFSET_CHANGED.*t-0 was loaded up to offset 100.*was truncated to 60"
     ):
@@ -79,14 +152,14 @@ def test_a_log_that_was_cut_below_what_was_loaded_and_has_grown_again_is_lost_da
     anew = (LoadRange("t", 0, 60, 140, 100), LoadRange("t", 1, 0, 9, None))
     assert plan_ranges({A: 100}, limits, fail_on_data_loss=False) == anew, "it goes on where the log parts"
     assert "PARTITION_OFFSET_CHANGED" in caplog.text
-    other = dataclasses.replace(limits, cut={A: -1})
+    other = replace(limits, cut={A: -1})
     assert plan_ranges({A: 100}, other, fail_on_data_loss=False)[0] == LoadRange("t", 0, 0, 140, 100)
 
 
 def test_the_epochs_after_a_load_are_those_of_the_leaders_asked_or_where_the_group_stays_the_known_ones() -> None:
     quiet, elsewhere = TopicPartition("t", 2), TopicPartition("u", 0)
     latest = {A: 140, B: 9, quiet: 5}
-    limits = dataclasses.replace(bounds(latest), cut={A: 60}, epochs=dict.fromkeys(latest, 3))
+    limits = replace(bounds(latest), cut={A: 60}, epochs=dict.fromkeys(latest, 3))
     stored = {A: 100, quiet: 5, elsewhere: 8}
     known = {A: 0, elsewhere: 0}
 
@@ -100,7 +173,7 @@ def test_the_epochs_after_a_load_are_those_of_the_leaders_asked_or_where_the_gro
 
 
 def test_a_topic_created_anew_is_noticed_however_long_it_is(caplog: pytest.LogCaptureFixture) -> None:
-    limits = dataclasses.replace(bounds({A: 50, B: 0}, {A: 1}), recreated={"t"})
+    limits = replace(bounds({A: 50, B: 0}, {A: 1}), recreated={"t"})
     stored = {A: 9, B: 4, TopicPartition("t", 2): 7, TopicPartition("other", 0): 3}
     with pytest.raises(DataLoss, match="PARTITION_OFFSET_CHANGED.*t-0 was loaded up to offset 9"):
         plan_ranges(stored, limits, fail_on_data_loss=True)
@@ -110,7 +183,7 @@ def test_a_topic_created_anew_is_noticed_however_long_it_is(caplog: pytest.LogCa
 
 
 def test_a_topic_created_anew_that_is_empty_waits(caplog: pytest.LogCaptureFixture) -> None:
-    limits = dataclasses.replace(bounds({A: 0}), recreated={"t"})
+    limits = replace(bounds({A: 0}), recreated={"t"})
     assert plan_ranges({A: 9}, limits, fail_on_data_loss=False) == ()
 
 

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import ConnectorError, DataLoss
+from spark_connector.options.filter_options import ReadFilters, parse_intervals
 from spark_connector.read.planning import (
     OffsetRange,
     batch_ranges,
+    keep_offsets,
+    limit_bytes,
     limit_offsets,
     share_tasks,
     split_ranges,
@@ -34,6 +37,8 @@ SPLITS: list[tuple[str, int | None, int | None, Rows, Rows]] = [
         [(T1, 1, 2), (T2, 1, 2), (T3, 1, 2)],
         [(T1, 1, 2), (T2, 1, 2), (T3, 1, 2)],
     ),
+    ("as many as wanted, however skewed", 2, None, [(T1, 1, 2), (T2, 1, 101)], [(T1, 1, 2), (T2, 1, 101)]),
+    ("more wanted than there are offsets", 8, None, [(T1, 1, 4)], [(T1, 1, 2), (T1, 2, 3), (T1, 3, 4)]),
     ("one partition to four", 4, None, [(T1, 1, 5)], [(T1, 1, 2), (T1, 2, 3), (T1, 3, 4), (T1, 4, 5)]),
     (
         "skewed partitions",
@@ -158,6 +163,14 @@ def test_tasks_cover_each_range_exactly_once(
             assert (edges[0], edges[-1]) == (r.from_offset, r.until_offset)
 
 
+def test_partitions_with_a_limit_of_their_own_are_split_by_it() -> None:
+    whole = [OffsetRange(T1, 0, 6), OffsetRange(T2, 0, 6), OffsetRange(T3, 0, 2)]
+    t1, t3 = [OffsetRange(T1, 0, 3), OffsetRange(T1, 3, 6)], [OffsetRange(T3, 0, 2)]
+    assert split_ranges(whole, most_of={T1: 4}) == [*t1, OffsetRange(T2, 0, 6), *t3]
+    t2 = [OffsetRange(T2, first, first + 2) for first in (0, 2, 4)]
+    assert split_ranges(whole, max_records=3, most_of={T1: 4, T2: 2}) == [*t1, *t2, *t3]
+
+
 def offsets(*values: int) -> dict[TopicPartition, int]:
     return {TopicPartition("t", i): value for i, value in enumerate(values)}
 
@@ -173,6 +186,10 @@ def offsets(*values: int) -> dict[TopicPartition, int]:
         pytest.param(1, (1, 0, 0), (9, 9, 9), (1, 1, 0), id="then the second one's"),
         pytest.param(1, (1, 1, 0), (9, 9, 9), (1, 1, 1), id="then the third one's"),
         pytest.param(7, (0, 0), (2**62, 2**62), (4, 3), id="SPARK-26718: no overflow"),
+        pytest.param(2, (0, 0), (1, 1), (1, 1), id="one each is all there is"),
+        pytest.param(50, (0, 0, 0), (3, 4, 100), (2, 3, 45), id="what rounding leaves goes to the first ones"),
+        pytest.param(6, (0, 0, 0), (1, 5, 5), (1, 3, 2), id="but not to one whose backlog is taken"),
+        pytest.param(3, (0, 0, 5), (10, 10, 5), (2, 1, 5), id="nor to one without data"),
         pytest.param(3, (9, 0), (4, 9), (4, 3), id="a shrunken partition is left to the data-loss check"),
     ],
 )
@@ -201,6 +218,50 @@ def test_every_partition_gets_its_turn(cap: int, sizes: list[int]) -> None:
             idle[tp] = 0 if after[tp] > at[tp] or at[tp] == end[tp] else idle[tp] + 1
             assert idle[tp] <= -(-len(end) // cap), "rounds without progress"
         at = after
+
+
+@pytest.mark.parametrize(
+    ("cap", "sizes", "start", "end", "limited"),
+    [
+        pytest.param(100, (10, 20), (0, 0), (2, 4), (2, 4), id="all of it fits"),
+        pytest.param(99, (10, 20), (0, 0), (2, 4), (1, 3), id="a byte too much"),
+        pytest.param(30, (10, 20), (0, 0), (1, 1), (1, 1), id="one each is all there is"),
+        pytest.param(1000, (10, 1), (0, 0), (100, 1000), (50, 497), id="in proportion to backlog"),
+        pytest.param(30, (10, 20), (0, 0), (5, 5), (1, 1), id="one each fits exactly"),
+        pytest.param(29, (10, 20), (0, 0), (5, 5), (1, 0), id="one each does not fit: the first one's turn"),
+        pytest.param(
+            15, (10, 20), (1, 0), (5, 5), (1, 1), id="then the second one's, though it is larger than the cap"
+        ),
+        pytest.param(20, (10, 10, 10), (0, 0, 0), (9, 9, 9), (1, 1, 0), id="as many as fit"),
+        pytest.param(
+            25, (10, 50, 10), (0, 0, 0), (9, 9, 9), (1, 0, 0), id="a large one is not skipped for a small one"
+        ),
+        pytest.param(30, (10, 10), (9, 0), (4, 9), (4, 3), id="a shrunken partition is left to the data-loss check"),
+        pytest.param(30, (10, 10), (0, 5), (9, 5), (3, 5), id="no data, no share"),
+    ],
+)
+def test_a_trigger_is_capped_by_bytes(
+    cap: int, sizes: tuple[int, ...], start: tuple[int, ...], end: tuple[int, ...], limited: tuple[int, ...]
+) -> None:
+    assert limit_bytes(cap, offsets(*sizes), offsets(*start), offsets(*end)) == offsets(*limited)
+
+
+def test_the_caps_leave_a_partition_whose_start_is_not_known_to_the_data_loss_check() -> None:
+    start, end = offsets(0), offsets(9, 9)
+    assert limit_offsets(3, start, end) == limit_bytes(30, offsets(10), start, end) == offsets(3, 9)
+
+
+def test_ranges_of_a_batch_are_in_the_order_of_partitions_and_may_be_empty() -> None:
+    expected = [OffsetRange(T1, 5, 5), OffsetRange(T2, 1, 9)]
+    assert batch_ranges({T2: 1, T1: 5}, {T2: 9, T1: 5}) == expected
+    assert stream_ranges({T2: 1, T1: 5}, {T2: 9, T1: 5}, fail_on_data_loss=True) == expected
+
+
+def test_only_the_offsets_that_a_filter_lets_pass_are_kept() -> None:
+    ranges = [OffsetRange(T1, 0, 10), OffsetRange(T2, 0, 10)]
+    assert keep_offsets(ranges, ReadFilters()) == ranges
+    some = ReadFilters({T1: parse_intervals("filterOffsets", "3-4,8-", "")})
+    assert keep_offsets(ranges, some) == [OffsetRange(T1, 3, 5), OffsetRange(T1, 8, 10)]
 
 
 def test_a_batch_that_starts_after_its_end_is_refused() -> None:
@@ -244,6 +305,10 @@ def ranges_of_sizes(*sizes: int) -> list[OffsetRange]:
         pytest.param([1] * 3, {"min_partitions": 9}, [[0], [1], [2]], id="and as there are ranges"),
         pytest.param([1, 200, 1], {"min_partitions": 2}, [[0, 2], [1]], id="large ones count"),
         pytest.param([10] * 5, {"max_records": 25}, [[0, 1], [2, 3], [4]], id="never more records than asked for"),
+        pytest.param([10] * 4, {"max_records": 20}, [[0, 1], [2, 3]], id="exactly the records asked for"),
+        pytest.param(
+            [40, 40, 20, 90], {"min_partitions": 3}, [[0], [1, 2], [3]], id="the task of most ranges is split"
+        ),
         pytest.param([], {}, [], id="nothing at all"),
     ],
 )

@@ -35,8 +35,25 @@ def test_the_document_reads_as_it_is_documented() -> None:
     )
 
 
+def test_a_checkpoint_keeps_every_field() -> None:
+    document = {
+        "added": {"b": {"0": 1}},
+        "ids": {"a": "x"},
+        "init": {"a": {"1": 2}},
+        "latest": {"a": {"1": 90}},
+        "selects": {"subscribe": "a,b"},
+        "skipped": {"b": 2},
+        "topics": {"a": {"1": 7}},
+        "v": 1,
+    }
+    offset = StreamOffset({A1: 7}, {"a": "x"}, {A1: 2}, {B0: 1}, {"b": 2}, {"subscribe": "a,b"}, {A1: 90})
+    assert json.dumps(offset.to_json()) == json.dumps(document)
+    assert StreamOffset.from_json(document) == offset
+
+
 def test_what_is_not_there_is_not_written() -> None:
     assert StreamOffset({}).to_json() == {"topics": {}, "v": 1}
+    assert StreamOffset.from_json({"topics": {}, "v": 1}) == StreamOffset({})
 
 
 def test_an_empty_start_is_still_a_start() -> None:
@@ -70,8 +87,13 @@ def test_a_foreign_document_is_refused(document: object) -> None:
         StreamOffset.from_json(document)
 
 
+def test_it_is_said_what_is_wrong_with_a_foreign_document() -> None:
+    with pytest.raises(ConnectorError, match=r"did not write: \{'v': 1\} \(KeyError: 'topics'\)\. Use a new"):
+        StreamOffset.from_json({"v": 1})
+
+
 def test_a_later_format_is_refused() -> None:
-    with pytest.raises(ConnectorError, match=r"^\[PYKAFKA_CHECKPOINT_VERSION\].*format 2"):
+    with pytest.raises(ConnectorError, match=r"^\[PYKAFKA_CHECKPOINT_VERSION\].*format 2, .* reads 1\."):
         StreamOffset.from_json({"v": 2})
 
 

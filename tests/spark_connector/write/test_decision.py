@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import zlib
 
 import pytest
 from hypothesis import given
@@ -42,6 +44,7 @@ DECISIONS = st.builds(
     withdrawn=st.booleans(),
     run=st.integers(0, 2**32 - 1),
 )
+UNREADABLE = r"^\[PYKAFKA_SINK_DECISION_UNREADABLE\] the group of this query does not hold the query's last decision: "
 ONE, TWO = Prepared(0, 4, 7, 1, 10), Prepared(1, 0, 8, 1, 20)
 
 
@@ -63,7 +66,7 @@ def test_a_batch_of_many_tasks_needs_few_parts() -> None:
 
 @given(st.text(max_size=200) | st.sampled_from(pack(Decision(1, (ONE, TWO)), 5)).flatmap(lambda t: st.just(t[:-3])))
 def test_other_text_is_an_error_that_says_so(text: str) -> None:
-    with pytest.raises(ConnectorError, match="PYKAFKA_SINK_DECISION_UNREADABLE"):
+    with pytest.raises(ConnectorError, match=UNREADABLE):
         unpack(1, [parse_part(text)])
 
 
@@ -75,6 +78,59 @@ def test_a_damaged_decision_never_raises_anything_else(noise: bytes, at: int) ->
         unpack(1, [parse_part(damaged)])
 
 
+STORED = Decision(
+    9,
+    (
+        Prepared(0, 1, 200, 0, 127),
+        Prepared(3, 128, 200, 2, 128),
+        Prepared(4, 0, 100, 300, 1 << 40),
+        Prepared(5, 2, 101, 0, 0),
+    ),
+    run=16_384,
+)
+PLAIN = bytes.fromhex(
+    "808001"  # the run
+    "00 01 9003 00 7f"
+    "03 8001 00 02 8001"
+    "01 00 c701 ac02 808080808020"
+    "01 02 02 00 00"
+)
+
+
+def part(plain: bytes, number: int = 0, parts: int = 1) -> str:
+    """A part whose numbers are `plain`."""
+    return f"2 D 5 {number}/{parts} {base64.urlsafe_b64encode(zlib.compress(plain)).decode()}"
+
+
+def test_a_decision_is_stored_in_the_form_that_other_versions_read() -> None:
+    (text,) = pack(STORED, 5)
+    head, _, packed = text.rpartition(" ")
+    assert head == "2 D 5 0/1"
+    assert zlib.decompress(base64.urlsafe_b64decode(packed)) == PLAIN
+    assert unpack(9, [parse_part(part(PLAIN))]) == STORED
+    assert pack(Decision(9, (), withdrawn=True), 7)[0].startswith("2 W 7 0/1 ")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (part(b"\0\1\2"), "the decision for batch 1: 2 numbers"),
+        (part(PLAIN)[:-4], "the decision for batch 1: it is cut off"),
+        (part(PLAIN + b"\x80"), "the decision for batch 1: the last number is cut off"),
+        (part(b"\x80" * 9 + b"\2"), "the decision for batch 1: a number beyond 64 bits"),
+        (part(PLAIN, 1, 1), "'2 D 5 1/1 .*' is not a part of a decision of this version"),
+        ("3" + part(PLAIN)[1:], "'3 D 5 0/1 .*' is not a part of a decision of this version"),
+    ],
+)
+def test_it_is_said_what_is_wrong_with_a_decision(text: str, why: str) -> None:
+    with pytest.raises(ConnectorError, match=UNREADABLE + why + r"\. Only the query may commit to it\.$"):
+        unpack(1, [parse_part(text)])
+
+
+def test_the_largest_number_has_64_bits() -> None:
+    assert unpack(1, [parse_part(part(b"\xff" * 9 + b"\1"))]).run == 2**64 - 1
+
+
 class TestNextStep:
     def test_without_rows_there_is_nothing_to_do(self) -> None:
         assert next_step(None, 0, []) == Nothing()
@@ -82,14 +138,14 @@ class TestNextStep:
 
     def test_what_the_tasks_left_open_is_decided(self) -> None:
         assert next_step(None, 0, [TWO, ONE]) == Record(Decision(0, (ONE, TWO)))
-        assert next_step(Decision(4, (ONE,)), 5, [TWO]) == Record(Decision(5, (TWO,)))
+        assert next_step(Decision(4, (ONE,)), 5, [TWO], run=77) == Record(Decision(5, (TWO,), run=77))
 
     def test_a_decided_batch_is_finished_by_the_decision_not_by_the_messages(self) -> None:
         decision = Decision(5, (ONE,))
         assert next_step(decision, 5, [], decided=[5]) == Finish(decision, ())
         again = ONE._replace(number=5)
         assert next_step(decision, 5, [again, TWO]) == Finish(decision, (again, TWO))
-        assert next_step(decision, 5, [ONE]) == Finish(decision, ())
+        assert next_step(decision, 5, [ONE._replace(epoch=2, rows=0)]) == Finish(decision, ())
 
     def test_a_driver_that_is_behind_fails(self) -> None:
         for step in (
@@ -99,6 +155,7 @@ class TestNextStep:
         ):
             assert isinstance(step, Fail)
             assert step.condition == "PYKAFKA_SINK_SUPERSEDED"
+            assert step.message.startswith("batch 6 is committed already, and this is batch 5: ")
 
     def test_a_withdrawn_batch_is_written_anew(self) -> None:
         assert next_step(Decision(5, (), withdrawn=True), 5, [ONE]) == Record(Decision(5, (ONE,)))
@@ -108,6 +165,7 @@ class TestNextStep:
             step = next_step(decision, 5, [ONE], decided=[5])
             assert isinstance(step, Fail)
             assert step.condition == "PYKAFKA_SINK_BATCH_WITHDRAWN"
+            assert step.message.startswith("the decision for batch 5 was withdrawn while its tasks ran")
 
     @given(st.none() | DECISIONS, st.integers(0, 10), st.lists(PREPARED, max_size=5), st.lists(st.integers(0, 10)))
     def test_only_an_undecided_batch_whose_every_row_is_there_is_recorded(
@@ -128,6 +186,12 @@ class TestMayWithdraw:
     @pytest.mark.parametrize("other", [OPEN, TIMED_OUT, Standing("PrepareAbort", 2)])
     def test_when_one_has_timed_out_and_none_was_committed(self, other: Standing) -> None:
         assert may_withdraw(self.DECISION, [self.TIMED_OUT, other])
+        assert may_withdraw(self.DECISION, [other, self.TIMED_OUT])
+
+    def test_never_without_the_state_of_each_transaction(self) -> None:
+        for known in ([self.TIMED_OUT], [self.TIMED_OUT] * 3):
+            with pytest.raises(ValueError, match="zip"):
+                may_withdraw(self.DECISION, known)
 
     @pytest.mark.parametrize(
         "other",
@@ -174,8 +238,10 @@ class TestOvertaken:
 
 def test_a_second_write_of_a_batch_under_one_name_is_told_from_a_repeated_one() -> None:
     decision = Decision(5, (ONE,), run=77)
-    with pytest.raises(ConnectorError, match=r"NAME_TWICE.*txnAppId='copy'.*a txnAppId of its own"):
+    complaint = r"^\[PYKAFKA_SINK_NAME_TWICE\] batch 5 .*txnAppId='copy'.*a txnAppId of its own"
+    with pytest.raises(ConnectorError, match=complaint):
         decision.refuse_namesake("copy", 5, 77)
+    Decision(5, (ONE,)).refuse_namesake("copy", 5, 0)
     for batch, run in ((5, 78), (5, 0), (6, 77)):
         decision.refuse_namesake("copy", batch, run)
     Decision(5, (), withdrawn=True, run=77).refuse_namesake("copy", 5, 77)
