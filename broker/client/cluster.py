@@ -145,10 +145,10 @@ _LOOKS_FOR_A_TOPIC: Final = 3
 
 
 class Outage:
-    """Brokers do not answer, and somebody waits: warns after a second, then every ten seconds."""
+    """Brokers do not answer since `since` (monotonic seconds): warns after a second, then every ten seconds."""
 
-    def __init__(self) -> None:
-        self._warn_at = time.monotonic() + _WARN_AFTER_S
+    def __init__(self, since: float) -> None:
+        self._warn_at = since + _WARN_AFTER_S
 
     def failed(self, error: PykafkaError) -> None:
         """An attempt failed, and another one will follow."""
@@ -337,7 +337,7 @@ class Cluster(AutoCloseable):
         started = time.monotonic()
         limit_s = settings.default_api_timeout_ms / 1000 if timeout_s is None else timeout_s
         failures = 0
-        outage = Outage()
+        outage: Outage | None = None
         self._thread.retrying = True
         try:
             while True:
@@ -351,6 +351,7 @@ class Cluster(AutoCloseable):
                     out_of_time = time.monotonic() + wait_s - started > limit_s
                     if not error.retriable or out_of_time or failures > settings.retries:
                         raise
+                    outage = outage or Outage(started)
                     outage.failed(error)
                     self.invalidate()
                     if self._closing.wait(wait_s):

@@ -164,9 +164,9 @@ class ConsumerFetch:
         except PykafkaError as error:
             if not error.retriable:
                 raise
-            self._outage = self._outage or Outage()
-            self._outage.failed(error)
             now = time.monotonic()
+            self._outage = self._outage or Outage(now)
+            self._outage.failed(error)
             if now >= self._look_again:
                 self._look_again = now + self._cluster.backoff_s(1)
                 self._cluster.invalidate()

@@ -468,7 +468,7 @@ class Sender:
         except PykafkaError as error:
             logger.debug("metadata: %s", error)
             self._last_error = error
-            self._outage = self._outage or Outage()
+            self._outage = self._outage or Outage(now)
             self._outage.failed(error)
             self._metadata_failures += 1
             self._metadata_at = now + self._cluster.backoff_s(self._metadata_failures)
