@@ -137,6 +137,14 @@ def test_columns_that_are_directories_are_read_from_their_names(tmp_path: Path) 
     assert read(tmp_path, name, "parquet")[0] == {TopicPartition("a=b", 7): [2**40, 2**40 + 1, 2**40 + 2]}
 
 
+def test_spark_reads_columns_that_are_directories(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "d" / "date=2026-11-23" / "topic=0x" / "partition=7" / "part.json"
+    path.parent.mkdir(parents=True)
+    path.write_text("".join(f'{{"offset": {offset}}}\n' for offset in (5, 3, 4)))
+    name = str(path.relative_to(tmp_path / "d"))
+    assert read(tmp_path, name, "json", spark) == ({TopicPartition("0x", 7): [3, 4, 5]}, [])
+
+
 def test_bytes_that_disagree_with_hadoops_checksums_are_damage(tmp_path: Path) -> None:
     path = tmp_path / "d" / "part.parquet"
     write(path, "parquet", ROWS)
