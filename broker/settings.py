@@ -100,7 +100,6 @@ class Setting:
 
 
 def setting(
-    name: str,
     default: Any,
     doc: str,
     check: Check | None = None,
@@ -109,8 +108,11 @@ def setting(
     group: str = "",
     type: str = "",
 ) -> Any:
-    """A dataclass field that declares the key `name`. Give `type` where the annotation does not tell (`password`)."""
-    metadata = {"name": name, "doc": doc, "group": group, "check": check, "type": type, "update": update}
+    """A dataclass field that declares a key: `log_dirs` declares `log.dirs`.
+
+    Give `type` where the annotation does not tell (`password`).
+    """
+    metadata = {"doc": doc, "group": group, "check": check, "type": type, "update": update}
     return dataclasses.field(default=default, metadata=metadata, repr=type != "password")
 
 
@@ -127,9 +129,9 @@ def _declared(cls: type[Any]) -> Mapping[str, Setting]:
         meta = field.metadata
         if not meta:
             continue  # not a setting
-        kind = meta["type"] or _type_name(hints[field.name])
-        result[meta["name"]] = Setting(
-            meta["name"], field.name, kind, field.default, meta["doc"], meta["group"], meta["check"], meta["update"]
+        name, kind = field.name.replace("_", "."), meta["type"] or _type_name(hints[field.name])
+        result[name] = Setting(
+            name, field.name, kind, field.default, meta["doc"], meta["group"], meta["check"], meta["update"]
         )
     return MappingProxyType(result)
 

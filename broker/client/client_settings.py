@@ -59,159 +59,112 @@ class ClientSettings(StoreSettings):
     """Every key of a producer, consumer or admin client; `settings_of(ClientSettings)` lists them."""
 
     security_protocol: str = _security(
-        "security.protocol",
         "PLAINTEXT",
         "Protocol to the brokers: PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.",
         one_of((*PROTOCOLS, *(name.lower() for name in PROTOCOLS))),
     )
     ssl_ca_location: str | None = _security(
-        "ssl.ca.location",
-        None,
-        "PEM file or directory of certificates to trust. librdkafka's name for ssl.truststore.location.",
+        None, "PEM file or directory of certificates to trust. librdkafka's name for ssl.truststore.location."
     )
-    ssl_certificate_location: str | None = _security(
-        "ssl.certificate.location", None, "PEM file of the client's certificate chain."
-    )
-    ssl_key_location: str | None = _security(
-        "ssl.key.location", None, "PEM file of the private key for ssl.certificate.location."
-    )
+    ssl_certificate_location: str | None = _security(None, "PEM file of the client's certificate chain.")
+    ssl_key_location: str | None = _security(None, "PEM file of the private key for ssl.certificate.location.")
     ssl_endpoint_identification_algorithm: str = _security(
-        "ssl.endpoint.identification.algorithm",
         "https",
         "https: the broker's certificate must name its host. none, or an empty value: do not check.",
         one_of(("https", "HTTPS", "none", "")),
     )
-    sasl_mechanism: str | None = _security(
-        "sasl.mechanism", None, f"How to log in: {', '.join(MECHANISMS)}.", _mechanism
-    )
-    sasl_username: str | None = _security("sasl.username", None, "User name for SASL.")
-    sasl_password: str | None = _security("sasl.password", None, "Password for SASL.", type="password")
+    sasl_mechanism: str | None = _security(None, f"How to log in: {', '.join(MECHANISMS)}.", _mechanism)
+    sasl_username: str | None = _security(None, "User name for SASL.")
+    sasl_password: str | None = _security(None, "Password for SASL.", type="password")
     sasl_jaas_config: str | None = _security(
-        "sasl.jaas.config",
         None,
         'User name and password as a JAAS configuration: …PlainLoginModule required username="…" password="…";',
         type="password",
     )
 
     bootstrap_servers: tuple[str, ...] = _client(
-        "bootstrap.servers", (), "host[:port],…: brokers to contact first. The default port is 9092."
+        (), "host[:port],…: brokers to contact first. The default port is 9092."
     )
-    client_id: str = _client("client.id", "pykafka", "Name of this client in the brokers' logs.")
-    request_timeout_ms: int = _client("request.timeout.ms", 30000, "Longest wait for a broker's answer.", at_least(1))
-    default_api_timeout_ms: int = _client(
-        "default.api.timeout.ms", 60000, "Longest time for a call with all its retries.", at_least(0)
-    )
-    socket_connection_setup_timeout_ms: int = _client(
-        "socket.connection.setup.timeout.ms", 10000, "Longest time to connect.", at_least(1)
-    )
-    retries: int = _client(
-        "retries", _INT_MAX, "Attempts after the first. Time-outs usually end a call earlier.", at_least(0)
-    )
-    retry_backoff_ms: int = _client(
-        "retry.backoff.ms", 100, "Wait before the first retry. It doubles with each retry.", at_least(0)
-    )
-    retry_backoff_max_ms: int = _client("retry.backoff.max.ms", 1000, "Longest wait before a retry.", at_least(0))
-    reconnect_backoff_ms: int = _client("reconnect.backoff.ms", 50, "Wait before reconnecting.", at_least(0))
-    metadata_max_age_ms: int = _client("metadata.max.age.ms", 300000, "Metadata is refreshed at this age.", at_least(0))
+    client_id: str = _client("pykafka", "Name of this client in the brokers' logs.")
+    request_timeout_ms: int = _client(30000, "Longest wait for a broker's answer.", at_least(1))
+    default_api_timeout_ms: int = _client(60000, "Longest time for a call with all its retries.", at_least(0))
+    socket_connection_setup_timeout_ms: int = _client(10000, "Longest time to connect.", at_least(1))
+    retries: int = _client(_INT_MAX, "Attempts after the first. Time-outs usually end a call earlier.", at_least(0))
+    retry_backoff_ms: int = _client(100, "Wait before the first retry. It doubles with each retry.", at_least(0))
+    retry_backoff_max_ms: int = _client(1000, "Longest wait before a retry.", at_least(0))
+    reconnect_backoff_ms: int = _client(50, "Wait before reconnecting.", at_least(0))
+    metadata_max_age_ms: int = _client(300000, "Metadata is refreshed at this age.", at_least(0))
     statistics_interval_ms: int = _client(
-        "statistics.interval.ms", 0, "Interval between calls of on_stats, as in librdkafka. 0: never.", at_least(0)
+        0, "Interval between calls of on_stats, as in librdkafka. 0: never.", at_least(0)
     )
     allow_auto_create_topics: bool = _consumer(
-        "allow.auto.create.topics",
-        False,
-        "Let a read create a topic that does not exist. Kafka's default, true, hides misspelt names.",
+        False, "Let a read create a topic that does not exist. Kafka's default, true, hides misspelt names."
     )
 
-    fetch_min_bytes: int = _consumer(
-        "fetch.min.bytes", 1, "The broker answers a fetch when it has so many bytes.", at_least(0)
-    )
-    fetch_max_wait_ms: int = _consumer(
-        "fetch.max.wait.ms", 500, "The broker answers a fetch after this time at the latest.", at_least(0)
-    )
-    fetch_max_bytes: int = _consumer("fetch.max.bytes", 52428800, "Most bytes in one fetch.", between(0, _INT_MAX))
-    max_partition_fetch_bytes: int = _consumer(
-        "max.partition.fetch.bytes", 1048576, "Most bytes of one partition in a fetch.", between(0, _INT_MAX)
-    )
-    check_crcs: bool = _consumer("check.crcs", True, "Verify the CRC of every batch.")
+    fetch_min_bytes: int = _consumer(1, "The broker answers a fetch when it has so many bytes.", at_least(0))
+    fetch_max_wait_ms: int = _consumer(500, "The broker answers a fetch after this time at the latest.", at_least(0))
+    fetch_max_bytes: int = _consumer(52428800, "Most bytes in one fetch.", between(0, _INT_MAX))
+    max_partition_fetch_bytes: int = _consumer(1048576, "Most bytes of one partition in a fetch.", between(0, _INT_MAX))
+    check_crcs: bool = _consumer(True, "Verify the CRC of every batch.")
     isolation_level: str = _consumer(
-        "isolation.level",
-        "read_uncommitted",
-        "read_committed hides records of open and aborted transactions.",
-        one_of(ISOLATION_LEVELS),
+        "read_uncommitted", "read_committed hides records of open and aborted transactions.", one_of(ISOLATION_LEVELS)
     )
-    group_id: str = _consumer("group.id", "", "Consumer group: its members share partitions and offsets.")
-    group_instance_id: str = _consumer("group.instance.id", "", "Makes the member a static one (KIP-345).")
+    group_id: str = _consumer("", "Consumer group: its members share partitions and offsets.")
+    group_instance_id: str = _consumer("", "Makes the member a static one (KIP-345).")
     session_timeout_ms: int = _consumer(
-        "session.timeout.ms", 45000, "A member that sends no heartbeat for this time is removed.", at_least(1)
+        45000, "A member that sends no heartbeat for this time is removed.", at_least(1)
     )
-    heartbeat_interval_ms: int = _consumer("heartbeat.interval.ms", 3000, "Interval between heartbeats.", at_least(1))
+    heartbeat_interval_ms: int = _consumer(3000, "Interval between heartbeats.", at_least(1))
     max_poll_interval_ms: int = _consumer(
-        "max.poll.interval.ms", 300000, "A member that does not poll for this time leaves the group.", at_least(1)
+        300000, "A member that does not poll for this time leaves the group.", at_least(1)
     )
-    max_poll_records: int = _consumer("max.poll.records", 500, "Most records that one poll returns.", at_least(1))
+    max_poll_records: int = _consumer(500, "Most records that one poll returns.", at_least(1))
     auto_offset_reset: str = _consumer(
-        "auto.offset.reset",
         "latest",
         "Where to begin if there is no committed offset, or its record was deleted.",
         one_of(("earliest", "latest", "none")),
     )
-    enable_auto_commit: bool = _consumer(
-        "enable.auto.commit", True, "Commit the offsets of records that poll returned."
-    )
-    auto_commit_interval_ms: int = _consumer(
-        "auto.commit.interval.ms", 5000, "Interval between automatic commits.", at_least(0)
-    )
+    enable_auto_commit: bool = _consumer(True, "Commit the offsets of records that poll returned.")
+    auto_commit_interval_ms: int = _consumer(5000, "Interval between automatic commits.", at_least(0))
     partition_assignment_strategy: tuple[str, ...] = _consumer(
-        "partition.assignment.strategy",
         ("range", "cooperative-sticky"),
         "Assignors, the preferred one first.",
         one_of(("range", "roundrobin", "sticky", "cooperative-sticky")),
     )
 
     acks: str = _producer(
-        "acks",
         "all",
         "Which replicas must have a batch before it is acknowledged: 0 none, 1 the leader, all (-1) the ISR.",
         one_of(("0", "1", "-1", "all")),
     )
     compression_type: str = _producer(
-        "compression.type", "none", "Codec of the batches.", one_of(("none", "gzip", "snappy", "lz4", "zstd"))
+        "none", "Codec of the batches.", one_of(("none", "gzip", "snappy", "lz4", "zstd"))
     )
-    batch_size: int = _producer(
-        "batch.size", 16384, "A batch of this size is sent without waiting for linger.ms.", at_least(0)
-    )
-    linger_ms: int = _producer("linger.ms", 5, "How long a smaller batch waits for more records.", at_least(0))
+    batch_size: int = _producer(16384, "A batch of this size is sent without waiting for linger.ms.", at_least(0))
+    linger_ms: int = _producer(5, "How long a smaller batch waits for more records.", at_least(0))
     buffer_memory: int = _producer(
-        "buffer.memory", 33554432, "Bytes of records that are not sent yet. Above it send() waits.", at_least(1)
+        33554432, "Bytes of records that are not sent yet. Above it send() waits.", at_least(1)
     )
-    max_block_ms: int = _producer("max.block.ms", 60000, "Longest wait of send() for metadata or memory.", at_least(0))
+    max_block_ms: int = _producer(60000, "Longest wait of send() for metadata or memory.", at_least(0))
     delivery_timeout_ms: int = _producer(
-        "delivery.timeout.ms", 120000, "A record that is not acknowledged after this time has failed.", at_least(0)
+        120000, "A record that is not acknowledged after this time has failed.", at_least(0)
     )
-    enable_idempotence: bool = _producer(
-        "enable.idempotence", True, "Retries write no record twice and keep the order (KIP-98)."
-    )
-    max_request_size: int = _producer(
-        "max.request.size", 1048576, "Largest record, and most bytes in one request.", at_least(1)
-    )
+    enable_idempotence: bool = _producer(True, "Retries write no record twice and keep the order (KIP-98).")
+    max_request_size: int = _producer(1048576, "Largest record, and most bytes in one request.", at_least(1))
     max_in_flight_requests_per_connection: int = _producer(
-        "max.in.flight.requests.per.connection",
-        5,
-        "Most unanswered requests per broker. At most 5 with idempotence.",
-        at_least(1),
+        5, "Most unanswered requests per broker. At most 5 with idempotence.", at_least(1)
     )
     partitioner: str = _producer(
-        "partitioner",
         "murmur2_random",
         "Partition of a record that names none. murmur2_random: by its key, or a new one for each batch. sticky: a new "
         "one for each batch. roundrobin: a new one for each record.",
         one_of(("murmur2_random", "sticky", "roundrobin")),
     )
     transactional_id: str = _producer(
-        "transactional.id", "", "Makes the producer transactional. Only one producer of an id can be active (KIP-98)."
+        "", "Makes the producer transactional. Only one producer of an id can be active (KIP-98)."
     )
     transaction_timeout_ms: int = _producer(
-        "transaction.timeout.ms", 60000, "The coordinator aborts a transaction that is open for longer.", at_least(1)
+        60000, "The coordinator aborts a transaction that is open for longer.", at_least(1)
     )
 
     def __post_init__(self) -> None:

@@ -35,45 +35,34 @@ class SecuritySettings(StoreSettings):
     """The stores of keys and certificates are in the base class."""
 
     listener_security_protocol_map: tuple[str, ...] = _security(
-        "listener.security.protocol.map",
         ("PLAINTEXT:PLAINTEXT", "SSL:SSL", "SASL_PLAINTEXT:SASL_PLAINTEXT", "SASL_SSL:SASL_SSL"),
         "NAME:PROTOCOL,…: the security protocol of each listener.",
     )
-    inter_broker_listener_name: str | None = _security(
-        "inter.broker.listener.name", None, "Listener that brokers use among themselves."
-    )
+    inter_broker_listener_name: str | None = _security(None, "Listener that brokers use among themselves.")
     ssl_client_auth: str = _security(
-        "ssl.client.auth",
         "none",
         "Whether clients show a certificate: none, requested or required.",
         one_of(("none", "requested", "required")),
     )
     ssl_enabled_protocols: tuple[str, ...] = _security(
-        "ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), "Accepted TLS versions.", one_of(("TLSv1.2", "TLSv1.3"))
+        ("TLSv1.2", "TLSv1.3"), "Accepted TLS versions.", one_of(("TLSv1.2", "TLSv1.3"))
     )
     ssl_cipher_suites: tuple[str, ...] = _security(
-        "ssl.cipher.suites", (), "Cipher suites of TLS 1.2, in OpenSSL's names; by default OpenSSL's."
+        (), "Cipher suites of TLS 1.2, in OpenSSL's names; by default OpenSSL's."
     )
     sasl_enabled_mechanisms: tuple[str, ...] = _security(
-        "sasl.enabled.mechanisms",
         ("SCRAM-SHA-256", "SCRAM-SHA-512"),
         "SASL mechanisms: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 (GSSAPI, Kafka's default, is not supported).",
         _supported,
     )
     sasl_server_max_receive_size: int = _security(
-        "sasl.server.max.receive.size",
-        524288,
-        "Before authentication, a larger request closes its connection.",
-        at_least(1),
+        524288, "Before authentication, a larger request closes its connection.", at_least(1)
     )
     connection_failed_authentication_delay_ms: int = _security(
-        "connection.failed.authentication.delay.ms", 100, "Delay of the response to a failed login.", at_least(0)
+        100, "Delay of the response to a failed login.", at_least(0)
     )
     connections_max_reauth_ms: Long = _security(
-        "connections.max.reauth.ms",
-        0,
-        "A connection is closed unless its client logs in again within this time (KIP-368); 0: never.",
-        at_least(0),
+        0, "A connection is closed unless its client logs in again within this time (KIP-368); 0: never.", at_least(0)
     )
 
 

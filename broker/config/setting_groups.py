@@ -38,217 +38,145 @@ class BasicSettings:
     """Who this broker is, where its data lie, and what topics get by default."""
 
     broker_id: int = _basic(
-        "broker.id",
         0,
         "Id of this broker, unique in its cluster; -1 takes the id in log.dirs, or generates one above 1000.",
         at_least(-1),
     )
     listeners: tuple[str, ...] = _basic(
-        "listeners", ("PLAINTEXT://127.0.0.1:9092",), "Addresses to listen on; port 0 takes a free port."
+        ("PLAINTEXT://127.0.0.1:9092",), "Addresses to listen on; port 0 takes a free port."
     )
-    advertised_listeners: tuple[str, ...] = _basic(
-        "advertised.listeners", (), "Addresses that clients connect to; by default the listeners."
-    )
-    log_dirs: tuple[str, ...] = _basic(
-        "log.dirs", ("pykafka-data",), "Directories of the partition logs, comma-separated."
-    )
-    num_partitions: int = _basic("num.partitions", 1, "Partitions of a topic created without a count.", at_least(1))
+    advertised_listeners: tuple[str, ...] = _basic((), "Addresses that clients connect to; by default the listeners.")
+    log_dirs: tuple[str, ...] = _basic(("pykafka-data",), "Directories of the partition logs, comma-separated.")
+    num_partitions: int = _basic(1, "Partitions of a topic created without a count.", at_least(1))
     default_replication_factor: int = _basic(
-        "default.replication.factor",
-        1,
-        "Replicas of a topic created without a factor; above 1 such a topic is refused.",
-        at_least(1),
+        1, "Replicas of a topic created without a factor; above 1 such a topic is refused.", at_least(1)
     )
-    auto_create_topics_enable: bool = _basic(
-        "auto.create.topics.enable", True, "Create a topic when a client first names it."
-    )
-    delete_topic_enable: bool = _basic("delete.topic.enable", True, "Allow topics to be deleted.")
+    auto_create_topics_enable: bool = _basic(True, "Create a topic when a client first names it.")
+    delete_topic_enable: bool = _basic(True, "Allow topics to be deleted.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class NetworkSettings:
     """Connections: buffers, limits, idle time."""
 
-    socket_send_buffer_bytes: int = _socket(
-        "socket.send.buffer.bytes", -1, "SO_SNDBUF of client sockets; -1 leaves it to the OS."
-    )
-    socket_receive_buffer_bytes: int = _socket(
-        "socket.receive.buffer.bytes", -1, "SO_RCVBUF of client sockets; -1 leaves it to the OS."
-    )
-    socket_request_max_bytes: int = _socket(
-        "socket.request.max.bytes", 104857600, "A larger request closes its connection.", at_least(1)
-    )
-    connections_max_idle_ms: Long = _socket(
-        "connections.max.idle.ms", 600000, "Connections idle for longer are closed.", at_least(1)
-    )
+    socket_send_buffer_bytes: int = _socket(-1, "SO_SNDBUF of client sockets; -1 leaves it to the OS.")
+    socket_receive_buffer_bytes: int = _socket(-1, "SO_RCVBUF of client sockets; -1 leaves it to the OS.")
+    socket_request_max_bytes: int = _socket(104857600, "A larger request closes its connection.", at_least(1))
+    connections_max_idle_ms: Long = _socket(600000, "Connections idle for longer are closed.", at_least(1))
     socket_request_receive_timeout_ms: Long = _socket(
-        "socket.request.receive.timeout.ms",
         60000,
         "A request that takes longer to arrive, at less than 100 KB per second, closes its connection.",
         at_least(1),
     )
     queued_max_request_bytes: Long = _socket(
-        "queued.max.request.bytes",
         536870912,
         "Memory for requests being received or waiting; above it one connection is read at a time. -1: no limit "
         "(Kafka's default).",
         at_least(-1),
     )
     max_connections: int = _socket(
-        "max.connections", 2147483647, "Most connections; one more is closed at once.", at_least(0), CLUSTER_WIDE
+        2147483647, "Most connections; one more is closed at once.", at_least(0), CLUSTER_WIDE
     )
     max_connections_per_ip_overrides: tuple[str, ...] = _socket(
-        "max.connections.per.ip.overrides", (), "address:count,… that override max.connections.per.ip.", type="string"
+        (), "address:count,… that override max.connections.per.ip.", type="string"
     )
-    max_connections_per_ip: int = _socket(
-        "max.connections.per.ip", 2147483647, "Most connections from one address.", at_least(0), CLUSTER_WIDE
-    )
+    max_connections_per_ip: int = _socket(2147483647, "Most connections from one address.", at_least(0), CLUSTER_WIDE)
     max_request_partition_size_limit: int = _socket(
-        "max.request.partition.size.limit",
-        2000,
-        "Most partitions in one DescribeTopicPartitions response.",
-        at_least(1),
+        2000, "Most partitions in one DescribeTopicPartitions response.", at_least(1)
     )
-    fetch_max_bytes: int = _socket("fetch.max.bytes", 57671680, "Most bytes in one fetch response.", at_least(1024))
+    fetch_max_bytes: int = _socket(57671680, "Most bytes in one fetch response.", at_least(1024))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LogSettings:
     """What topics get by default: segments, flushing, retention."""
 
-    log_segment_bytes: int = _log(
-        "log.segment.bytes", 1073741824, "A segment is closed at this size.", at_least(14), CLUSTER_WIDE
-    )
-    log_roll_hours: int = _log(
-        "log.roll.hours", 168, "A segment is closed at this age (log.roll.ms wins).", at_least(1)
-    )
-    log_roll_ms: Long | None = _log("log.roll.ms", None, "The same in milliseconds.", at_least(1), CLUSTER_WIDE)
+    log_segment_bytes: int = _log(1073741824, "A segment is closed at this size.", at_least(14), CLUSTER_WIDE)
+    log_roll_hours: int = _log(168, "A segment is closed at this age (log.roll.ms wins).", at_least(1))
+    log_roll_ms: Long | None = _log(None, "The same in milliseconds.", at_least(1), CLUSTER_WIDE)
     log_roll_jitter_hours: int = _log(
-        "log.roll.jitter.hours",
         0,
         "Up to this is randomly subtracted from that age, so that partitions do not roll together "
         "(log.roll.jitter.ms wins).",
         at_least(0),
     )
-    log_roll_jitter_ms: Long | None = _log(
-        "log.roll.jitter.ms", None, "The same in milliseconds.", at_least(0), CLUSTER_WIDE
-    )
-    log_preallocate: bool = _log(
-        "log.preallocate", False, "Reserve a whole segment on disk when it is created.", update=CLUSTER_WIDE
-    )
-    log_index_interval_bytes: int = _log(
-        "log.index.interval.bytes", 4096, "Log bytes between two index entries.", at_least(0), CLUSTER_WIDE
-    )
+    log_roll_jitter_ms: Long | None = _log(None, "The same in milliseconds.", at_least(0), CLUSTER_WIDE)
+    log_preallocate: bool = _log(False, "Reserve a whole segment on disk when it is created.", update=CLUSTER_WIDE)
+    log_index_interval_bytes: int = _log(4096, "Log bytes between two index entries.", at_least(0), CLUSTER_WIDE)
     log_index_size_max_bytes: int = _log(
-        "log.index.size.max.bytes",
-        10485760,
-        "A segment is closed when an index is this large.",
-        at_least(4),
-        CLUSTER_WIDE,
+        10485760, "A segment is closed when an index is this large.", at_least(4), CLUSTER_WIDE
     )
-    message_max_bytes: int = _log(
-        "message.max.bytes", 1048588, "Largest record batch accepted.", at_least(0), CLUSTER_WIDE
-    )
+    message_max_bytes: int = _log(1048588, "Largest record batch accepted.", at_least(0), CLUSTER_WIDE)
     log_message_timestamp_type: str = _log(
-        "log.message.timestamp.type",
         "CreateTime",
         "CreateTime keeps the producer's time, LogAppendTime stamps the broker's.",
         one_of(("CreateTime", "LogAppendTime")),
         CLUSTER_WIDE,
     )
     log_message_timestamp_before_max_ms: Long = _log(
-        "log.message.timestamp.before.max.ms",
         UNLIMITED,
         "With CreateTime, a record may be this much older than the broker's clock.",
         at_least(0),
         CLUSTER_WIDE,
     )
     log_message_timestamp_after_max_ms: Long = _log(
-        "log.message.timestamp.after.max.ms",
         3_600_000,
         "With CreateTime, a record may be this much newer than the broker's clock.",
         at_least(0),
         CLUSTER_WIDE,
     )
     log_cleanup_policy: tuple[str, ...] = _log(
-        "log.cleanup.policy", ("delete",), "What happens to old segments.", one_of(("delete", "compact")), CLUSTER_WIDE
+        ("delete",), "What happens to old segments.", one_of(("delete", "compact")), CLUSTER_WIDE
     )
     compression_type: str = _log(
-        "compression.type",
         "producer",
         "Codec of stored batches: producer keeps the producer's, any other recompresses.",
         one_of(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
         CLUSTER_WIDE,
     )
     compression_gzip_level: int = _log(
-        "compression.gzip.level",
         -1,
         "gzip level when the broker recompresses: 1 (fast) to 9 (small), -1: zlib's default.",
         gzip_level,
         CLUSTER_WIDE,
     )
     compression_lz4_level: int = _log(
-        "compression.lz4.level",
         9,
         "lz4 level when the broker recompresses: 1 to 17; 9 is the fast compressor, any other the thorough one.",
         between(1, 17),
         CLUSTER_WIDE,
     )
     compression_zstd_level: int = _log(
-        "compression.zstd.level",
-        3,
-        "zstd level when the broker recompresses: -131072 (fast) to 22 (small).",
-        between(-131072, 22),
-        CLUSTER_WIDE,
+        3, "zstd level when the broker recompresses: -131072 (fast) to 22 (small).", between(-131072, 22), CLUSTER_WIDE
     )
     min_insync_replicas: int = _log(
-        "min.insync.replicas",
-        1,
-        "In-sync replicas that acks=all needs; never more than the partition has.",
-        at_least(1),
-        CLUSTER_WIDE,
+        1, "In-sync replicas that acks=all needs; never more than the partition has.", at_least(1), CLUSTER_WIDE
     )
     unclean_leader_election_enable: bool = _log(
-        "unclean.leader.election.enable",
-        False,
-        "Let a replica that lacks records lead when no other is alive; they are lost.",
-        update=CLUSTER_WIDE,
+        False, "Let a replica that lacks records lead when no other is alive; they are lost.", update=CLUSTER_WIDE
     )
     log_segment_delete_delay_ms: Long = _log(
-        "log.segment.delete.delay.ms", 60000, "Wait before a deleted file is unlinked.", at_least(0), CLUSTER_WIDE
+        60000, "Wait before a deleted file is unlinked.", at_least(0), CLUSTER_WIDE
     )
     producer_id_expiration_ms: int = _log(
-        "producer.id.expiration.ms",
-        86400000,
-        "An idempotent producer is forgotten after this idle time.",
-        at_least(1),
-        CLUSTER_WIDE,
+        86400000, "An idempotent producer is forgotten after this idle time.", at_least(1), CLUSTER_WIDE
     )
-    log_flush_interval_messages: Long = _flush(
-        "log.flush.interval.messages", UNLIMITED, "fsync after this many records.", at_least(1), CLUSTER_WIDE
-    )
+    log_flush_interval_messages: Long = _flush(UNLIMITED, "fsync after this many records.", at_least(1), CLUSTER_WIDE)
     log_flush_interval_ms: Long | None = _flush(
-        "log.flush.interval.ms", None, "fsync records older than this; unset leaves it to the OS.", update=CLUSTER_WIDE
+        None, "fsync records older than this; unset leaves it to the OS.", update=CLUSTER_WIDE
     )
     log_flush_scheduler_interval_ms: Long = _flush(
-        "log.flush.scheduler.interval.ms", 1000, "How often logs are checked for time-based work.", at_least(10)
+        1000, "How often logs are checked for time-based work.", at_least(10)
     )
-    log_retention_hours: int = _retention("log.retention.hours", 168, "Age at which a segment is deleted.")
-    log_retention_minutes: int | None = _retention(
-        "log.retention.minutes", None, "The same in minutes; wins over hours."
-    )
+    log_retention_hours: int = _retention(168, "Age at which a segment is deleted.")
+    log_retention_minutes: int | None = _retention(None, "The same in minutes; wins over hours.")
     log_retention_ms: Long | None = _retention(
-        "log.retention.ms", None, "The same in milliseconds; wins over both; -1: never.", update=CLUSTER_WIDE
+        None, "The same in milliseconds; wins over both; -1: never.", update=CLUSTER_WIDE
     )
     log_retention_bytes: Long = _retention(
-        "log.retention.bytes",
-        -1,
-        "Size above which a partition's oldest segments are deleted; -1: no limit.",
-        update=CLUSTER_WIDE,
+        -1, "Size above which a partition's oldest segments are deleted; -1: no limit.", update=CLUSTER_WIDE
     )
-    log_retention_check_interval_ms: Long = _retention(
-        "log.retention.check.interval.ms", 300000, "How often segments are checked.", at_least(1)
-    )
+    log_retention_check_interval_ms: Long = _retention(300000, "How often segments are checked.", at_least(1))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -256,44 +184,33 @@ class CleanerSettings:
     """When compaction runs, what it may take, and what topics get by default for it."""
 
     log_cleaner_enable: bool = _cleaner(
-        "log.cleaner.enable", True, "Compact the topics with cleanup.policy=compact, __consumer_offsets among them."
+        True, "Compact the topics with cleanup.policy=compact, __consumer_offsets among them."
     )
     log_cleaner_backoff_ms: Long = _cleaner(
-        "log.cleaner.backoff.ms",
-        15000,
-        "Wait before logs are checked again when none needed compaction.",
-        at_least(0),
-        CLUSTER_WIDE,
+        15000, "Wait before logs are checked again when none needed compaction.", at_least(0), CLUSTER_WIDE
     )
     log_cleaner_dedupe_buffer_size: Long = _cleaner(
-        "log.cleaner.dedupe.buffer.size",
         134217728,
         "Memory for the keys of one compaction, 150 bytes plus the key for each; a log with more needs several.",
         at_least(1 << 20),
         CLUSTER_WIDE,
     )
     log_cleaner_io_max_bytes_per_second: float = _cleaner(
-        "log.cleaner.io.max.bytes.per.second",
         1.7976931348623157e308,
         "Most bytes that compaction reads and writes per second.",
         between(1, 1.7976931348623157e308),
         CLUSTER_WIDE,
     )
     log_cleaner_min_cleanable_ratio: float = _cleaner(
-        "log.cleaner.min.cleanable.ratio",
-        0.5,
-        "Share of a log that must be uncompacted before compaction starts.",
-        between(0, 1),
-        CLUSTER_WIDE,
+        0.5, "Share of a log that must be uncompacted before compaction starts.", between(0, 1), CLUSTER_WIDE
     )
     log_cleaner_delete_retention_ms: Long = _cleaner(
-        "log.cleaner.delete.retention.ms", 86400000, "How long compaction keeps tombstones.", at_least(0), CLUSTER_WIDE
+        86400000, "How long compaction keeps tombstones.", at_least(0), CLUSTER_WIDE
     )
     log_cleaner_min_compaction_lag_ms: Long = _cleaner(
-        "log.cleaner.min.compaction.lag.ms", 0, "A record is not compacted before this age.", at_least(0), CLUSTER_WIDE
+        0, "A record is not compacted before this age.", at_least(0), CLUSTER_WIDE
     )
     log_cleaner_max_compaction_lag_ms: Long = _cleaner(
-        "log.cleaner.max.compaction.lag.ms",
         2**63 - 1,
         "From this age a record makes its log due for compaction, whatever the ratio.",
         at_least(1),
@@ -305,20 +222,12 @@ class CleanerSettings:
 class ZooKeeperSettings:
     """Which ZooKeeper, and its session."""
 
-    zookeeper_connect: str = _zookeeper(
-        "zookeeper.connect", "", "host:port,…/chroot; empty starts an embedded ZooKeeper beside the logs."
-    )
+    zookeeper_connect: str = _zookeeper("", "host:port,…/chroot; empty starts an embedded ZooKeeper beside the logs.")
     embedded_zookeeper_port: int = _zookeeper(
-        "embedded.zookeeper.port",
-        0,
-        "Port of the embedded ZooKeeper; 0 takes a free one at each start.",
-        between(0, 65535),
+        0, "Port of the embedded ZooKeeper; 0 takes a free one at each start.", between(0, 65535)
     )
     zookeeper_session_timeout_ms: int = _zookeeper(
-        "zookeeper.session.timeout.ms",
-        18000,
-        "The broker's registration ends after this time without contact.",
-        between(1000, 3600000),
+        18000, "The broker's registration ends after this time without contact.", between(1000, 3600000)
     )
 
 
@@ -326,34 +235,20 @@ class ZooKeeperSettings:
 class GroupSettings:
     """Consumer groups and the topic that stores them."""
 
-    group_initial_rebalance_delay_ms: int = _group(
-        "group.initial.rebalance.delay.ms", 3000, "How long a new group waits for more members.", at_least(0)
-    )
-    group_min_session_timeout_ms: int = _group(
-        "group.min.session.timeout.ms", 6000, "Shortest session time-out a member may ask for.", at_least(1)
-    )
-    group_max_session_timeout_ms: int = _group(
-        "group.max.session.timeout.ms", 1800000, "Longest session time-out a member may ask for.", at_least(1)
-    )
-    group_max_size: int = _group("group.max.size", 2147483647, "Most members of one group.", at_least(1))
-    offset_metadata_max_bytes: int = _group(
-        "offset.metadata.max.bytes", 4096, "Longest text stored with an offset.", between(0, 8191)
-    )
-    offsets_retention_minutes: int = _group(
-        "offsets.retention.minutes", 10080, "Offsets of an empty group are kept this long.", at_least(1)
-    )
-    offsets_retention_check_interval_ms: Long = _group(
-        "offsets.retention.check.interval.ms", 600000, "How often expired offsets are looked for.", at_least(1)
-    )
+    group_initial_rebalance_delay_ms: int = _group(3000, "How long a new group waits for more members.", at_least(0))
+    group_min_session_timeout_ms: int = _group(6000, "Shortest session time-out a member may ask for.", at_least(1))
+    group_max_session_timeout_ms: int = _group(1800000, "Longest session time-out a member may ask for.", at_least(1))
+    group_max_size: int = _group(2147483647, "Most members of one group.", at_least(1))
+    offset_metadata_max_bytes: int = _group(4096, "Longest text stored with an offset.", between(0, 8191))
+    offsets_retention_minutes: int = _group(10080, "Offsets of an empty group are kept this long.", at_least(1))
+    offsets_retention_check_interval_ms: Long = _group(600000, "How often expired offsets are looked for.", at_least(1))
     offsets_topic_num_partitions: int = _group(
-        "offsets.topic.num.partitions", 50, "Partitions of __consumer_offsets; fixed once it exists.", at_least(1)
+        50, "Partitions of __consumer_offsets; fixed once it exists.", at_least(1)
     )
     offsets_topic_replication_factor: Short = _group(
-        "offsets.topic.replication.factor", 1, "Accepted and not used: __consumer_offsets has one replica.", at_least(1)
+        1, "Accepted and not used: __consumer_offsets has one replica.", at_least(1)
     )
-    offsets_topic_segment_bytes: int = _group(
-        "offsets.topic.segment.bytes", 104857600, "Segment size of __consumer_offsets.", at_least(1)
-    )
+    offsets_topic_segment_bytes: int = _group(104857600, "Segment size of __consumer_offsets.", at_least(1))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -361,48 +256,28 @@ class TransactionSettings:
     """Transactions and the topic that stores them."""
 
     transaction_max_timeout_ms: int = _transaction(
-        "transaction.max.timeout.ms",
-        900000,
-        "Longest transaction a producer may ask for (its transaction.timeout.ms).",
-        at_least(1),
+        900000, "Longest transaction a producer may ask for (its transaction.timeout.ms).", at_least(1)
     )
     transactional_id_expiration_ms: int = _transaction(
-        "transactional.id.expiration.ms",
-        604800000,
-        "A transactional id expires after this time without use.",
-        at_least(1),
+        604800000, "A transactional id expires after this time without use.", at_least(1)
     )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _transaction(
-        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
-        10000,
-        "How often timed-out transactions are looked for and aborted.",
-        at_least(1),
+        10000, "How often timed-out transactions are looked for and aborted.", at_least(1)
     )
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _transaction(
-        "transaction.remove.expired.transaction.cleanup.interval.ms",
-        3600000,
-        "How often expired transactional ids are removed.",
-        at_least(1),
+        3600000, "How often expired transactional ids are removed.", at_least(1)
     )
     transaction_partition_verification_enable: bool = _transaction(
-        "transaction.partition.verification.enable",
-        True,
-        "Refuse transactional records for a partition that was not added to the transaction.",
+        True, "Refuse transactional records for a partition that was not added to the transaction."
     )
     transaction_state_log_num_partitions: int = _transaction(
-        "transaction.state.log.num.partitions",
-        50,
-        "Partitions of __transaction_state; fixed once it exists.",
-        at_least(1),
+        50, "Partitions of __transaction_state; fixed once it exists.", at_least(1)
     )
     transaction_state_log_replication_factor: Short = _transaction(
-        "transaction.state.log.replication.factor",
-        1,
-        "Accepted and not used: __transaction_state has one replica.",
-        at_least(1),
+        1, "Accepted and not used: __transaction_state has one replica.", at_least(1)
     )
     transaction_state_log_segment_bytes: int = _transaction(
-        "transaction.state.log.segment.bytes", 104857600, "Segment size of __transaction_state.", at_least(1)
+        104857600, "Segment size of __transaction_state.", at_least(1)
     )
 
 
@@ -411,19 +286,11 @@ class ObservabilitySettings:
     """Metrics and health over HTTP, the format of the log, slow requests."""
 
     metrics_listener: str = _observability(
-        "metrics.listener",
-        "",
-        "HTTP://host:port of /metrics (Prometheus) and /healthz; port 0 takes a free one; empty: off.",
+        "", "HTTP://host:port of /metrics (Prometheus) and /healthz; port 0 takes a free one; empty: off."
     )
     logging_format: str = _observability(
-        "logging.format",
-        "text",
-        "Format of the broker's log: text, or json (one object per line).",
-        one_of(("text", "json")),
+        "text", "Format of the broker's log: text, or json (one object per line).", one_of(("text", "json"))
     )
     slow_request_log_ms: int = _observability(
-        "slow.request.log.ms",
-        1000,
-        "Requests slower than this are logged, without the wait of a long poll; -1: none.",
-        at_least(-1),
+        1000, "Requests slower than this are logged, without the wait of a long poll; -1: none.", at_least(-1)
     )

@@ -48,142 +48,94 @@ class LogConfig:
     """Every topic key; a field's name is the key with `_` for `.`. Sizes in bytes, times in ms."""
 
     cleanup_policy: tuple[str, ...] = _cleanup(
-        "cleanup.policy",
         ("delete",),
         "What happens to old segments: delete them, or compact them to the last record of each key; empty keeps all.",
         one_of(("delete", "compact")),
     )
     retention_ms: Long = _cleanup(
-        "retention.ms",
-        7 * DAY_MS,
-        "Age of its newest record at which a segment is deleted; -1 keeps for ever.",
-        at_least(-1),
+        7 * DAY_MS, "Age of its newest record at which a segment is deleted; -1 keeps for ever.", at_least(-1)
     )
     retention_bytes: Long = _cleanup(
-        "retention.bytes",
-        -1,
-        "Size of a partition above which its oldest segments are deleted; -1 is no limit.",
-        at_least(-1),
+        -1, "Size of a partition above which its oldest segments are deleted; -1 is no limit.", at_least(-1)
     )
-    file_delete_delay_ms: Long = _cleanup(
-        "file.delete.delay.ms", 60_000, "Delay before the file of a deleted segment is removed.", at_least(0)
-    )
-    delete_retention_ms: Long = _cleanup(
-        "delete.retention.ms", DAY_MS, "How long compaction keeps tombstones.", at_least(0)
-    )
+    file_delete_delay_ms: Long = _cleanup(60_000, "Delay before the file of a deleted segment is removed.", at_least(0))
+    delete_retention_ms: Long = _cleanup(DAY_MS, "How long compaction keeps tombstones.", at_least(0))
     min_cleanable_dirty_ratio: float = _cleanup(
-        "min.cleanable.dirty.ratio",
-        0.5,
-        "Share of a log that must be uncompacted before compaction starts.",
-        between(0, 1),
+        0.5, "Share of a log that must be uncompacted before compaction starts.", between(0, 1)
     )
-    min_compaction_lag_ms: Long = _cleanup(
-        "min.compaction.lag.ms", 0, "A record is not compacted before this age.", at_least(0)
-    )
+    min_compaction_lag_ms: Long = _cleanup(0, "A record is not compacted before this age.", at_least(0))
     max_compaction_lag_ms: Long = _cleanup(
-        "max.compaction.lag.ms",
-        UNLIMITED,
-        "A record is open to compaction from this age, whatever the dirty ratio.",
-        at_least(1),
+        UNLIMITED, "A record is open to compaction from this age, whatever the dirty ratio.", at_least(1)
     )
-    segment_bytes: int = _segments("segment.bytes", 1 << 30, "A segment is closed at this size.", at_least(14))
-    segment_ms: Long = _segments("segment.ms", 7 * DAY_MS, "A segment is closed at this age.", at_least(1))
+    segment_bytes: int = _segments(1 << 30, "A segment is closed at this size.", at_least(14))
+    segment_ms: Long = _segments(7 * DAY_MS, "A segment is closed at this age.", at_least(1))
     segment_jitter_ms: Long = _segments(
-        "segment.jitter.ms",
-        0,
-        "A random part of this is taken off segment.ms, so that partitions do not roll together.",
-        at_least(0),
+        0, "A random part of this is taken off segment.ms, so that partitions do not roll together.", at_least(0)
     )
-    segment_index_bytes: int = _segments(
-        "segment.index.bytes", 10 << 20, "A segment is closed when an index is this large.", at_least(12)
-    )
-    index_interval_bytes: int = _segments(
-        "index.interval.bytes", 4096, "Log bytes between two index entries.", at_least(0)
-    )
-    preallocate: bool = _segments("preallocate", False, "Reserve the whole segment on disk when it is created.")
-    flush_messages: Long = _flush(
-        "flush.messages", UNLIMITED, "fsync after this many records; else the OS decides.", at_least(1)
-    )
-    flush_ms: Long = _flush("flush.ms", UNLIMITED, "fsync what has waited this long; else the OS decides.", at_least(0))
-    max_message_bytes: int = _messages(
-        "max.message.bytes", 1_048_588, "Largest record batch accepted, as sent.", at_least(0)
-    )
+    segment_index_bytes: int = _segments(10 << 20, "A segment is closed when an index is this large.", at_least(12))
+    index_interval_bytes: int = _segments(4096, "Log bytes between two index entries.", at_least(0))
+    preallocate: bool = _segments(False, "Reserve the whole segment on disk when it is created.")
+    flush_messages: Long = _flush(UNLIMITED, "fsync after this many records; else the OS decides.", at_least(1))
+    flush_ms: Long = _flush(UNLIMITED, "fsync what has waited this long; else the OS decides.", at_least(0))
+    max_message_bytes: int = _messages(1_048_588, "Largest record batch accepted, as sent.", at_least(0))
     compression_type: str = _messages(
-        "compression.type",
         "producer",
         "Codec batches are stored with: producer keeps them as they were sent, any other costs a recompression.",
         one_of(("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd")),
     )
     compression_gzip_level: int = _messages(
-        "compression.gzip.level",
         DEFAULT_LEVELS[Codec.GZIP],
         "Level of what is recompressed as gzip: 1 (fast) to 9 (small), or -1 for zlib's own.",
         gzip_level,
     )
     compression_lz4_level: int = _messages(
-        "compression.lz4.level",
         DEFAULT_LEVELS[Codec.LZ4],
         "Level of what is recompressed as lz4: 1 to 17; 9 is the fast compressor, any other the thorough one.",
         between(1, 17),
     )
     compression_zstd_level: int = _messages(
-        "compression.zstd.level",
         DEFAULT_LEVELS[Codec.ZSTD],
         "Level of what is recompressed as zstd: -131072 (fast) to 22 (small).",
         between(-131072, 22),
     )
     message_timestamp_type: str = _messages(
-        "message.timestamp.type",
         "CreateTime",
         "CreateTime keeps the producer's time, LogAppendTime stamps the broker's.",
         one_of(("CreateTime", "LogAppendTime")),
     )
     message_timestamp_before_max_ms: Long = _messages(
-        "message.timestamp.before.max.ms",
-        UNLIMITED,
-        "With CreateTime, a record may be this much older than the broker's clock.",
-        at_least(0),
+        UNLIMITED, "With CreateTime, a record may be this much older than the broker's clock.", at_least(0)
     )
     message_timestamp_after_max_ms: Long = _messages(
-        "message.timestamp.after.max.ms",
-        3_600_000,
-        "With CreateTime, a record may be this much newer than the broker's clock.",
-        at_least(0),
+        3_600_000, "With CreateTime, a record may be this much newer than the broker's clock.", at_least(0)
     )
     min_insync_replicas: int = _replication(
-        "min.insync.replicas", 1, "In-sync replicas that acks=all needs, at most as many as there are.", at_least(1)
+        1, "In-sync replicas that acks=all needs, at most as many as there are.", at_least(1)
     )
     unclean_leader_election_enable: bool = _replication(
-        "unclean.leader.election.enable",
-        False,
-        "Let a replica that lacks records lead when no other lives; loses them.",
+        False, "Let a replica that lacks records lead when no other lives; loses them."
     )
     leader_replication_throttled_replicas: tuple[str, ...] = _replication(
-        "leader.replication.throttled.replicas",
         (),
         "Accepted but not used, as nothing is replicated: replicas whose leaders send slowly: partition:broker, or *.",
         _throttled_replicas,
     )
     follower_replication_throttled_replicas: tuple[str, ...] = _replication(
-        "follower.replication.throttled.replicas",
         (),
         "Accepted but not used, as nothing is replicated: replicas that fetch slowly, as partition:broker, or *.",
         _throttled_replicas,
     )
     remote_storage_enable: bool = _remote(
-        "remote.storage.enable",
         False,
         "Whether old segments go to remote storage; there is none, so only false is accepted.",
         lambda value: "there is no remote storage to keep segments in; leave it at false" if value else None,
     )
     local_retention_ms: Long = _remote(
-        "local.retention.ms",
         -2,
         "Accepted but not used without remote storage: age at which a segment leaves the disk; -2 is retention.ms.",
         at_least(-2),
     )
     local_retention_bytes: Long = _remote(
-        "local.retention.bytes",
         -2,
         "Accepted but not used without remote storage: size of a partition on disk; -2 is retention.bytes.",
         at_least(-2),

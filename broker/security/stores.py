@@ -33,43 +33,34 @@ SECURITY = "security"
 _TYPES = one_of(("PEM", "PKCS12", "JKS"))
 
 
-def _text(name: str, doc: str, check: Check | None = None) -> Any:
-    return setting(name, None, doc, check, group=SECURITY)
+def _text(doc: str, check: Check | None = None) -> Any:
+    return setting(None, doc, check, group=SECURITY)
 
 
-def _secret(name: str, doc: str) -> Any:
-    return setting(name, None, doc, group=SECURITY, type="password")
+def _secret(doc: str) -> Any:
+    return setting(None, doc, group=SECURITY, type="password")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StoreSettings:
     """A key with its certificates, and the certificates to trust. Its repr shows no passwords and no keys."""
 
-    ssl_keystore_location: str | None = _text(
-        "ssl.keystore.location", "File with the own private key and its certificate chain, PEM or PKCS12."
-    )
+    ssl_keystore_location: str | None = _text("File with the own private key and its certificate chain, PEM or PKCS12.")
     ssl_keystore_type: str | None = _text(
-        "ssl.keystore.type",
-        "PEM or PKCS12, by default detected from the file. JKS is refused with the way to convert it.",
-        _TYPES,
+        "PEM or PKCS12, by default detected from the file. JKS is refused with the way to convert it.", _TYPES
     )
-    ssl_keystore_password: str | None = _secret("ssl.keystore.password", "Password of a PKCS12 key store.")
-    ssl_keystore_key: str | None = _secret("ssl.keystore.key", "The private key as PEM text, instead of a file.")
+    ssl_keystore_password: str | None = _secret("Password of a PKCS12 key store.")
+    ssl_keystore_key: str | None = _secret("The private key as PEM text, instead of a file.")
     ssl_keystore_certificate_chain: str | None = _secret(
-        "ssl.keystore.certificate.chain", "The certificate of ssl.keystore.key and those that signed it, as PEM text."
+        "The certificate of ssl.keystore.key and those that signed it, as PEM text."
     )
-    ssl_key_password: str | None = _secret("ssl.key.password", "Password of an encrypted private key.")
+    ssl_key_password: str | None = _secret("Password of an encrypted private key.")
     ssl_truststore_location: str | None = _text(
-        "ssl.truststore.location",
-        "File with the certificates to trust, PEM or PKCS12; by default those of the operating system.",
+        "File with the certificates to trust, PEM or PKCS12; by default those of the operating system."
     )
-    ssl_truststore_type: str | None = _text(
-        "ssl.truststore.type", "PEM or PKCS12, by default detected from the file.", _TYPES
-    )
-    ssl_truststore_password: str | None = _secret("ssl.truststore.password", "Password of a PKCS12 trust store.")
-    ssl_truststore_certificates: str | None = _secret(
-        "ssl.truststore.certificates", "The certificates to trust as PEM text, instead of a file."
-    )
+    ssl_truststore_type: str | None = _text("PEM or PKCS12, by default detected from the file.", _TYPES)
+    ssl_truststore_password: str | None = _secret("Password of a PKCS12 trust store.")
+    ssl_truststore_certificates: str | None = _secret("The certificates to trust as PEM text, instead of a file.")
 
 
 def has_key(settings: StoreSettings) -> bool:

@@ -64,14 +64,14 @@ class ProducedRecord(NamedTuple):
 class ReaderSettings:
     """The `--property` keys of `pykafka produce`, in Kafka's names."""
 
-    parse_key: bool = setting("parse.key", False, "The line has a key.")
-    parse_headers: bool = setting("parse.headers", False, "The line has headers, before the key.")
-    key_separator: str = setting("key.separator", "\\t", "Between key and value.")
-    headers_delimiter: str = setting("headers.delimiter", "\\t", "After the headers.")
-    headers_separator: str = setting("headers.separator", ",", "Between two headers.")
-    headers_key_separator: str = setting("headers.key.separator", ":", "Between a header's name and its value.")
-    null_marker: str = setting("null.marker", "", "A key, value or header value that is this text is null.")
-    ignore_error: bool = setting("ignore.error", False, "A line without its separators is all value.")
+    parse_key: bool = setting(False, "The line has a key.")
+    parse_headers: bool = setting(False, "The line has headers, before the key.")
+    key_separator: str = setting("\\t", "Between key and value.")
+    headers_delimiter: str = setting("\\t", "After the headers.")
+    headers_separator: str = setting(",", "Between two headers.")
+    headers_key_separator: str = setting(":", "Between a header's name and its value.")
+    null_marker: str = setting("", "A key, value or header value that is this text is null.")
+    ignore_error: bool = setting(False, "A line without its separators is all value.")
 
 
 class LineReader:
@@ -141,16 +141,16 @@ TIMESTAMP_TYPES = ("CreateTime", "LogAppendTime")
 class FormatterSettings:
     """The `--property` keys of `pykafka consume`, in Kafka's names."""
 
-    print_timestamp: bool = setting("print.timestamp", False, "Show type and time in ms.")
-    print_partition: bool = setting("print.partition", False, "Show the partition.")
-    print_offset: bool = setting("print.offset", False, "Show the offset.")
-    print_headers: bool = setting("print.headers", False, "Show the headers.")
-    print_key: bool = setting("print.key", False, "Show the key.")
-    print_value: bool = setting("print.value", True, "Show the value.")
-    key_separator: str = setting("key.separator", "\\t", "Between what is shown of a record.")
-    headers_separator: str = setting("headers.separator", ",", "Between two headers.")
-    line_separator: str = setting("line.separator", "\\n", "After a record.")
-    null_literal: str = setting("null.literal", "null", "Shown for null.")
+    print_timestamp: bool = setting(False, "Show type and time in ms.")
+    print_partition: bool = setting(False, "Show the partition.")
+    print_offset: bool = setting(False, "Show the offset.")
+    print_headers: bool = setting(False, "Show the headers.")
+    print_key: bool = setting(False, "Show the key.")
+    print_value: bool = setting(True, "Show the value.")
+    key_separator: str = setting("\\t", "Between what is shown of a record.")
+    headers_separator: str = setting(",", "Between two headers.")
+    line_separator: str = setting("\\n", "After a record.")
+    null_literal: str = setting("null", "Shown for null.")
 
 
 def default_formatter(properties: Mapping[str, str]) -> Formatter:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from broker.config.broker_config import BrokerConfig
+from broker.settings import read_properties_file, settings_of
 from tests.support.reference_pages import BLOCK, REFERENCE, TABLES, names, regenerate
+from tests.support.server_properties import FILE
 
 WRITTEN = {
     match["name"]: match[0]
@@ -21,6 +26,13 @@ def test_every_generated_part_has_its_place() -> None:
 @pytest.mark.parametrize("name", sorted(TABLES))
 def test_what_is_written_equals_the_code(name: str) -> None:
     assert regenerate(WRITTEN[name]) == WRITTEN[name], "run `make reference`"
+
+
+def test_the_broker_settings_tell_what_the_shipped_file_sets() -> None:
+    told = dict(re.findall(r"\n\| `([a-z.]+)` \|[^|]*shipped file: `([^`]*)` \|", WRITTEN["broker-settings"]))
+    shipped, keys = read_properties_file(FILE), settings_of(BrokerConfig)
+    assert told == {name: text for name, text in shipped.items() if text != keys[name].format(keys[name].default)}
+    assert told["embedded.zookeeper.port"] == "2181"
 
 
 def test_a_table_that_differs_is_seen() -> None:

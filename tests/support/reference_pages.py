@@ -7,20 +7,22 @@ tests/docs/test_reference_pages.py fails while a page differs from the code.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from broker.client.client_settings import ClientSettings
 from broker.config.broker_config import BrokerConfig
 from broker.log.log_config import LogConfig
 from broker.security.stores import SECURITY
-from broker.settings import Setting, settings_of
+from broker.settings import Setting, read_properties_file, settings_of
 from broker.tools.main import commands, summary
 from broker.web.collector import FAMILIES
 from spark_connector.options.option_table import OPTIONS, WRITE_OPTIONS, Option
 from tests.support.console_reference import console
 from tests.support.markdown_table import table
 from tests.support.protocol_table import protocol
+from tests.support.server_properties import FILE as SHIPPED_FILE
 from tests.support.source_tree import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -32,9 +34,11 @@ def options(declared: Iterable[Option]) -> str:
     return table(["option", "default", "for", "meaning"], rows)
 
 
-def settings(cls: type[Any]) -> str:
+def settings(cls: type[Any], shipped: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The settings of `cls`. `shipped` has what the shipped file sets, which may differ from a default."""
     declared = sorted(settings_of(cls).values(), key=lambda one: one.group == SECURITY)  # the many at the end
-    return table(["key", "default", "meaning"], ([f"`{one.name}`", _shown_default(one), one.doc] for one in declared))
+    rows = ([f"`{one.name}`", _shown_default(one, shipped), one.doc] for one in declared)
+    return table(["key", "default", "meaning"], rows)
 
 
 def metrics() -> str:
@@ -50,7 +54,7 @@ def console_commands() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "options": lambda: options(OPTIONS),
     "write-options": lambda: options(WRITE_OPTIONS),
-    "broker-settings": lambda: settings(BrokerConfig),
+    "broker-settings": lambda: settings(BrokerConfig, read_properties_file(SHIPPED_FILE)),
     "topic-settings": lambda: settings(LogConfig),
     "client-settings": lambda: settings(ClientSettings),
     "commands": console_commands,
@@ -70,9 +74,10 @@ def regenerate(text: str) -> str:
     return BLOCK.sub(lambda match: f"{match[1]}{TABLES[match['name']]()}\n{match[3]}", text)
 
 
-def _shown_default(one: Setting) -> str:
+def _shown_default(one: Setting, shipped: Mapping[str, str]) -> str:
     text = one.format(one.default)
-    return f"`{text}`" if text else ""
+    default = f"`{text}`" if text else ""
+    return default if shipped.get(one.name, text) == text else f"{default}; shipped file: `{shipped[one.name]}`"
 
 
 def main() -> None:
