@@ -49,7 +49,6 @@ def _topic_defaults(dynamic: DynamicConfig) -> list[ConfigEntry]:
 
 
 def broker_entries(dynamic: DynamicConfig) -> list[ConfigEntry]:
-    """Every setting of this broker."""
     entries = []
     for name, key in _BROKER_KEYS.items():
         synonyms = _synonyms_from(name, dynamic, _names_of(name))

@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 
 from broker.api.authorized_operations import NOT_ASKED, TOPIC_OPERATIONS
 from broker.api.context import ApiContext, Client, Fields, Request
+from broker.api.metadata import describe_topic
 from broker.errors import ErrorCode
 from broker.protocol.topic_names import absence
-from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
+from broker.zookeeper.cluster_metadata import ClusterMetadata
 
 __all__ = ["handle"]
 
@@ -50,37 +51,11 @@ def _page(
             continue
         first = start.get(name, 0)
         indexes = [index for index in sorted(topic.partitions) if index >= first]
-        page.append(_topic(metadata, topic, indexes[:limit]))
+        page.append(describe_topic(metadata, metadata.brokers, topic, TOPIC_OPERATIONS, indexes[:limit]))
         if len(indexes) > limit:
             return page, {"topic_name": name, "partition_index": indexes[limit]}
         limit -= len(indexes)
     return page, None
-
-
-def _topic(metadata: ClusterMetadata, topic: Topic, indexes: Sequence[int]) -> Fields:
-    return {
-        "error_code": ErrorCode.none,
-        "name": topic.name,
-        "topic_id": topic.topic_id,
-        "is_internal": topic.is_internal,
-        "partitions": [_partition(metadata, index, topic.partitions[index]) for index in indexes],
-        "topic_authorized_operations": TOPIC_OPERATIONS,
-    }
-
-
-def _partition(metadata: ClusterMetadata, index: int, info: PartitionInfo) -> Fields:
-    led = info.leader in metadata.brokers
-    return {
-        "error_code": ErrorCode.none if led else ErrorCode.leader_not_available,
-        "partition_index": index,
-        "leader_id": info.leader if led else -1,
-        "leader_epoch": info.leader_epoch,
-        "replica_nodes": info.replicas,
-        "isr_nodes": info.isr,
-        "eligible_leader_replicas": (),
-        "last_known_elr": (),
-        "offline_replicas": [replica for replica in info.replicas if replica not in metadata.brokers],
-    }
 
 
 def _absent(name: str, code: ErrorCode) -> Fields:

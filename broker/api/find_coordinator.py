@@ -41,9 +41,7 @@ async def _find(context: ApiContext, kind: int, key: str, listener: str) -> Fiel
         broker = await _coordinator(context, kind, key)
         at = broker.endpoint(listener)
         if at is None:
-            raise BrokerError(
-                ErrorCode.coordinator_not_available, f"broker {broker.broker_id} has no listener {listener}"
-            )
+            raise _unavailable(f"broker {broker.broker_id} has no listener {listener}")
     except BrokerError as error:
         return {**answer, "error_code": error.code, "error_message": error.message}
     return {
@@ -69,19 +67,22 @@ async def _coordinator(context: ApiContext, kind: int, key: str) -> BrokerInfo:
             await context.topics.create_default(topic)
         except BrokerError as error:
             if error.code is not ErrorCode.topic_already_exists:
-                raise BrokerError(ErrorCode.coordinator_not_available, error.message) from error
+                raise _unavailable(error.message) from error
     partition = coordinator.partition_for(key)
     metadata = context.topics.metadata
     partitions = metadata.topics[topic].partitions
     found = partitions.get(partition)
     if found is None:
-        raise BrokerError(
-            ErrorCode.coordinator_not_available,
-            f"{topic} has {len(partitions)} partitions; start every broker with the same {_PARTITIONS_SETTING[topic]}",
+        raise _unavailable(
+            f"{topic} has {len(partitions)} partitions; start every broker with the same {_PARTITIONS_SETTING[topic]}"
         )
     leader = found.leader
     if leader not in metadata.brokers:
-        raise BrokerError(ErrorCode.coordinator_not_available, f"broker {leader} is not alive")
+        raise _unavailable(f"broker {leader} is not alive")
     if leader == context.broker_id and not coordinator.coordinates(partition):
-        raise BrokerError(ErrorCode.coordinator_not_available, f"{topic}-{partition} is still being loaded")
+        raise _unavailable(f"{topic}-{partition} is still being loaded")
     return metadata.brokers[leader]
+
+
+def _unavailable(reason: str) -> BrokerError:
+    return BrokerError(ErrorCode.coordinator_not_available, reason)

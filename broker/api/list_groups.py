@@ -19,11 +19,11 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         "error_code": error,
         "groups": [
             {
-                "group_id": g.group_id,
-                "protocol_type": g.protocol_type,
-                "group_state": g.state,
+                "group_id": group.group_id,
+                "protocol_type": group.roster.protocol_type or "",
+                "group_state": group.state.value,
                 "group_type": "classic",
             }
-            for g in groups
+            for group in groups
         ],
     }

@@ -10,12 +10,13 @@ import asyncio
 from collections.abc import Sequence
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.coordinator.transaction_coordinator import ListedTransaction
-from broker.coordinator.transaction_records import TransactionState
+from broker.coordinator.transaction_records import TransactionMetadata, TransactionState
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.messages import field
 
 __all__ = ["handle"]
+
+Listed = tuple[str, TransactionMetadata]
 
 _STATES = {state.title: state for state in TransactionState}
 
@@ -41,21 +42,21 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
         "unknown_state_filters": unknown,
         "transaction_states": [
             {
-                "transactional_id": transaction.transactional_id,
-                "producer_id": transaction.producer_id,
-                "transaction_state": transaction.state.title,
+                "transactional_id": transactional_id,
+                "producer_id": current.producer_id,
+                "transaction_state": current.state.title,
             }
-            for transaction in found
+            for transactional_id, current in found
         ],
     }
 
 
-def _matching(found: Sequence[ListedTransaction], pattern: str) -> list[ListedTransaction]:
+def _matching(found: Sequence[Listed], pattern: str) -> list[Listed]:
     """Those whose whole ids match `pattern`. Raises BrokerError `invalid_regular_expression`."""
     import pyarrow
     from pyarrow import compute
 
-    ids = pyarrow.array([transaction.transactional_id for transaction in found], pyarrow.string())
+    ids = pyarrow.array([transactional_id for transactional_id, _ in found], pyarrow.string())
     try:
         compute.match_substring_regex(pyarrow.array([""]), pattern)  # brackets may hide an error
         matches = compute.match_substring_regex(ids, rf"\A(?:{pattern})\z").to_pylist()

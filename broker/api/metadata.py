@@ -9,7 +9,7 @@ to create topics; 8 — the operations the client is allowed, on request; 10 —
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
 from broker.api.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
@@ -20,9 +20,9 @@ from broker.protocol.api_keys import ApiKey
 from broker.protocol.messages import field
 from broker.protocol.metadata_response import encode_metadata, encode_topic
 from broker.protocol.topic_names import INTERNAL_TOPICS, absence
-from broker.zookeeper.cluster_metadata import ClusterMetadata, Topic
+from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 
-__all__ = ["handle"]
+__all__ = ["describe_topic", "handle"]
 
 _NO_ID = uuid.UUID(int=0)
 _FIRST_BY_ID = 12
@@ -75,7 +75,9 @@ def _answer(
             continue
         encoded = found.encoded.get(key)
         if encoded is None:
-            encoded = found.encoded[key] = encode_topic(request.version, _topic(metadata, endpoints, found, operations))
+            encoded = found.encoded[key] = encode_topic(
+                request.version, describe_topic(metadata, endpoints, found, operations, sorted(found.partitions))
+            )
         topics.append(encoded)
     return _response(context, request, client, topics)
 
@@ -122,29 +124,35 @@ def _absent(name: str | None, topic_id: uuid.UUID, code: ErrorCode) -> Fields:
     }
 
 
-def _topic(metadata: ClusterMetadata, endpoints: Container[int], topic: Topic, operations: int) -> Fields:
+def describe_topic(
+    metadata: ClusterMetadata, reachable: Container[int], topic: Topic, operations: int, indexes: Iterable[int]
+) -> Fields:
+    """A topic with some of its partitions. `reachable`: brokers with an address for the client."""
     return {
         "error_code": ErrorCode.none,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "topic_authorized_operations": operations,
-        "partitions": [
-            {
-                "error_code": _leader_error(metadata, endpoints, info.leader),
-                "partition_index": index,
-                "leader_id": info.leader if info.leader in endpoints else -1,
-                "leader_epoch": info.leader_epoch,
-                "replica_nodes": info.replicas,
-                "isr_nodes": info.isr,
-                "offline_replicas": [r for r in info.replicas if r not in metadata.brokers],
-            }
-            for index, info in sorted(topic.partitions.items())
-        ],
+        "partitions": [_partition(metadata, reachable, index, topic.partitions[index]) for index in indexes],
     }
 
 
-def _leader_error(metadata: ClusterMetadata, endpoints: Container[int], leader: int) -> ErrorCode:
-    if leader in endpoints:
+def _partition(metadata: ClusterMetadata, reachable: Container[int], index: int, info: PartitionInfo) -> Fields:
+    return {
+        "error_code": _leader_error(metadata, reachable, info.leader),
+        "partition_index": index,
+        "leader_id": info.leader if info.leader in reachable else -1,
+        "leader_epoch": info.leader_epoch,
+        "replica_nodes": info.replicas,
+        "isr_nodes": info.isr,
+        "eligible_leader_replicas": (),
+        "last_known_elr": (),
+        "offline_replicas": [replica for replica in info.replicas if replica not in metadata.brokers],
+    }
+
+
+def _leader_error(metadata: ClusterMetadata, reachable: Container[int], leader: int) -> ErrorCode:
+    if leader in reachable:
         return ErrorCode.none
     return ErrorCode.listener_not_found if leader in metadata.brokers else ErrorCode.leader_not_available

@@ -30,7 +30,6 @@ def asked_partitions(
 
 
 def committed_offset(asked: Any) -> OffsetAndMetadata:
-    """The offset that a commit has for one partition."""
     return OffsetAndMetadata(
         asked.committed_offset, field(asked, "committed_leader_epoch", -1), asked.committed_metadata or ""
     )

@@ -34,7 +34,6 @@ _FIRST_VERSIONS = {
 
 
 def code_for_version(api: ApiKey, version: int, code: ErrorCode) -> ErrorCode:
-    """The error code for a client of this version."""
     knows_fenced, knows_abortable = _FIRST_VERSIONS[api]
     if code is ErrorCode.producer_fenced and version < knows_fenced:
         return ErrorCode.invalid_producer_epoch
@@ -58,7 +57,6 @@ def encoded_once(request: Request, key: Hashable, answer: Callable[[], Fields]) 
 
 
 def producer_of(body: Any) -> ProducerIdAndEpoch:
-    """The producer that sent the request."""
     return ProducerIdAndEpoch(body.producer_id, body.producer_epoch)
 
 

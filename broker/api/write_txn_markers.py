@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from broker.api.context import ApiContext, Client, Fields, Request
-from broker.coordinator.transaction_markers import EndMarker
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.control import ControlType, EndMarker
 
 __all__ = ["handle"]
 
@@ -21,7 +21,8 @@ async def handle(context: ApiContext, request: Request, client: Client) -> Field
 
 
 async def _write_all(context: ApiContext, asked: Any) -> Fields:
-    marker = EndMarker(asked.producer_id, asked.producer_epoch, asked.transaction_result, asked.coordinator_epoch)
+    how = ControlType(asked.transaction_result)
+    marker = EndMarker(asked.producer_id, asked.producer_epoch, how, asked.coordinator_epoch)
     return {
         "producer_id": asked.producer_id,
         "topics": [

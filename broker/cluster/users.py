@@ -56,7 +56,6 @@ class Users:
 
 
 def encode_changes(changes: Mapping[ScramMechanism, ScramCredential | None]) -> dict[str, str | None]:
-    """The changes to a user's config."""
     return {mechanism.value: made.encode() if made is not None else None for mechanism, made in changes.items()}
 
 

@@ -19,12 +19,11 @@ from broker.config.security_settings import (
     listener_security,
 )
 from broker.config.setting_groups import (
-    BasicSettings,
     CleanerSettings,
     GroupSettings,
     LogSettings,
-    NetworkSettings,
     ObservabilitySettings,
+    ServerSettings,
     TransactionSettings,
     ZooKeeperSettings,
 )
@@ -108,8 +107,7 @@ class BrokerConfig(
     CleanerSettings,
     LogSettings,
     SecuritySettings,
-    NetworkSettings,
-    BasicSettings,
+    ServerSettings,
 ):
     """`settings_of(BrokerConfig)` lists all keys with their docs, those of the last base class first."""
 

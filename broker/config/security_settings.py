@@ -68,8 +68,6 @@ class SecuritySettings(StoreSettings):
 
 @dataclasses.dataclass(frozen=True)
 class ListenerSecurity:
-    """A listener with its security settings."""
-
     listener: Listener
     settings: SecuritySettings
     plain_users: Mapping[str, str] = dataclasses.field(repr=False)

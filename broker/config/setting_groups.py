@@ -8,12 +8,11 @@ from functools import partial
 from broker.settings import Long, Short, UpdateMode, at_least, between, gzip_level, one_of, setting
 
 __all__ = [
-    "BasicSettings",
     "CleanerSettings",
     "GroupSettings",
     "LogSettings",
-    "NetworkSettings",
     "ObservabilitySettings",
+    "ServerSettings",
     "TransactionSettings",
     "ZooKeeperSettings",
 ]
@@ -34,8 +33,8 @@ _observability = partial(setting, group="observability")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BasicSettings:
-    """Who this broker is, where its data lie, and what topics get by default."""
+class ServerSettings:
+    """Who this broker is, where its data lie, what topics get by default, and the limits of connections."""
 
     broker_id: int = _basic(
         0,
@@ -53,12 +52,6 @@ class BasicSettings:
     )
     auto_create_topics_enable: bool = _basic(True, "Create a topic when a client first names it.")
     delete_topic_enable: bool = _basic(True, "Allow topics to be deleted.")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class NetworkSettings:
-    """Connections: buffers, limits, idle time."""
-
     socket_send_buffer_bytes: int = _socket(-1, "SO_SNDBUF of client sockets; -1 leaves it to the OS.")
     socket_receive_buffer_bytes: int = _socket(-1, "SO_RCVBUF of client sockets; -1 leaves it to the OS.")
     socket_request_max_bytes: int = _socket(104857600, "A larger request closes its connection.", at_least(1))

@@ -25,7 +25,6 @@ from broker.coordinator.group_messages import (
     JoinRequest,
     LeaveReply,
     LeavingMember,
-    ListedGroup,
     SyncReply,
     SyncRequest,
 )
@@ -264,19 +263,14 @@ class GroupCoordinator(ShardedCoordinator[GroupShard]):
             return GroupDescription(ErrorCode.none, group_id, GroupState.DEAD.value)
         return group_requests.describe(group)
 
-    async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, tuple[ListedGroup, ...]]:
+    async def list_groups(self, states: Collection[str] = ()) -> tuple[ErrorCode, list[ClassicGroup]]:
         """ListGroups: the groups of the loaded partitions in one of `states` (in any case), or all of them."""
         wanted = {state.casefold() for state in states}
-        listed = tuple(
-            ListedGroup(group.group_id, group.roster.protocol_type or "", group.state.value)
-            for shard in self._shards.values()
-            for group in shard.groups.values()
-            if not wanted or group.state.value.casefold() in wanted
-        )
+        listed = [group for group in self.all_groups() if not wanted or group.state.value.casefold() in wanted]
         return self._loading_error(), listed
 
     def all_groups(self) -> list[ClassicGroup]:
-        """Every group of the loaded partitions, for metrics. Do not change them."""
+        """Every group of the loaded partitions. Do not change them."""
         return [group for shard in self._shards.values() for group in shard.groups.values()]
 
     async def delete_groups(self, group_ids: Iterable[str]) -> dict[str, ErrorCode]:

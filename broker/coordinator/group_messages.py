@@ -25,7 +25,6 @@ __all__ = [
     "JoinedMember",
     "LeaveReply",
     "LeavingMember",
-    "ListedGroup",
     "SyncReply",
     "SyncRequest",
     "quoted",
@@ -174,13 +173,6 @@ class GroupDescription:
     protocol_type: str = ""
     protocol_name: str = ""
     members: Sequence[DescribedMember] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ListedGroup:
-    group_id: str
-    protocol_type: str
-    state: str
 
 
 def quoted(reason: str | None) -> str:

@@ -77,7 +77,6 @@ class RecordReader:
         return self.take(length) if length > 0 else b""
 
     def array_length(self) -> int:
-        """The count before an array."""
         return self._plausible(self.i32())
 
     def _plausible(self, length: int) -> int:
@@ -114,7 +113,6 @@ class RecordReader:
         return self.take(max(self.unsigned_varint() - 1, 0))
 
     def skip_tags(self) -> None:
-        """Skip all tagged fields."""
         for _ in range(self.unsigned_varint()):
             self.unsigned_varint()
             self.take(self.unsigned_varint())
@@ -140,7 +138,6 @@ class RecordReader:
             raise MalformedRecord(f"a string is no UTF-8: {error}") from None
 
     def take(self, length: int) -> bytes:
-        """The next `length` bytes."""
         end = self._position + length
         if end > len(self._data):
             raise MalformedRecord(f"ends at byte {len(self._data)} inside a field of {length} bytes")

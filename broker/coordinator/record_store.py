@@ -55,11 +55,9 @@ class RecordStore(Protocol):
         `not_enough_replicas`, `kafka_storage_error`, `invalid_producer_epoch` …), either at once or when awaited.
         `message_too_large` and `record_list_too_large` are raised at once.
         """
-        ...
 
     def read(self, partition: int) -> AsyncIterator[RecordRun]:
         """Every record of a partition, oldest first, with control records as markers. Raises BrokerError."""
-        ...
 
 
 class LogRecordStore:

@@ -48,19 +48,15 @@ class Shard(Protocol):
 
     async def load(self) -> None:
         """Replay the partition and set `loaded`."""
-        ...
 
     def unload(self, error: ErrorCode) -> None:
         """Forget everything. Requests that wait get `error`."""
-        ...
 
     async def flush(self) -> None:
         """Wait until all writes so far have ended."""
-        ...
 
     def expire(self) -> None:
         """Remove what has expired."""
-        ...
 
 
 AnyShard = TypeVar("AnyShard", bound=Shard)
@@ -135,10 +131,6 @@ class ShardedCoordinator(Generic[AnyShard]):
             shard.unload(ErrorCode.coordinator_not_available)
         for shard in shards:
             await shard.flush()
-
-    def run_timers(self) -> None:
-        """Handle the deadlines that have passed. The event loop's own timer does the same."""
-        self._timer.run_due()
 
     # --- shards, for the requests of a subclass ------------------------------------------------
 

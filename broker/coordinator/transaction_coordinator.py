@@ -29,7 +29,7 @@ from broker.errors import ErrorCode
 from broker.protocol.topic_names import GROUP_OFFSETS_TOPIC
 from broker.protocol.topic_partition import TopicPartition
 
-__all__ = ["ListedTransaction", "ProducerIdSource", "ProducerReply", "TransactionCoordinator", "TransactionDescription"]
+__all__ = ["ProducerIdSource", "ProducerReply", "TransactionCoordinator"]
 
 T = TypeVar("T")
 
@@ -47,22 +47,6 @@ class ProducerReply(NamedTuple):
     error: ErrorCode
     producer_id: int = NO_PRODUCER_ID
     producer_epoch: int = NO_EPOCH
-
-
-class TransactionDescription(NamedTuple):
-    """One transactional id for DescribeTransactions. `metadata` is None after an error."""
-
-    transactional_id: str
-    error: ErrorCode
-    metadata: TransactionMetadata | None = None
-
-
-class ListedTransaction(NamedTuple):
-    """One transactional id for ListTransactions."""
-
-    transactional_id: str
-    producer_id: int
-    state: TransactionState
 
 
 class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
@@ -184,25 +168,23 @@ class TransactionCoordinator(ShardedCoordinator[TransactionShard]):
 
     # --- administration --------------------------------------------------------------------------
 
-    def describe(self, transactional_id: str) -> TransactionDescription:
+    def describe(self, transactional_id: str) -> TransactionMetadata | ErrorCode:
         """DescribeTransactions of one id."""
         found = self._find(transactional_id)
         if found is ErrorCode.invalid_producer_id_mapping:
-            found = ErrorCode.transactional_id_not_found
-        if isinstance(found, ErrorCode):
-            return TransactionDescription(transactional_id, found)
-        return TransactionDescription(transactional_id, ErrorCode.none, found[1].current)
+            return ErrorCode.transactional_id_not_found
+        return found if isinstance(found, ErrorCode) else found[1].current
 
     def list(
         self,
         states: Collection[TransactionState] = (),
         producer_ids: Collection[int] = (),
         longer_than_ms: int = -1,
-    ) -> tuple[ErrorCode, list[ListedTransaction]]:
-        """ListTransactions: the ids of the loaded partitions that pass all filters (KIP-664, KIP-994)."""
+    ) -> tuple[ErrorCode, list[tuple[str, TransactionMetadata]]]:
+        """ListTransactions: ids and states of the loaded partitions that pass all filters (KIP-664, KIP-994)."""
         now_ms = self._clock.now_ms()
         listed = [
-            ListedTransaction(transactional_id, current.producer_id, current.state)
+            (transactional_id, current)
             for shard in self._shards.values()
             for transactional_id, current in shard.described()
             if (not states or current.state in states)

@@ -15,13 +15,13 @@ tombstone. Invalid bytes raise `MalformedRecord`, never anything else.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
 from typing import NamedTuple
 
 from broker.coordinator.record_reader import MalformedRecord, RecordReader, encode_string
 from broker.protocol.topic_partition import TopicPartition, by_topic
+from broker.protocol.wire import array_length, string, unsigned_varint
 
 __all__ = [
     "NO_EPOCH",
@@ -101,14 +101,11 @@ def decode_transaction_key(data: bytes) -> str | None:
 
 
 def encode_transaction(metadata: TransactionMetadata) -> bytes:
-    """The value of a transactional id."""
     version = 1 if metadata.client_version >= 2 else 0
     head = _HEAD.pack(version, metadata.producer_id, metadata.producer_epoch, metadata.timeout_ms, int(metadata.state))
     times = _TWO_I64.pack(metadata.last_update_ms, metadata.start_ms)
-    if version == 0:
-        partitions = None if metadata.state is TransactionState.EMPTY else metadata.partitions
-        return head + _encode_partitions(partitions) + times
-    return head + _encode_compact_partitions(metadata) + times + _encode_tags(metadata)
+    partitions = _encode_partitions(metadata, flexible=version > 0)
+    return head + partitions + times + (_encode_tags(metadata) if version else b"")
 
 
 def decode_transaction(data: bytes) -> TransactionMetadata:
@@ -120,7 +117,7 @@ def decode_transaction(data: bytes) -> TransactionMetadata:
         state = TransactionState(state)
     except ValueError:
         raise MalformedRecord(f"transaction state {state} is not one of 0 to 7") from None
-    partitions = _decode_compact_partitions(reader) if version else _decode_partitions(reader)
+    partitions = _decode_partitions(reader, flexible=version > 0)
     last_update_ms, start_ms = reader.i64(), reader.i64()
     tags = _decode_tags(reader) if version else {}
     reader.expect_end()
@@ -138,48 +135,26 @@ def decode_transaction(data: bytes) -> TransactionMetadata:
     )
 
 
-# --- version 0
-
-
-def _encode_partitions(partitions: Iterable[TopicPartition] | None) -> bytes:
-    if partitions is None:
-        return b"\xff\xff\xff\xff"
-    topics = by_topic((tp, tp.partition) for tp in partitions)
-    parts = [_I32.pack(len(topics))]
-    for topic, numbers in topics.items():
-        parts += (encode_string(topic), _I32.pack(len(numbers)), *map(_I32.pack, numbers))
-    return b"".join(parts)
-
-
-def _decode_partitions(reader: RecordReader) -> frozenset[TopicPartition]:
-    found: set[TopicPartition] = set()
-    for _ in range(reader.nullable_array_length()):
-        topic = reader.string()
-        found.update(TopicPartition(topic, reader.i32()) for _ in range(reader.array_length()))
-    return frozenset(found)
-
-
-# --- version 1
-
-
-def _encode_compact_partitions(metadata: TransactionMetadata) -> bytes:
+def _encode_partitions(metadata: TransactionMetadata, *, flexible: bool) -> bytes:
     if metadata.state is TransactionState.EMPTY:
-        return b"\0"
+        return b"\0" if flexible else b"\xff\xff\xff\xff"
     topics = by_topic((tp, tp.partition) for tp in metadata.partitions)
-    parts = [_unsigned_varint(len(topics) + 1)]
+    parts = [array_length(len(topics), flexible)]
     for topic, numbers in topics.items():
-        name = topic.encode()
-        parts += (_unsigned_varint(len(name) + 1), name, _unsigned_varint(len(numbers) + 1))
-        parts += (*map(_I32.pack, numbers), b"\0")
+        parts += (string(topic, flexible), array_length(len(numbers), flexible), *map(_I32.pack, numbers))
+        if flexible:
+            parts.append(b"\0")  # no tagged fields
     return b"".join(parts)
 
 
-def _decode_compact_partitions(reader: RecordReader) -> frozenset[TopicPartition]:
+def _decode_partitions(reader: RecordReader, *, flexible: bool) -> frozenset[TopicPartition]:
     found: set[TopicPartition] = set()
-    for _ in range(reader.compact_length()):
-        topic = reader.compact_string()
-        found.update(TopicPartition(topic, reader.i32()) for _ in range(reader.compact_length()))
-        _decode_tags(reader)
+    for _ in range(reader.compact_length() if flexible else reader.nullable_array_length()):
+        topic = reader.compact_string() if flexible else reader.string()
+        count = reader.compact_length() if flexible else reader.array_length()
+        found.update(TopicPartition(topic, reader.i32()) for _ in range(count))
+        if flexible:
+            reader.skip_tags()
     return frozenset(found)
 
 
@@ -188,7 +163,7 @@ def _encode_tags(metadata: TransactionMetadata) -> bytes:
     if metadata.next_producer_id >= 0:
         tags.append(_TAG_I64.pack(1, 8, metadata.next_producer_id))
     tags.append(_TAG_I16.pack(2, 2, metadata.client_version))
-    return b"".join((_unsigned_varint(len(tags)), *tags))
+    return b"".join((unsigned_varint(len(tags)), *tags))
 
 
 def _decode_tags(reader: RecordReader) -> dict[int, int]:
@@ -199,15 +174,3 @@ def _decode_tags(reader: RecordReader) -> dict[int, int]:
         if len(value) in (1, 2, 4, 8):
             tags[tag] = int.from_bytes(value, signed=True)
     return tags
-
-
-# --- both
-
-
-def _unsigned_varint(value: int) -> bytes:
-    out = bytearray()
-    while value > 0x7F:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)

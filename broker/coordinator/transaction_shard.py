@@ -19,7 +19,7 @@ from broker.coordinator.deadline_timer import DeadlineTimer
 from broker.coordinator.record_reader import MalformedRecord
 from broker.coordinator.record_store import RecordStore
 from broker.coordinator.record_writer import APPEND_ERRORS, RecordWriter
-from broker.coordinator.transaction_markers import EndMarker, MarkerWriter
+from broker.coordinator.transaction_markers import MarkerWriter
 from broker.coordinator.transaction_records import (
     TransactionMetadata,
     TransactionState,
@@ -31,6 +31,7 @@ from broker.coordinator.transaction_records import (
 from broker.coordinator.transaction_state import Transaction
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.control import ControlType, EndMarker
 
 __all__ = ["MARKER_RETRY_S", "TransactionShard", "replay"]
 
@@ -164,7 +165,7 @@ class TransactionShard:
         marker = EndMarker(
             current.producer_id,
             current.producer_epoch,
-            current.state is TransactionState.PREPARE_COMMIT,
+            ControlType(current.state is TransactionState.PREPARE_COMMIT),
             self._coordinator_epoch,
         )
         unsafe: dict[TopicPartition, Awaitable[object]] = {}

@@ -29,7 +29,7 @@ from broker.records.compression import DECOMPRESSION_LIMIT, compress, decompress
 from broker.records.control import ControlType, read_control_type
 from broker.records.plain_bytes import Bools, Int64s, PlainBytes
 from broker.records.record_fields import Fields, Span, read_fields
-from broker.records.record_sections import SectionGatherer
+from broker.records.record_sections import Fact, SectionGatherer
 from broker.records.varint import encode_varint, read_varint
 
 __all__ = ["BatchFilter", "CleanedTransactions", "LocatedRecords", "OffsetMap", "keys_of", "locate_records"]
@@ -71,8 +71,8 @@ def locate_records(chunk: bytes, batches: Batches) -> tuple[LocatedRecords, int]
         raise CorruptBatch("a record runs past the end of its batch") from None
     start = np.empty(len(fields.end), np.int64)
     start[1:] = fields.end[:-1]
-    start[np.cumsum(sections.record_count) - sections.record_count] = sections.start
-    return LocatedRecords(data, start, fields, sections.record_count), len(gathered)
+    start[np.cumsum(sections.of(Fact.COUNT)) - sections.of(Fact.COUNT)] = sections.of(Fact.START)
+    return LocatedRecords(data, start, fields, sections.of(Fact.COUNT)), len(gathered)
 
 
 def keys_of(data: bytes, span: Span) -> list[bytes]:

@@ -2,8 +2,7 @@
 
 Used by log_directory.py (one file per data directory for all its partitions), leader_epochs.py and log.py:
 
-    recovery-point-offset-checkpoint, log-start-offset-checkpoint, cleaner-offset-checkpoint,
-    replication-offset-checkpoint
+    recovery-point-offset-checkpoint, log-start-offset-checkpoint, cleaner-offset-checkpoint
         version (0), number of lines, then `topic partition offset`
     leader-epoch-checkpoint
         version (0), number of lines, then `epoch start-offset`
@@ -30,7 +29,6 @@ __all__ = [
     "LOG_START_OFFSETS",
     "PARTITION_METADATA",
     "RECOVERY_POINTS",
-    "REPLICATION_OFFSETS",
     "read_epochs",
     "read_offsets",
     "read_topic_id",
@@ -42,7 +40,6 @@ __all__ = [
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEAN_OFFSETS = "cleaner-offset-checkpoint"
-REPLICATION_OFFSETS = "replication-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 

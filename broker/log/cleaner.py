@@ -24,7 +24,6 @@ from broker.log.compaction_process import (
     CompactionPlan,
     CompactionProcess,
     CompactionResult,
-    Compactor,
     LastOfProducer,
     PlannedSegment,
 )
@@ -65,7 +64,7 @@ class Cleaner:
         clock: Clock,
         settings: CleanerSettings,
         remove_later: Callable[[Iterable[Path], int], None],
-        compactor: Compactor | None = None,
+        compactor: CompactionProcess | None = None,
     ) -> None:
         """`remove_later(paths, ms)` unlinks in a worker thread."""
         self.settings = settings

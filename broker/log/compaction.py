@@ -167,10 +167,7 @@ def _note_keys(
 
 def _append(target: Segment, left: bytes) -> None:
     """Write batches, with the offsets they have."""
-    fd, view, position = target.file().fileno(), memoryview(left), target.size
-    while view:
-        written = os.pwrite(fd, view, position)
-        view, position = view[written:], position + written
+    target.file().pwrite(left, target.size)
     for _, header in walk_batches(left):
         target.note(header, header.last_offset)
 

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from broker.log.aborted_index import AbortedEntry
 from broker.log.segment_swap import CLEANED_SUFFIX
@@ -27,7 +27,6 @@ __all__ = [
     "CompactionPlan",
     "CompactionProcess",
     "CompactionResult",
-    "Compactor",
     "LastOfProducer",
     "PlannedSegment",
 ]
@@ -36,29 +35,8 @@ _WORKER = "broker.log.compaction"
 _ROOT = Path(__file__).resolve().parents[2]
 
 
-class Compactor(Protocol):
-    """Carries out plans. `compact` blocks, so it is called in a worker thread."""
-
-    def compact(self, plan: CompactionPlan) -> Iterator[Compacted | CompactionResult]:
-        """Yield every segment that is ready, then the result. Raises OSError and CorruptBatch."""
-        ...
-
-    @property
-    def is_running(self) -> bool:
-        """Whether `rest` would free resources."""
-        ...
-
-    def rest(self) -> None:
-        """Free resources, because there is nothing to compact for now. Called when no compaction runs; may block."""
-        ...
-
-    def close(self) -> None:
-        """Stop a running compaction and take no more plans. Any thread may call this."""
-        ...
-
-
-class CompactionProcess(Compactor):
-    """Runs at most one worker process."""
+class CompactionProcess:
+    """Carries out plans in at most one worker process. Tests replace it."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
@@ -66,6 +44,7 @@ class CompactionProcess(Compactor):
         self._is_closed = False
 
     def compact(self, plan: CompactionPlan) -> Iterator[Compacted | CompactionResult]:
+        """Yield every segment that is ready, then the result. Blocks. Raises OSError and CorruptBatch."""
         process = self._running()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -84,15 +63,18 @@ class CompactionProcess(Compactor):
 
     @property
     def is_running(self) -> bool:
+        """Whether `rest` would end a process."""
         return self._process is not None
 
     def rest(self) -> None:
+        """End the process, because there is nothing to compact for now. Called when no compaction runs; may block."""
         with self._lock:
             process, self._process = self._process, None
         if process is not None:
             _end(process)
 
     def close(self) -> None:
+        """Stop a running compaction and take no more plans. Any thread may call this."""
         self._is_closed = True
         self.rest()
 

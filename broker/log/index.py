@@ -21,14 +21,12 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import Self
 
-__all__ = ["OFFSET_ENTRY_SIZE", "TIME_ENTRY_SIZE", "OffsetIndex", "SegmentIndexes", "TimeIndex"]
+__all__ = ["OFFSET_ENTRY", "TIME_ENTRY", "OffsetIndex", "SegmentIndexes", "TimeIndex"]
 
 logger = logging.getLogger(__name__)
 
-_OFFSET_ENTRY = struct.Struct(">II")
-_TIME_ENTRY = struct.Struct(">qi")
-OFFSET_ENTRY_SIZE = _OFFSET_ENTRY.size
-TIME_ENTRY_SIZE = _TIME_ENTRY.size
+OFFSET_ENTRY = struct.Struct(">II")
+TIME_ENTRY = struct.Struct(">qi")
 
 MOST_UNSAVED = 4096
 
@@ -128,7 +126,7 @@ class OffsetIndex(_Index):
     """Relative last offset of a batch → its position."""
 
     __slots__ = ()
-    _entry = _OFFSET_ENTRY
+    _entry = OFFSET_ENTRY
 
     @classmethod
     def load(cls, path: Path, log_size: int) -> OffsetIndex | None:
@@ -161,7 +159,7 @@ class TimeIndex(_Index):
     """Newest timestamp so far → relative offset of the batch that brought it."""
 
     __slots__ = ()
-    _entry = _TIME_ENTRY
+    _entry = TIME_ENTRY
 
     @property
     def last(self) -> tuple[int, int]:
@@ -275,8 +273,8 @@ class SegmentIndexes:
     def is_full(self, limit: int) -> bool:
         """Whether another entry would make a file larger than `limit` bytes."""
         offsets, times = self.offsets, self._times
-        return (offsets is not None and offsets.size + OFFSET_ENTRY_SIZE > limit) or (
-            times is not None and times.size + TIME_ENTRY_SIZE > limit
+        return (offsets is not None and offsets.size + OFFSET_ENTRY.size > limit) or (
+            times is not None and times.size + TIME_ENTRY.size > limit
         )
 
     def _path(self, suffix: str) -> Path:

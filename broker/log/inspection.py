@@ -10,7 +10,6 @@ was, compacted.
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Generator, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import NamedTuple
 from broker.errors import ConfigError, CorruptBatch
 from broker.log.aborted_index import ENTRY_SIZE, decode_aborted
 from broker.log.checkpoints import LEADER_EPOCHS, PARTITION_METADATA, read_epochs, read_topic_id
-from broker.log.index import OFFSET_ENTRY_SIZE, TIME_ENTRY_SIZE
+from broker.log.index import OFFSET_ENTRY, TIME_ENTRY
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, decode_snapshot
 from broker.log.segment import ABORTED_SUFFIX
 from broker.log.segment_file import SegmentFile, scan_headers
@@ -82,9 +81,7 @@ def _problem_of(data: bytes, header: BatchHeader) -> str:
     return ""
 
 
-_OFFSET_ENTRY = struct.Struct(">ii")
 _INDEX_SUFFIXES = (".index", ".timeindex", ABORTED_SUFFIX)
-_TIME_ENTRY = struct.Struct(">qi")
 
 
 class Problem(NamedTuple):
@@ -175,8 +172,8 @@ def _read_index(path: Path, entry_size: int, closed: bool) -> Generator[Problem,
 
 def _check_offset_index(log: Path, batches: dict[int, BatchHeader], closed: bool) -> Iterator[Problem]:
     path, base = log.with_suffix(".index"), int(log.stem)
-    data = yield from _read_index(path, OFFSET_ENTRY_SIZE, closed)
-    for number, (relative_offset, position) in enumerate(_OFFSET_ENTRY.iter_unpack(data or b"")):
+    data = yield from _read_index(path, OFFSET_ENTRY.size, closed)
+    for number, (relative_offset, position) in enumerate(OFFSET_ENTRY.iter_unpack(data or b"")):
         header = batches.get(position)
         if header is None:
             text = f"entry {number} points to byte {position}, where no batch begins"
@@ -184,17 +181,17 @@ def _check_offset_index(log: Path, batches: dict[int, BatchHeader], closed: bool
             text = f"entry {number} is of offset {base + relative_offset}; the batch there ends at {header.last_offset}"
         else:
             continue
-        yield Problem(path, number * OFFSET_ENTRY_SIZE, text)
+        yield Problem(path, number * OFFSET_ENTRY.size, text)
 
 
 def _check_time_index(log: Path, batches: dict[int, BatchHeader], closed: bool) -> Iterator[Problem]:
     path, base = log.with_suffix(".timeindex"), int(log.stem)
-    data = yield from _read_index(path, TIME_ENTRY_SIZE, closed)
+    data = yield from _read_index(path, TIME_ENTRY.size, closed)
     if data is None:
         return
     headers = iter(batches.values())
     newest, entry_time, offset_reached = -1, -1, base - 1
-    for number, (timestamp, relative_offset) in enumerate(_TIME_ENTRY.iter_unpack(data)):
+    for number, (timestamp, relative_offset) in enumerate(TIME_ENTRY.iter_unpack(data)):
         while offset_reached < base + relative_offset and (header := next(headers, None)) is not None:
             newest, offset_reached = max(newest, header.max_timestamp), header.last_offset
         if timestamp <= entry_time and number:
@@ -206,7 +203,7 @@ def _check_time_index(log: Path, batches: dict[int, BatchHeader], closed: bool) 
         else:
             entry_time = timestamp
             continue
-        yield Problem(path, number * TIME_ENTRY_SIZE, text)
+        yield Problem(path, number * TIME_ENTRY.size, text)
         return
     newest = max([newest, *(header.max_timestamp for header in headers)])
     if closed and newest != entry_time:

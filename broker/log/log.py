@@ -40,7 +40,7 @@ from broker.log.segment_file import FileSlice, SegmentFile, waiting
 from broker.log.segment_swap import swap_in
 from broker.log.segments import DeletedFiles, Segments, expired_segments, is_aged, must_roll
 from broker.records.batch import NO_TIMESTAMP, parse_header
-from broker.records.control import ControlType, end_transaction_marker
+from broker.records.control import ControlType, EndMarker, end_transaction_marker
 
 __all__ = ["DELETED_DIRECTORY_SUFFIX", "Log"]
 
@@ -227,29 +227,22 @@ class Log:
             offset += header.last_offset_delta + 1
         return AppendResult(base_offset, end - 1, append_time, self._start, False)
 
-    def prepare_marker(
-        self,
-        producer_id: int,
-        producer_epoch: int,
-        control_type: ControlType,
-        coordinator_epoch: int,
-        *,
-        leader_epoch: int,
-    ) -> PendingAppend[AppendResult]:
-        """Append a marker: it ends the producer's open transaction, if any, and sets its epoch to `producer_epoch`.
+    def prepare_marker(self, marker: EndMarker, *, leader_epoch: int) -> PendingAppend[AppendResult]:
+        """Append a marker: it ends the producer's open transaction, if any, and sets its epoch to the marker's.
 
         Raises BrokerError: `invalid_producer_epoch` or `transaction_coordinator_fenced` for an epoch older than the
         known one, `kafka_storage_error`.
         """
+        producer_id, producer_epoch, control_type, coordinator_epoch = marker
         self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
         now = self._clock.now_ms()
-        marker = bytearray(end_transaction_marker(producer_id, producer_epoch, control_type, coordinator_epoch, now))
-        batches = [(0, parse_header(marker))]
+        buffer = bytearray(end_transaction_marker(*marker, now))
+        batches = [(0, parse_header(buffer))]
         offset = self._end
-        assign_offsets(marker, batches, offset, leader_epoch)
-        yield from self._write(marker, batches, offset, offset + 1, leader_epoch, now)
+        assign_offsets(buffer, batches, offset, leader_epoch)
+        yield from self._write(buffer, batches, offset, offset + 1, leader_epoch, now)
         if control_type is ControlType.ABORT:
-            self._note_aborted(producer_id, offset, len(marker))
+            self._note_aborted(producer_id, offset, len(buffer))
         self.producers.end_transaction(producer_id, producer_epoch, coordinator_epoch, now, offset)
         return AppendResult(offset, offset, NO_TIMESTAMP, self._start, False)
 
@@ -371,17 +364,13 @@ class Log:
 
     def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with a timestamp of at least `ms`; None when there is none."""
-        try:
+        with wrap_disk_errors("read", self.directory):
             return timestamps.first_since(tuple(self._segments), ms, self._start)
-        except OSError as error:
-            raise storage_error("read", self.directory, error) from error
 
     def max_timestamp(self) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with the newest timestamp; None without timestamps."""
-        try:
+        with wrap_disk_errors("read", self.directory):
             return timestamps.newest(tuple(self._segments), self._start)
-        except OSError as error:
-            raise storage_error("read", self.directory, error) from error
 
     # --- flushing
 

@@ -154,10 +154,6 @@ class LogConfig:
             )
         return config
 
-    def to_properties(self) -> dict[str, str]:
-        """Every key → its value as text, as DescribeConfigs shows it."""
-        return {key.name: key.format(getattr(self, key.attribute)) for key in TOPIC_KEYS.values()}
-
     @property
     def is_compacted(self) -> bool:
         return "compact" in self.cleanup_policy

@@ -24,7 +24,7 @@ from broker.config.setting_groups import CleanerSettings
 from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.log.checkpoints import PARTITION_METADATA, read_topic_id
 from broker.log.cleaner import Cleaner, Run
-from broker.log.compaction_process import Compactor
+from broker.log.compaction_process import CompactionProcess
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.log_directory import LogDirectory
@@ -55,7 +55,7 @@ class LogManager:
         producer_expiration_ms: int = 86_400_000,
         max_open_segments: int | None = None,
         cleaner: CleanerSettings | None = None,
-        compactor: Compactor | None = None,
+        compactor: CompactionProcess | None = None,
     ) -> None:
         """`max_open_segments` bounds open files; the default uses half of the process's limit. `compactor` runs
         compactions; the default is a process of its own."""

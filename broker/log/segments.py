@@ -36,10 +36,6 @@ class Segments:
         return iter(self._segments)
 
     @property
-    def oldest(self) -> Segment:
-        return self._segments[0]
-
-    @property
     def active(self) -> Segment:
         return self._segments[-1]
 

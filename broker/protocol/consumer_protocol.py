@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import io
 import struct
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +21,7 @@ from kio.static.constants import EntityType
 from broker.errors import ProtocolError
 from broker.protocol.entities import build
 from broker.protocol.messages import field
-from broker.protocol.topic_partition import TopicPartition
+from broker.protocol.topic_partition import TopicPartition, by_topic
 
 __all__ = [
     "PROTOCOL_TYPE",
@@ -109,9 +108,7 @@ def _decode(name: str, data: bytes) -> Any:
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> list[dict[str, Any]]:
-    topics: dict[str, list[int]] = defaultdict(list)
-    for tp in sorted(partitions):
-        topics[tp.topic].append(tp.partition)
+    topics = by_topic((tp, tp.partition) for tp in sorted(partitions))
     return [{"topic": topic, "partitions": indexes} for topic, indexes in topics.items()]
 
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import struct
-import types
 import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from broker.protocol.entities import unwrap_optional
 from broker.protocol.wire import unsigned_varint
 
 __all__ = ["check_body", "without_unknown_tags"]
@@ -126,9 +126,7 @@ def _merged(layouts: list[_Layout]) -> list[Step]:
 
 
 def _field(hint: Any, kafka_type: str, flexible: bool) -> _Layout:
-    optional = False
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        hint, optional = next(a for a in typing.get_args(hint) if a is not type(None)), True
+    hint, optional = unwrap_optional(hint)
     if typing.get_origin(hint) is tuple:
         element = typing.get_args(hint)[0]
         return _Layout(_array(_field(element, kafka_type, flexible), flexible, optional))

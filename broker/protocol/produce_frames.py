@@ -43,8 +43,6 @@ class PartitionData:
 
 
 class TopicData(NamedTuple):
-    """The partitions of one topic."""
-
     name: str
     partition_data: Sequence[PartitionData]
 

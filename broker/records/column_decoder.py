@@ -8,6 +8,7 @@ their bytes into arrays.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -16,13 +17,63 @@ import pyarrow as pa
 from broker.errors import CorruptBatch
 from broker.records import native
 from broker.records.batch import Buffer
-from broker.records.column_types import HEADERS_TYPE, Columns, header_keys
 from broker.records.native import Kernel
 from broker.records.plain_bytes import PlainBytes
 from broker.records.record_fields import Fields, Span, read_fields, read_header_fields
-from broker.records.record_sections import DecodeOptions, Sections, read_sections
+from broker.records.record_sections import DecodeOptions, Fact, Sections, read_sections
 
-__all__ = ["decode"]
+__all__ = ["FIELDS", "HEADERS_TYPE", "TIMESTAMP_TYPE", "Columns", "decode"]
+
+HEADERS_TYPE: Final = pa.list_(pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())])))
+TIMESTAMP_TYPE: Final = pa.timestamp("us", "UTC")
+
+_MOST_MILLIS: Final = (2**63 - 1) // 1000
+
+FIELDS: Final = frozenset({"key", "value", "offset", "timestamp", "timestamp_type", "headers"})
+"""The columns of `Columns` that a caller can ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Records as Arrow arrays of equal length; a column that was not requested is None."""
+
+    key: pa.Array
+    """binary; null where a record has none"""
+    value: pa.Array
+    """binary; null for tombstones"""
+    offset: pa.Array
+    """int64"""
+    timestamp: pa.Array
+    """int64, ms"""
+    timestamp_type: pa.Array
+    """int32: 0 create time, 1 log append time"""
+    headers: pa.Array | None
+    """HEADERS_TYPE, null where a record has none"""
+    num_rows: int
+    """length of the columns, even if none was requested"""
+    next_offset: int
+    """where to continue: after the last batch read, even if its records were skipped"""
+
+    def timestamp_us(self) -> pa.Array:
+        """The timestamps as Spark takes them: timestamp[us, UTC].
+
+        Raises CorruptBatch for a timestamp that does not fit, more than 292,000 years from 1970.
+        """
+        # pyarrow's own multiply and `to_numpy` import pandas, which costs a new worker a third of a second.
+        array, buffer = self.timestamp, self.timestamp.buffers()[1]
+        millis = np.frombuffer(buffer or b"", np.int64)[array.offset : array.offset + len(array)]
+        if len(millis) and (millis.min() < -_MOST_MILLIS or millis.max() > _MOST_MILLIS):
+            raise CorruptBatch(f"a timestamp is out of range: {millis.min()} to {millis.max()} ms")
+        micros = millis * 1000
+        return pa.Array.from_buffers(TIMESTAMP_TYPE, len(micros), [None, pa.py_buffer(micros)], null_count=0)
+
+
+def _header_keys(keys: pa.Array) -> pa.Array:
+    """Binary header keys as text. Invalid UTF-8 becomes replacement characters, as in Java."""
+    try:
+        return keys.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", "replace") for key in keys.to_pylist()], pa.string())
 
 
 def decode(chunk: Buffer, options: DecodeOptions) -> Columns:
@@ -92,7 +143,7 @@ def _numpy_headers(plain: PlainBytes, fields: Fields) -> pa.Array:
         return pa.nulls(len(fields.offset), HEADERS_TYPE)
     found = read_header_fields(plain, fields)
     pairs = pa.StructArray.from_arrays(
-        [header_keys(_gather(plain, found.key)), _gather(plain, found.value)], fields=list(HEADERS_TYPE.value_type)
+        [_header_keys(_gather(plain, found.key)), _gather(plain, found.value)], fields=list(HEADERS_TYPE.value_type)
     )
     edges = np.zeros(len(found.count) + 1, np.int32)
     np.cumsum(found.count, out=edges[1:])
@@ -142,8 +193,8 @@ def _reserve(size: int) -> pa.Buffer:
 def _decode_natively(kernel: Kernel, sections: Sections, options: DecodeOptions) -> Columns:
     """The records of at least one section. Raises CorruptBatch."""
     parts, facts, wanted = sections.parts, sections.facts, options.fields
-    most_rows = int(sections.record_count.sum())
-    size = int((sections.end - sections.start).sum())
+    most_rows = int(sections.of(Fact.COUNT).sum())
+    size = int((sections.of(Fact.END) - sections.of(Fact.START)).sum())
     most_headers = _call_kernel(kernel.count_headers, parts, facts) if "headers" in wanted else 0
     rows, pairs = _Reserved(most_rows, size), _Reserved(most_headers, size)
     key, value = rows.binary("key" in wanted), rows.binary("value" in wanted)
@@ -206,7 +257,7 @@ def _native_headers(
     if lists_null == rows:
         return pa.nulls(rows, HEADERS_TYPE)
     pairs = pa.StructArray.from_arrays(
-        [header_keys(_binary(count, key, key_size, 0)), _binary(count, value, value_size, value_nulls)],
+        [_header_keys(_binary(count, key, key_size, 0)), _binary(count, value, value_size, value_nulls)],
         fields=list(HEADERS_TYPE.value_type),
     )
     edges, validity = lists

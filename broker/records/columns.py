@@ -14,11 +14,10 @@ import pyarrow as pa
 from broker.errors import ConfigError
 from broker.records.batch import Buffer
 from broker.records.builder import DEFAULT_BATCH_BYTES
-from broker.records.column_decoder import decode
+from broker.records.column_decoder import FIELDS, HEADERS_TYPE, TIMESTAMP_TYPE, Columns, decode
 from broker.records.column_encoder import EncodeOptions, encode
-from broker.records.column_types import FIELDS, HEADERS_TYPE, NO_LIMIT, TIMESTAMP_TYPE, Columns
 from broker.records.compression import DECOMPRESSION_LIMIT, Codec
-from broker.records.record_sections import DecodeOptions
+from broker.records.record_sections import NO_LIMIT, DecodeOptions
 
 __all__ = ["HEADERS_TYPE", "TIMESTAMP_TYPE", "Columns", "decode_columns", "encode_columns"]
 

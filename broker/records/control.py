@@ -37,8 +37,10 @@ class ControlType(IntEnum):
 
 
 class EndMarker(NamedTuple):
-    """How the transaction ended, and the epoch of its coordinator."""
+    """How a producer's transaction ended. `coordinator_epoch` fences a coordinator that was replaced."""
 
+    producer_id: int
+    producer_epoch: int
     control_type: ControlType
     coordinator_epoch: int
 
@@ -82,7 +84,8 @@ def read_end_marker(buffer: Buffer, position: int, header: BatchHeader) -> EndMa
     value_length, at = read_varint(plain, key_end)
     if value_length < _END_MARKER.size or at + value_length > len(plain):
         raise CorruptBatch(f"the end marker at offset {header.base_offset} has a value of {value_length} bytes")
-    return EndMarker(ControlType(control_type), _END_MARKER.unpack_from(plain, at)[1])
+    coordinator_epoch = _END_MARKER.unpack_from(plain, at)[1]
+    return EndMarker(header.producer_id, header.producer_epoch, ControlType(control_type), coordinator_epoch)
 
 
 def _control_key(buffer: Buffer, position: int, header: BatchHeader) -> tuple[memoryview, int, int]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from broker.errors import CorruptBatch
 from broker.records.plain_bytes import Bools, Int64s, PlainBytes
-from broker.records.record_sections import NO_TIME, Sections
+from broker.records.record_sections import NO_TIME, Fact, Sections
 from broker.records.varint import read_unsigned_varint
 
 __all__ = ["Fields", "HeaderFields", "Span", "read_fields", "read_header_fields", "record_starts"]
@@ -65,10 +65,10 @@ class HeaderFields:
 
 def read_fields(plain: PlainBytes, sections: Sections) -> Fields:
     """Locate all records of `sections`. Raises CorruptBatch, or IndexError where a length leaves the data."""
-    starts = record_starts(plain, sections.start, sections.record_count)
+    starts = record_starts(plain, sections.of(Fact.START), sections.of(Fact.COUNT))
     length, at = plain.varints(starts)
     end = at + length
-    if (end[np.cumsum(sections.record_count) - 1] != sections.end).any():
+    if (end[np.cumsum(sections.of(Fact.COUNT)) - 1] != sections.of(Fact.END)).any():
         raise CorruptBatch("the last record of a batch does not end with it")
     timestamp_delta, at = plain.varints(at + 1)  # after the attributes
     offset_delta, at = plain.varints(at)
@@ -92,11 +92,12 @@ def _read_span(plain: PlainBytes, at: Int64s, end: Int64s) -> Span:
 
 def _offsets(delta: Int64s, sections: Sections) -> Int64s:
     """All offsets must rise, because the batches are in order (see `read_sections`)."""
-    offset: Int64s = np.repeat(sections.base_offset, sections.record_count)
+    base, counts = sections.of(Fact.BASE_OFFSET), sections.of(Fact.COUNT)
+    offset: Int64s = np.repeat(base, counts)
     offset += delta
-    last = np.cumsum(sections.record_count) - 1
-    first = last + 1 - sections.record_count
-    inside = (offset[first] >= sections.base_offset).all() and (offset[last] <= sections.last_offset).all()
+    last = np.cumsum(counts) - 1
+    first = last + 1 - counts
+    inside = (offset[first] >= base).all() and (offset[last] <= sections.of(Fact.LAST_OFFSET)).all()
     if not inside or (offset[1:] <= offset[:-1]).any():
         raise CorruptBatch("the offsets of a batch do not rise, or leave it")
     return offset
@@ -104,14 +105,14 @@ def _offsets(delta: Int64s, sections: Sections) -> Int64s:
 
 def _timestamps(delta: Int64s, sections: Sections) -> tuple[Int64s, npt.NDArray[np.int32]]:
     """The record's own time or, with LogAppendTime, the broker's time in the batch header."""
-    counts = sections.record_count
-    base = np.repeat(sections.base_timestamp, counts)
+    counts = sections.of(Fact.COUNT)
+    base = np.repeat(sections.of(Fact.BASE_TIME), counts)
     timestamp = base + delta
     overflow = ((base ^ timestamp) & (delta ^ timestamp)) < 0
-    stamped = sections.append_time != NO_TIME
+    stamped = sections.of(Fact.APPEND_TIME) != NO_TIME
     if stamped.any():
         by_broker = np.repeat(stamped, counts)
-        timestamp = np.where(by_broker, np.repeat(sections.append_time, counts), timestamp)
+        timestamp = np.where(by_broker, np.repeat(sections.of(Fact.APPEND_TIME), counts), timestamp)
         overflow &= ~by_broker
     if overflow.any():
         raise CorruptBatch("a timestamp does not fit in 64 bits")

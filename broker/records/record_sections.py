@@ -28,13 +28,13 @@ from broker.records.batch import (
     parse_header,
     verify_batch,
 )
-from broker.records.column_types import NO_LIMIT
 from broker.records.compression import decompress
 from broker.records.control import AbortedTransactions
 from broker.records.crc32c import crc32c
 from broker.records.plain_bytes import Bools, Int64s
 
 __all__ = [
+    "NO_LIMIT",
     "NO_TIME",
     "DecodeOptions",
     "Fact",
@@ -76,6 +76,9 @@ _FIELD_AT: Final = {
     Head.CRC: (17, ">u4"),
 }
 """Position and type of each field, see batch.py."""
+
+NO_LIMIT: Final = 2**63 - 1
+"""An offset after every record."""
 
 _LENGTH: Final = struct.Struct(">i")
 _CHECKED_FROM: Final = 21
@@ -171,12 +174,14 @@ class Fact(IntEnum):
 
     PART = 0
     START = 1
+    """of the section in its part"""
     END = 2
     COUNT = 3
     BASE_OFFSET = 4
     LAST_OFFSET = 5
     BASE_TIME = 6
     APPEND_TIME = 7
+    """the batch's max timestamp if the broker set it, else NO_TIME"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,35 +195,9 @@ class Sections:
     def __len__(self) -> int:
         return len(self.facts)
 
-    @property
-    def start(self) -> Int64s:
-        """Where each section starts in its part, and `end` where it ends."""
-        return self.facts[:, Fact.START]
-
-    @property
-    def end(self) -> Int64s:
-        return self.facts[:, Fact.END]
-
-    @property
-    def record_count(self) -> Int64s:
-        return self.facts[:, Fact.COUNT]
-
-    @property
-    def base_offset(self) -> Int64s:
-        return self.facts[:, Fact.BASE_OFFSET]
-
-    @property
-    def last_offset(self) -> Int64s:
-        return self.facts[:, Fact.LAST_OFFSET]
-
-    @property
-    def base_timestamp(self) -> Int64s:
-        return self.facts[:, Fact.BASE_TIME]
-
-    @property
-    def append_time(self) -> Int64s:
-        """The batch's max timestamp if the broker set it, else NO_TIME."""
-        return self.facts[:, Fact.APPEND_TIME]
+    def of(self, fact: Fact) -> Int64s:
+        """A fact of each section."""
+        return self.facts[:, fact]
 
     def in_one_part(self) -> Sections:
         """The same sections in one buffer."""

@@ -45,7 +45,6 @@ class AppendQueue:
         return future
 
     async def drain(self) -> None:
-        """Wait until the queue is empty."""
         while self._task is not None:
             await asyncio.wait([self._task])
 

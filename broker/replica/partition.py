@@ -19,7 +19,7 @@ from broker.log.log import Log
 from broker.log.pending_append import AppendResult, PendingAppend, complete
 from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.control import ControlType
+from broker.records.control import EndMarker
 from broker.replica.append_queue import AppendQueue
 from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.group_commit import GroupCommit
@@ -140,23 +140,17 @@ class Partition:
             self._notify(size, stable)
         return result
 
-    def append_marker(
-        self, producer_id: int, producer_epoch: int, control_type: ControlType, coordinator_epoch: int
-    ) -> AppendResult | Awaitable[AppendResult]:
+    def append_marker(self, marker: EndMarker) -> AppendResult | Awaitable[AppendResult]:
         """End a producer's transaction in this partition and notify waiting fetches.
 
         While the disk is slow, returns an awaitable as `append_checked` does. Raises BrokerError
         `invalid_producer_epoch`, `transaction_coordinator_fenced`, `kafka_storage_error`, at once or when awaited.
         """
-        return self._submit(self._ending(producer_id, producer_epoch, control_type, coordinator_epoch))
+        return self._submit(self._ending(marker))
 
-    def _ending(
-        self, producer_id: int, producer_epoch: int, control_type: ControlType, coordinator_epoch: int
-    ) -> PendingAppend[AppendResult]:
+    def _ending(self, marker: EndMarker) -> PendingAppend[AppendResult]:
         unstable = self.log.first_unstable_offset
-        result = yield from self.log.prepare_marker(
-            producer_id, producer_epoch, control_type, coordinator_epoch, leader_epoch=self.leader_epoch
-        )
+        result = yield from self.log.prepare_marker(marker, leader_epoch=self.leader_epoch)
         stable = result.base_offset if unstable is None else unstable
         if self._hold(result.base_offset, stable):
             self._held_markers.append((result.base_offset, stable))
@@ -214,10 +208,6 @@ class Partition:
         """
         up_to = self.last_stable_offset if committed else self.high_watermark
         return self.log.read(offset, max_bytes, up_to=up_to)
-
-    def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
-        """The aborted transactions with records in [start, end). Raises BrokerError."""
-        return self.log.aborted_between(start, end)
 
     def aborted_in(self, offset: int, found: FileSlice) -> list[AbortedTransaction]:
         """The aborted transactions in `found`, which `read(offset, …, committed=True)` returned. Raises BrokerError."""

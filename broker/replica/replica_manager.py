@@ -145,16 +145,13 @@ class ReplicaManager:
         if log is not None and log.topic_id not in (None, topic.topic_id):
             logger.warning("%s on disk belongs to a deleted topic of that name; deleting it", tp)
             self._delete_log(tp)
-            log = self._logs.get(tp)
-            if log is not None:
+            if self._logs.get(tp) is not None:
                 return None
         try:
-            if log is None:
-                log = self._logs.create(tp, stored_log_config(tp.topic, topic.config, self.defaults))
+            return self._logs.create(tp, stored_log_config(tp.topic, topic.config, self.defaults))
         except BrokerError as error:
             logger.error("%s is not served: %s", tp, error)
             return None
-        return log
 
     def _assign_id(self, log: Log, topic: Topic) -> bool:
         """Write the topic's id into the log's directory (blocks). False when that fails; then the log is not served."""

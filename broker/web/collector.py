@@ -274,7 +274,7 @@ def _groups(sources: MetricSources, found: _Collected) -> None:
 
 def _transactions(coordinator: TransactionCoordinator, found: _Collected) -> None:
     _, listed = coordinator.list()
-    states = collections.Counter(transaction.state for transaction in listed)
+    states = collections.Counter(current.state for _, current in listed)
     for state in TransactionState:
         found.add("kafka_coordinator_transaction_transactionalidcount", states[state], state.title)
 

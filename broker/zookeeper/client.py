@@ -43,7 +43,6 @@ from broker.zookeeper.operations import (
     NoNode,
     NotEmpty,
     Operation,
-    SessionState,
     SetData,
     ZooKeeperError,
 )
@@ -82,11 +81,6 @@ _ERRORS: dict[type[Exception], Callable[[str], ZooKeeperError]] = {
     kz.BadVersionError: BadVersion,
     kz.NotEmptyError: NotEmpty,
     kz.UnimplementedError: lambda path: ZooKeeperError(path, "this ZooKeeper is too old: 3.6 or newer is needed"),
-}
-_STATES = {
-    KazooState.CONNECTED: SessionState.CONNECTED,
-    KazooState.SUSPENDED: SessionState.SUSPENDED,
-    KazooState.LOST: SessionState.LOST,
 }
 
 T = TypeVar("T")
@@ -135,7 +129,6 @@ class ZooKeeper:
         )
         self._client.add_listener(self._state_changed)
         self._events = _EventThread("zookeeper-events")
-        self._listeners: list[Callable[[SessionState], None]] = []
         self._watches: set[Watch] = set()
         self._closing = threading.Event()
 
@@ -191,10 +184,6 @@ class ZooKeeper:
         client_id = self._client.client_id
         return int(client_id[0]) if client_id else 0
 
-    def add_state_listener(self, callback: Callable[[SessionState], None]) -> None:
-        """Call back on the event thread at each change of state until `close`; not for the present state."""
-        self._listeners.append(callback)
-
     # -- nodes
 
     def create(
@@ -240,13 +229,15 @@ class ZooKeeper:
         return _stat(stat) if stat is not None else None
 
     def children(self, path: str) -> list[str]:
-        """Names of a node's children, sorted. Raises NoNode."""
-        return sorted(self._call(path, lambda: self._client.get_children_async(self._full(path))))
+        """Names of a node's children, sorted; none for a missing node."""
+        try:
+            return sorted(self._call(path, lambda: self._client.get_children_async(self._full(path))))
+        except NoNode:
+            return []
 
-    def children_many(self, paths: Sequence[str]) -> list[list[str] | None]:
-        """`children` of many nodes in a few requests; None for a missing node."""
-        found = self._read_many(GetChildrenOfMany, paths)
-        return [None if names is None else sorted(names) for names in found]
+    def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        """`children` of many nodes in a few requests."""
+        return [sorted(names or ()) for names in self._read_many(GetChildrenOfMany, paths)]
 
     def transaction(self, operations: Iterable[Operation]) -> list[Any]:
         """Do all operations or none (together at most about 1 MB, ZooKeeper's `jute.maxbuffer`).
@@ -384,24 +375,22 @@ class ZooKeeper:
 
     # -- changes of state
 
-    def _state_changed(self, kazoo_state: str) -> None:
-        """On kazoo's network thread, so this must not block."""
+    def _state_changed(self, state: str) -> None:
+        """On kazoo's network thread, so this must not block.
+
+        SUSPENDED: no server answers, and the ephemeral nodes may be gone. LOST: the session has expired and they are
+        gone. Only a server can say that, so a long outage is SUSPENDED until its end, then LOST and CONNECTED at once.
+        """
         if self._closing.is_set():
             return
-        state = _STATES[kazoo_state]
-        level = logging.DEBUG if state is SessionState.CONNECTED else logging.WARNING
-        log.log(level, "ZooKeeper session at %s: %s", self.connect, state)
-        self._events.post(lambda: self._notify(state))
+        level = logging.DEBUG if state == KazooState.CONNECTED else logging.WARNING
+        log.log(level, "ZooKeeper session at %s: %s", self.connect, state.lower())
+        if state == KazooState.CONNECTED:
+            self._events.post(self._refresh_watches)
 
-    def _notify(self, state: SessionState) -> None:
-        for listener in tuple(self._listeners):
-            try:
-                listener(state)
-            except Exception:
-                log.exception("a listener of the ZooKeeper session failed")
-        if state is SessionState.CONNECTED:
-            for watch in tuple(self._watches):  # posted one by one, so that a failing callback stops no other
-                self._events.post(functools.partial(self._refresh_watch, watch))
+    def _refresh_watches(self) -> None:
+        for watch in tuple(self._watches):  # posted one by one, so that a failing callback stops no other
+            self._events.post(functools.partial(self._refresh_watch, watch))
 
     def _stop_client(self) -> None:
         try:

@@ -29,12 +29,12 @@ class ConsumerRegistry:
 
     def groups(self) -> list[str]:
         """Names of all groups, sorted."""
-        return self._children(znodes.CONSUMERS)
+        return self._zk.children(znodes.CONSUMERS)
 
     def members(self, group: str) -> dict[str, bytes]:
         """Live consumers of a group with their subscriptions, which are Kafka's JSON."""
         root = f"{znodes.CONSUMERS}/{group}/ids"
-        names = self._children(root)
+        names = self._zk.children(root)
         nodes = self._zk.get_many([f"{root}/{name}" for name in names])
         return {name: node[0] for name, node in zip(names, nodes, strict=True) if node is not None}
 
@@ -62,7 +62,6 @@ class ConsumerRegistry:
             self._zk.set(path, subscription)
 
     def deregister(self, group: str, consumer_id: str) -> None:
-        """Leave the group."""
         self._delete(f"{znodes.CONSUMERS}/{group}/ids/{consumer_id}")
 
     def claim(self, group: str, tp: TopicPartition, owner: str) -> bool:
@@ -118,21 +117,15 @@ class ConsumerRegistry:
 
     def _read_partitions(self, group: str, kind: str) -> dict[TopicPartition, bytes]:
         root = f"{znodes.CONSUMERS}/{group}/{kind}"
-        topics = self._children(root)
+        topics = self._zk.children(root)
         partitions = self._zk.children_many([f"{root}/{topic}" for topic in topics])
         found = [
             TopicPartition(topic, int(partition))
             for topic, numbers in zip(topics, partitions, strict=True)
-            for partition in sorted(numbers or (), key=int)
+            for partition in sorted(numbers, key=int)
         ]
         nodes = self._zk.get_many([_path(group, kind, tp) for tp in found])
         return {tp: node[0] for tp, node in zip(found, nodes, strict=True) if node is not None}
-
-    def _children(self, path: str) -> list[str]:
-        try:
-            return self._zk.children(path)
-        except NoNode:
-            return []
 
     def _create_own(self, path: str, data: bytes) -> bool:
         """Create an ephemeral node of this session, in place of an equal one that an earlier session left."""

@@ -76,7 +76,6 @@ class EmbeddedZooKeeper:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running server."""
         return self._process.pid if self.running and self._process else None
 
     @property

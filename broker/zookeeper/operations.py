@@ -1,4 +1,4 @@
-"""ZooKeeper's operations, node stat, session states and errors, without kazoo.
+"""ZooKeeper's operations, node stat and errors, without kazoo.
 
 ZooKeeperError        ZooKeeper refused an operation; `.path` says where
 ├── NodeExists        create: the node exists
@@ -10,7 +10,6 @@ ZooKeeperError        ZooKeeper refused an operation; `.path` says where
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from broker.errors import PykafkaError
 
@@ -25,7 +24,6 @@ __all__ = [
     "NodeStat",
     "NotEmpty",
     "Operation",
-    "SessionState",
     "SetData",
     "ZooKeeperError",
 ]
@@ -37,42 +35,27 @@ ANY_VERSION = -1
 class ZooKeeperError(PykafkaError):
     """ZooKeeper refused an operation and did nothing."""
 
-    def __init__(self, path: str, reason: str = "ZooKeeper refused the operation") -> None:
+    reason = "ZooKeeper refused the operation"
+
+    def __init__(self, path: str, reason: str = "") -> None:
         self.path = path
-        super().__init__(f"{path}: {reason}")
+        super().__init__(f"{path}: {reason or self.reason}")
 
 
 class NodeExists(ZooKeeperError):
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "the ZooKeeper node exists already")
+    reason = "the ZooKeeper node exists already"
 
 
 class NoNode(ZooKeeperError):
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "no such ZooKeeper node")
+    reason = "no such ZooKeeper node"
 
 
 class BadVersion(ZooKeeperError):
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "the ZooKeeper node was changed by another client")
+    reason = "the ZooKeeper node was changed by another client"
 
 
 class NotEmpty(ZooKeeperError):
-    def __init__(self, path: str) -> None:
-        super().__init__(path, "the ZooKeeper node has children")
-
-
-class SessionState(StrEnum):
-    """What a client knows of its session.
-
-    SUSPENDED: no server answers, and the ephemeral nodes may be gone. LOST: the session has expired and they are gone.
-    Both end in CONNECTED when a server answers again. Only a server can say that a session is lost, so a long outage
-    is SUSPENDED until its end, then LOST and CONNECTED at once.
-    """
-
-    CONNECTED = "connected"
-    SUSPENDED = "suspended"
-    LOST = "lost"
+    reason = "the ZooKeeper node has children"
 
 
 @dataclass(frozen=True, slots=True)

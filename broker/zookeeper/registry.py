@@ -122,7 +122,7 @@ class Registry:
 
     def brokers(self) -> dict[int, BrokerInfo]:
         """All registered brokers, ordered by id."""
-        return self._read_brokers(self._children(znodes.BROKER_IDS))
+        return self._read_brokers(self._zk.children(znodes.BROKER_IDS))
 
     def watch_brokers(self, callback: Callable[[dict[int, BrokerInfo]], None]) -> Watch:
         """Call back with all registered brokers whenever one comes or goes."""
@@ -219,7 +219,7 @@ class Registry:
 
     def topic_names(self) -> list[str]:
         """Names of all topics, sorted."""
-        return self._children(znodes.TOPICS)
+        return self._zk.children(znodes.TOPICS)
 
     def topics(self) -> dict[str, TopicRecord]:
         """All topics, ordered by name."""
@@ -257,15 +257,12 @@ class Registry:
         config: Mapping[str, str] | None = None,
         topic_id: uuid.UUID | None = None,
         *,
-        live_brokers: Collection[int] | None = None,
-        controller_epoch: int = 0,
         existing: Collection[str] | None = None,
     ) -> TopicRecord:
         """Create a topic with its config and partition states, or nothing.
 
-        `assignment`: partition → broker ids, the preferred leader first. The leader of a partition is its first replica
-        among `live_brokers` (None: all are alive); while none is alive the partition gets no state. The name must not
-        collide with `existing` topics (None: read them).
+        `assignment`: partition → broker ids, the leader first. The name must not collide with `existing` topics (None:
+        read them).
         Raises BrokerError `invalid_topic_exception` (a bad or colliding name), `topic_already_exists`,
         `invalid_partitions` (too many for one transaction).
         """
@@ -277,7 +274,7 @@ class Registry:
         operations = [
             Create(znodes.topic_path(name), record.encode()),
             Create(znodes.partitions_path(name)),
-            *_new_partitions(name, replicas, live_brokers, controller_epoch),
+            *_new_partitions(name, replicas),
         ]
         _check_size(name, operations)
         try:
@@ -292,14 +289,7 @@ class Registry:
             self._zk.transaction([SetData(new_config.path, znodes.encode_config(record.config)), *operations])
         return record
 
-    def add_partitions(
-        self,
-        name: str,
-        assignment: Mapping[int, Sequence[int]],
-        *,
-        live_brokers: Collection[int] | None = None,
-        controller_epoch: int = 0,
-    ) -> TopicRecord:
+    def add_partitions(self, name: str, assignment: Mapping[int, Sequence[int]]) -> TopicRecord:
         """Add the partitions in `assignment` (only the new ones), or nothing.
 
         Raises BrokerError `unknown_topic_or_partition`, `invalid_partitions` (not the next numbers, or too many).
@@ -320,7 +310,7 @@ class Registry:
             operations: list[Operation] = [SetData(znodes.topic_path(name), grown.encode(), version)]
             if not self._zk.exists(znodes.partitions_path(name)):
                 operations.append(Create(znodes.partitions_path(name)))
-            operations += _new_partitions(name, added, live_brokers, controller_epoch)
+            operations += _new_partitions(name, added)
             _check_size(name, operations)
             try:
                 self._zk.transaction(operations)
@@ -406,7 +396,7 @@ class Registry:
 
     def user_configs(self) -> dict[str, dict[str, str]]:
         """The config of each user: SCRAM credentials, quotas."""
-        nodes = self._children(znodes.USER_CONFIGS)
+        nodes = self._zk.children(znodes.USER_CONFIGS)
         paths = [znodes.user_config_path(node) for node in nodes]
         found = zip(nodes, paths, self._zk.get_many(paths), strict=True)
         return {
@@ -465,8 +455,7 @@ class Registry:
             self._zk.create(znodes.delete_topic_path(name), parents=True)
 
     def pending_deletions(self) -> list[str]:
-        """Topics marked for deletion."""
-        return self._children(znodes.DELETE_TOPICS)
+        return self._zk.children(znodes.DELETE_TOPICS)
 
     def resume_deletions(self) -> list[str]:
         """Delete the marked topics, and marks without a topic; returns the names."""
@@ -486,11 +475,9 @@ class Registry:
     def _deletions(self, name: str) -> list[Operation]:
         """Deletes all nodes of a topic, children before parents, the topic itself last."""
         partitions_root = znodes.partitions_path(name)
-        partitions = [f"{partitions_root}/{partition}" for partition in self._children(partitions_root)]
+        partitions = [f"{partitions_root}/{partition}" for partition in self._zk.children(partitions_root)]
         below = self._zk.children_many(partitions)
-        paths = [
-            f"{path}/{child}" for path, children in zip(partitions, below, strict=True) for child in children or ()
-        ]
+        paths = [f"{path}/{child}" for path, children in zip(partitions, below, strict=True) for child in children]
         paths += partitions
         last = (
             partitions_root,
@@ -501,27 +488,13 @@ class Registry:
         paths += [path for path, node in zip(last, self._zk.get_many(last), strict=True) if node is not None]
         return [Delete(path) for path in paths]
 
-    def _children(self, path: str) -> list[str]:
-        try:
-            return self._zk.children(path)
-        except NoNode:
-            return []
 
-
-def _new_partitions(
-    name: str,
-    assignment: Mapping[int, tuple[int, ...]],
-    live_brokers: Collection[int] | None,
-    controller_epoch: int,
-) -> list[Operation]:
+def _new_partitions(name: str, assignment: Mapping[int, tuple[int, ...]]) -> list[Operation]:
     operations: list[Operation] = []
     for partition, replicas in assignment.items():
         tp = TopicPartition(name, partition)
-        operations.append(Create(znodes.partition_path(tp)))
-        alive = replicas if live_brokers is None else tuple(r for r in replicas if r in live_brokers)
-        if alive:
-            state = PartitionState(alive[0], 0, alive, controller_epoch)
-            operations.append(Create(znodes.state_path(tp), state.encode()))
+        state = PartitionState(replicas[0], 0, replicas, controller_epoch=0)
+        operations += (Create(znodes.partition_path(tp)), Create(znodes.state_path(tp), state.encode()))
     return operations
 
 

@@ -30,7 +30,7 @@ async def test_group_without_offsets_has_none() -> None:
     async with running_groups() as groups:
         reply = await groups.coordinator.fetch_offsets("g", [T0])
         assert (reply.error, reply.offsets) == (ErrorCode.none, {T0: NO_OFFSET})
-        assert (await groups.coordinator.list_groups())[1] == ()
+        assert (await groups.coordinator.list_groups())[1] == []
 
 
 async def test_offsets_survive_a_restart() -> None:
@@ -130,7 +130,7 @@ async def test_offset_with_a_retention_of_its_own_expires_by_it() -> None:
         await groups.coordinator.commit_offsets(request)
         await groups.commit(2, topic="u")
         groups.clock.advance(700_000)
-        groups.coordinator.run_timers()
+        groups.coordinator._timer.run_due()
         await settle()
         assert await groups.committed() == {"u": 2}
 
@@ -141,13 +141,13 @@ async def test_forgotten_group_disappears_from_memory_and_log() -> None:
         await groups.commit(1, generation=1, member=member)
         await groups.coordinator.leave("g", [LeavingMember(member)])
         groups.clock.advance(WEEK_MS - 1_000)
-        groups.coordinator.run_timers()
+        groups.coordinator._timer.run_due()
         await settle()
         assert await groups.committed() == {"t": 1}
         groups.clock.advance(600_000)
-        groups.coordinator.run_timers()
+        groups.coordinator._timer.run_due()
         await settle()
-        assert (await groups.coordinator.list_groups())[1] == ()
+        assert (await groups.coordinator.list_groups())[1] == []
     latest = dict(groups.store.records[groups.coordinator.partition_for("g")])
     assert set(latest.values()) == {None}
 

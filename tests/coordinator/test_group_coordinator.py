@@ -123,7 +123,7 @@ async def test_time_spent_on_replay_does_not_count_against_the_members() -> None
         partition = groups.coordinator.partition_for("g")
         await groups.coordinator.unload(partition)
         await groups.coordinator.load(partition)
-        groups.coordinator.run_timers()
+        groups.coordinator._timer.run_due()
         assert await groups.coordinator.heartbeat("g", 1, member) is ErrorCode.none
 
 
@@ -302,7 +302,7 @@ async def test_list_by_state() -> None:
         await groups.commit(1, group="two")
         error, listed = await groups.coordinator.list_groups()
         assert error is ErrorCode.none
-        assert {(g.group_id, g.protocol_type, g.state) for g in listed} == {
+        assert {(g.group_id, g.roster.protocol_type or "", g.state.value) for g in listed} == {
             ("one", "consumer", "Stable"),
             ("two", "", "Empty"),
         }

@@ -19,7 +19,7 @@ from broker.errors import BrokerError, ErrorCode
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.control import ControlType
+from broker.records.control import ControlType, EndMarker
 from broker.replica.partition import Partition
 
 TOPIC = "__consumer_offsets"
@@ -75,7 +75,7 @@ async def test_transactions_are_told_with_their_ends(store: LogRecordStore, part
     for producer_id, control in ((7, ControlType.COMMIT), (8, ControlType.ABORT)):
         store.append(0, [record(producer_id)], ProducerIdAndEpoch(producer_id, 0))
         store.append(0, [record(2)])
-        partition.append_marker(producer_id, 0, control, 0)
+        partition.append_marker(EndMarker(producer_id, 0, control, 0))
         store.append(0, [record(3)])
         store.append(0, [record(4)])
     expected = []

@@ -19,11 +19,12 @@ from broker.coordinator.group_coordinator import GroupCoordinator
 from broker.coordinator.group_messages import CommitRequest
 from broker.coordinator.group_records import OffsetAndMetadata
 from broker.coordinator.record_store import LogRecordStore
-from broker.coordinator.transaction_markers import EndMarker, LogMarkerWriter
+from broker.coordinator.transaction_markers import LogMarkerWriter
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.control import ControlType, EndMarker
 from broker.replica.partition import Partition
 from tests.support.batches import open_log
 from tests.support.slow_disk import LATE_MS, SlowDisk
@@ -61,7 +62,7 @@ class Broker:
         return asyncio.ensure_future(code())
 
     def end(self, producer: int, *, commit: bool = True) -> asyncio.Future[object]:
-        waiting = self.markers.write(OFFSETS, EndMarker(producer, 0, commit, 0))
+        waiting = self.markers.write(OFFSETS, EndMarker(producer, 0, ControlType(commit), 0))
         assert waiting is not None
         return asyncio.ensure_future(waiting)
 

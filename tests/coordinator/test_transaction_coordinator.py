@@ -10,12 +10,12 @@ import pytest
 
 from broker.config.setting_groups import TransactionSettings
 from broker.coordinator.record_store import KeyValue
-from broker.coordinator.transaction_coordinator import ListedTransaction
-from broker.coordinator.transaction_records import TransactionState, decode_transaction
+from broker.coordinator.transaction_records import TransactionMetadata, TransactionState, decode_transaction
 from broker.coordinator.transaction_shard import MARKER_RETRY_S
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.control import ControlType, EndMarker
 from tests.support.coordinators import settle
 from tests.support.record_stores import GatedRecordStore, SyncingRecordStore
 from tests.support.transactions import P0, P1, P2, PARTITIONS, TIMEOUT, Transactions, running_transactions
@@ -32,7 +32,7 @@ async def test_markers_go_to_every_partition_and_the_transaction_is_complete(com
         assert await transactions.end(producer, commit=commit) is ErrorCode.none
         assert {tp for tp, _ in transactions.markers.written} == {P0, P1, P2}
         for _, marker in transactions.markers.written:
-            assert marker == (*producer, commit, 5)
+            assert marker == EndMarker(*producer, ControlType(commit), 5)
         complete = TransactionState.COMPLETE_COMMIT if commit else TransactionState.COMPLETE_ABORT
         assert transactions.stored().state is complete
 
@@ -343,9 +343,9 @@ async def test_ids_that_nobody_uses_are_forgotten() -> None:
         await transactions.add(busy, P0, name="busy")
         transactions.advance(50_000)
         await settle()
-        assert transactions.coordinator.describe("id").error is ErrorCode.transactional_id_not_found
+        assert transactions.coordinator.describe("id") is ErrorCode.transactional_id_not_found
         await transactions.restart()
-        assert transactions.coordinator.describe("id").error is ErrorCode.transactional_id_not_found
+        assert transactions.coordinator.describe("id") is ErrorCode.transactional_id_not_found
         assert transactions.stored("busy").state is TransactionState.ONGOING
         again = await transactions.begin()
         assert again.epoch == 0
@@ -366,9 +366,9 @@ async def test_list_filters_by_state_producer_and_duration() -> None:
         transactions.advance(5_000)
         listed = transactions.coordinator.list
 
-        def names(found: tuple[ErrorCode, list[ListedTransaction]]) -> set[str]:
+        def names(found: tuple[ErrorCode, list[tuple[str, TransactionMetadata]]]) -> set[str]:
             assert found[0] is ErrorCode.none
-            return {one.transactional_id for one in found[1]}
+            return {transactional_id for transactional_id, _ in found[1]}
 
         assert names(listed()) == {"open", "empty", "done"}
         assert names(listed({TransactionState.ONGOING})) == {"open"}

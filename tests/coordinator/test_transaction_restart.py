@@ -6,8 +6,9 @@ import contextlib
 
 import pytest
 
-from broker.coordinator.transaction_records import TransactionState
+from broker.coordinator.transaction_records import TransactionMetadata, TransactionState
 from broker.errors import ErrorCode
+from broker.records.control import ControlType
 from tests.support.crashing import Crash, CrashPoint
 from tests.support.transactions import P0, P1, TIMEOUT, Transactions, running_transactions
 
@@ -53,13 +54,13 @@ async def test_any_prefix_of_the_log_leads_to_all_or_nothing() -> None:
             wrote_before = again.markers.written[:]
             assert {tp for tp, _ in wrote_before} in (set(), {P0, P1})
             if length == 0:
-                assert again.coordinator.describe("id").error is ErrorCode.transactional_id_not_found
+                assert again.coordinator.describe("id") is ErrorCode.transactional_id_not_found
                 continue
             current = again.stored()
             if current.state is TransactionState.ONGOING:
                 again.advance(TIMEOUT + 20_000)
                 assert {tp for tp, _ in again.markers.written} == current.partitions
-                assert not any(marker.commit for _, marker in again.markers.written)
+                assert all(marker.control_type is ControlType.ABORT for _, marker in again.markers.written)
             assert await again.begin()
 
 
@@ -101,8 +102,8 @@ async def test_death_at_any_step_leaves_all_or_nothing(commit: bool, before: boo
             died = False
         transactions.use(store, markers)
         await transactions.load()
-        decided = transactions.coordinator.describe("id").metadata
-        if decided is not None and decided.state is TransactionState.ONGOING:
+        decided = transactions.coordinator.describe("id")
+        if isinstance(decided, TransactionMetadata) and decided.state is TransactionState.ONGOING:
             assert not markers.written
             transactions.advance(TIMEOUT + 20_000)
             assert markers.of(P0) == markers.of(P1) == [False]

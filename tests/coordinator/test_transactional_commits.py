@@ -203,7 +203,7 @@ async def test_group_that_a_transaction_moves_does_not_expire() -> None:
         await groups.commit_in(8, 6, topic="u")
         groups.end(8, commit=False)
         groups.clock.advance(2 * WEEK_MS)
-        groups.coordinator.run_timers()
+        groups.coordinator._timer.run_due()
         await settle()
         groups.end(7, commit=True)
         assert await groups.committed() == {"t": 5}
@@ -220,7 +220,7 @@ async def test_deleted_group_is_not_brought_back_by_the_end_of_a_transaction() -
         assert await groups.committed() == {}
     async with running_groups(groups.restarted()) as again:
         assert await again.committed() == {}
-        assert (await again.coordinator.list_groups())[1] == ()
+        assert (await again.coordinator.list_groups())[1] == []
 
 
 async def test_pending_offsets_of_a_deleted_topic_are_forgotten() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from broker.errors import CorruptBatch
 from broker.records.batch import HEADER_SIZE, LENGTH_END, parse_header, walk_batches
-from broker.records.column_types import FIELDS
+from broker.records.column_decoder import FIELDS
 from broker.records.columns import Columns, decode_columns, encode_columns
 from broker.records.compression import Codec
 from broker.records.control import ControlType, end_transaction_marker

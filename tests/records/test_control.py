@@ -100,7 +100,7 @@ def test_a_malformed_marker_is_corrupt(section: bytes) -> None:
 @pytest.mark.parametrize("control_type", ControlType)
 def test_a_marker_tells_how_the_transaction_ended_and_who_ended_it(control_type: ControlType) -> None:
     batch = marker(ALICE, control_type)
-    assert read_end_marker(batch, 0, parse_header(batch)) == EndMarker(control_type, 3)
+    assert read_end_marker(batch, 0, parse_header(batch)) == EndMarker(ALICE, 0, control_type, 3)
 
 
 def test_other_control_batches_are_no_end_marker() -> None:

@@ -21,7 +21,7 @@ from broker.log.log_config import LogConfig
 from broker.log.pending_append import AppendResult
 from broker.log.segment import OpenSegments
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.control import ControlType
+from broker.records.control import ControlType, EndMarker
 from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import Partition
 from tests.support.batches import NOW, append, batch, open_log, read_all
@@ -50,7 +50,7 @@ class Led:
 
     def end(self, producer_id: int, commit: bool = True) -> asyncio.Future[AppendResult]:
         kind = ControlType.COMMIT if commit else ControlType.ABORT
-        waiting = self.partition.append_marker(producer_id, 0, kind, 0)
+        waiting = self.partition.append_marker(EndMarker(producer_id, 0, kind, 0))
         assert not isinstance(waiting, AppendResult)
         return asyncio.ensure_future(waiting)
 

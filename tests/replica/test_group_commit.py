@@ -14,7 +14,7 @@ import pytest
 from broker.errors import BrokerError, ErrorCode
 from broker.log.log_config import LogConfig
 from broker.protocol.topic_partition import TopicPartition
-from broker.records.control import ControlType
+from broker.records.control import ControlType, EndMarker
 from broker.replica.delayed_fetch import DelayedFetch
 from broker.replica.partition import Partition
 from tests.support.batches import append, batch, open_log
@@ -100,7 +100,7 @@ async def test_a_marker_shows_its_transaction_once_it_is_on_disk(
     await flushed(led)
     assert (led.high_watermark, led.last_stable_offset) == (1, 0)
     disk.free.clear()
-    led.append_marker(1, 0, ControlType.COMMIT, 0)
+    led.append_marker(EndMarker(1, 0, ControlType.COMMIT, 0))
     waiting = led.flushed()
     assert (led.high_watermark, led.last_stable_offset) == (1, 0)
     disk.free.set()

@@ -11,7 +11,7 @@ from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.pending_append import AppendResult, complete
 from broker.records.builder import BatchBuilder
-from broker.records.control import ControlType
+from broker.records.control import ControlType, EndMarker
 from broker.records.record import decode_records
 
 NOW = 1_700_000_000_000
@@ -84,9 +84,8 @@ def append_marker(
     leader_epoch: int = 0,
 ) -> AppendResult:
     """End a producer's transaction."""
-    return complete(
-        log.prepare_marker(producer_id, producer_epoch, control_type, coordinator_epoch, leader_epoch=leader_epoch)
-    )
+    marker = EndMarker(producer_id, producer_epoch, control_type, coordinator_epoch)
+    return complete(log.prepare_marker(marker, leader_epoch=leader_epoch))
 
 
 def fill(log: Log, count: int, size: int = 100) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from broker.clock import Clock
 from broker.config.setting_groups import CleanerSettings
 from broker.log.compaction import compact
-from broker.log.compaction_process import Compacted, CompactionPlan, CompactionResult
+from broker.log.compaction_process import Compacted, CompactionPlan, CompactionProcess, CompactionResult
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.manager import LogManager
@@ -22,19 +22,11 @@ AT_ONCE = CleanerSettings(log_cleaner_backoff_ms=0)
 Pair = tuple[bytes | None, bytes | None]
 
 
-class InlineCompactor:
+class InlineCompactor(CompactionProcess):
     """Does at once what `CompactionProcess` has done elsewhere."""
-
-    is_running = False
 
     def compact(self, plan: CompactionPlan) -> Iterator[Compacted | CompactionResult]:
         return compact(plan)
-
-    def rest(self) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
 
 
 def eager_manager(

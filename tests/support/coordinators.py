@@ -43,7 +43,7 @@ class Groups:
         while ms > 0:
             step = min(ms, 1_000)
             self.clock.advance(step)
-            self.coordinator.run_timers()
+            self.coordinator._timer.run_due()
             ms -= step
 
     async def join(self, group: str = "g", member: str = "", *, two_steps: bool = False) -> JoinReply:

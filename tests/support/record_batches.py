@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.records.batch import parse_header, patch_base_offset
 from broker.records.builder import BatchBuilder
-from broker.records.column_types import HEADERS_TYPE
+from broker.records.column_decoder import HEADERS_TYPE
 from broker.records.record import Header, Record
 
 PARSERS: list[Callable[[bytes], Any]] = [aiokafka.record.MemoryRecords, kafka.record.MemoryRecords]

@@ -9,10 +9,11 @@ import pyarrow as pa
 from broker.errors import CorruptBatch
 from broker.records.batch import verify_batch, walk_batches
 from broker.records.builder import BatchBuilder
-from broker.records.column_types import FIELDS, HEADERS_TYPE, NO_LIMIT, Columns
+from broker.records.column_decoder import FIELDS, HEADERS_TYPE, Columns
 from broker.records.compression import Codec
 from broker.records.control import AbortedTransactions
 from broker.records.record import Record, decode_batch
+from broker.records.record_sections import NO_LIMIT
 
 __all__ = ["decode_reference", "encode_reference"]
 

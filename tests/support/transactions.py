@@ -10,11 +10,11 @@ from typing import TypeVar
 from broker.clock import ManualClock
 from broker.config.setting_groups import TransactionSettings
 from broker.coordinator.transaction_coordinator import TransactionCoordinator
-from broker.coordinator.transaction_markers import EndMarker
 from broker.coordinator.transaction_records import TransactionMetadata
 from broker.coordinator.transaction_state import ProducerIdAndEpoch
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from broker.records.control import ControlType, EndMarker
 from tests.support.record_stores import MemoryRecordStore
 
 PARTITIONS = 3
@@ -40,7 +40,7 @@ class MemoryMarkers:
 
     def of(self, tp: TopicPartition) -> list[bool]:
         """How the transactions of a partition ended, in order."""
-        return [marker.commit for where, marker in self.written if where == tp]
+        return [marker.control_type is ControlType.COMMIT for where, marker in self.written if where == tp]
 
 
 class CountedIds:
@@ -93,7 +93,7 @@ class Transactions:
         while ms > 0:
             step = min(ms, 1_000)
             self.clock.advance(step)
-            self.coordinator.run_timers()
+            self.coordinator._timer.run_due()
             ms -= step
 
     async def begin(self, name: str = "id") -> ProducerIdAndEpoch:
@@ -111,8 +111,8 @@ class Transactions:
     def stored(self, name: str = "id") -> TransactionMetadata:
         """What DescribeTransactions tells of an id."""
         found = self.coordinator.describe(name)
-        assert found.metadata is not None, found
-        return found.metadata
+        assert isinstance(found, TransactionMetadata), found
+        return found
 
 
 async def ready(answer: T | Awaitable[T]) -> T:

@@ -212,7 +212,7 @@ def everything_about(zk: ZooKeeper, topic: str) -> list[str]:
 
 
 def test_a_topic_lies_in_kafkas_nodes(zk: ZooKeeper, registry: Registry) -> None:
-    record = registry.create_topic("t", {1: [2, 1], 0: [1, 2]}, {"retention.ms": "5"}, controller_epoch=4)
+    record = registry.create_topic("t", {1: [2, 1], 0: [1, 2]}, {"retention.ms": "5"})
     assert json.loads(zk.get("/brokers/topics/t")[0]) == {
         "version": 3,
         "topic_id": znodes.uuid_to_text(record.topic_id),
@@ -222,7 +222,7 @@ def test_a_topic_lies_in_kafkas_nodes(zk: ZooKeeper, registry: Registry) -> None
     }
     assert json.loads(zk.get("/config/topics/t")[0]) == {"version": 1, "config": {"retention.ms": "5"}}
     assert json.loads(zk.get("/brokers/topics/t/partitions/1/state")[0]) == {
-        "controller_epoch": 4,
+        "controller_epoch": 0,
         "leader": 2,
         "version": 1,
         "leader_epoch": 0,
@@ -233,10 +233,13 @@ def test_a_topic_lies_in_kafkas_nodes(zk: ZooKeeper, registry: Registry) -> None
     assert registry.topic("u") is None
 
 
-def test_a_partition_is_led_by_its_first_live_replica_and_by_nobody_when_all_are_dead(registry: Registry) -> None:
-    registry.create_topic("t", {0: [1, 2], 1: [3, 4]}, live_brokers={2, 5})
+def test_a_partition_is_led_by_its_first_replica_and_by_nobody_without_a_state(
+    zk: ZooKeeper, registry: Registry
+) -> None:
+    registry.create_topic("t", {0: [2, 1], 1: [3, 4]})
+    zk.delete(znodes.state_path(TopicPartition("t", 1)))
     states = registry.partition_states([TopicPartition("t", 0), TopicPartition("t", 1)])
-    assert states == {TopicPartition("t", 0): PartitionState(2, 0, (2,), 0)}
+    assert states == {TopicPartition("t", 0): PartitionState(2, 0, (2, 1), 0)}
     topic = registry.load_topics(["t"])["t"]
     assert [info.leader for info in topic.partitions.values()] == [2, -1]
 
@@ -299,7 +302,7 @@ def test_too_many_partitions_for_one_transaction_are_refused(registry: Registry)
 
 def test_partitions_are_added(registry: Registry) -> None:
     created = registry.create_topic("t", {0: [1]}, {"k": "v"})
-    grown = registry.add_partitions("t", {1: [2], 2: [1]}, controller_epoch=2)
+    grown = registry.add_partitions("t", {1: [2], 2: [1]})
     assert grown == registry.topic("t")
     assert grown.assignment == {0: (1,), 1: (2,), 2: (1,)}
     assert (grown.topic_id, grown.config) == (created.topic_id, {"k": "v"})
