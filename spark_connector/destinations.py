@@ -12,15 +12,14 @@ from collections.abc import Iterator
 from urllib.parse import urlsplit
 
 from broker.errors import ConfigError, PykafkaError
-from spark_connector.loads.commit_log import CommitLog
-from spark_connector.loads.destination import Destination
+from spark_connector.loads.destination import CommitLog, Destination
 from spark_connector.loads.files.commit_log import FilesCommitLog
 from spark_connector.loads.files.destination import FilesDestination
 from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.loads.target import Target
 from spark_connector.storage import Storage, heals_by_waiting, open_storage
 
-__all__ = ["open_destination", "open_files"]
+__all__ = ["open_destination"]
 
 _CONNECT_TIMEOUT = 10.0  # seconds
 
@@ -58,16 +57,6 @@ def _open(target: Target) -> Destination:
             f"format={target.format} needs {error.name}: pip install 'pykafka-spark[{target.format}]'"
         ) from error
     return open_delta(_open_output(target, "a Delta table must lie in a local directory or on hdfs://"), target.group)
-
-
-@contextlib.contextmanager
-def open_files(target: Target) -> Iterator[FilesDestination]:
-    """`open_destination` for a target that is known to be files. Raises ConfigError for a table."""
-    if target.is_table:
-        raise ConfigError(f"this is for loads into files; format={target.format} keeps its rows in a table")
-    with open_destination(target) as destination:
-        assert isinstance(destination, FilesDestination)
-        yield destination
 
 
 def _open_files(target: Target) -> FilesDestination:

@@ -9,29 +9,28 @@ The next load finishes a load that was killed, or removes it. Of two loads of on
 other gets OffsetConflict. Works under Spark Connect.
 
 With `format="delta"`, or a database as `to`, rows and offsets are one commit of the table. Every row names its load in
-the column `load`. The protocols are loads/files/committer.py, loads/delta/destination.py and
+the column `load`. The protocols are loads/files/destination.py, loads/delta/destination.py and
 loads/database/destination.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from pyspark.errors import AnalysisException, IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 
 from broker.errors import PykafkaError
 from spark_connector.destinations import open_destination
-from spark_connector.loads.commit_log import CommitLog
-from spark_connector.loads.destination import Destination, NewSession
+from spark_connector.loads.destination import CommitLog, Destination, NewSession
 from spark_connector.loads.files import avro_output
+from spark_connector.loads.load_loop import Phase
 from spark_connector.loads.output import read_ranges, write_files
 from spark_connector.loads.planner import confirm_topics, finished_rerun, plan_load
 from spark_connector.loads.publication import publish_offsets
-from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
+from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.spark_failure import is_lasting, summary
 from spark_connector.loads.target import Target
@@ -41,31 +40,7 @@ from spark_connector.storage import heals_by_waiting
 
 __all__ = ["LoadResult", "Phase", "load", "recover", "run_load"]
 
-Phase = Callable[[str, LoadRecord | None], None]
-"""Called when a load enters a phase (repair, plan, write, commit, done), with the load as soon as it is planned."""
-
 _HADOOP_PREFIX = "spark.hadoop."
-
-
-@dataclass(frozen=True)
-class LoadResult:
-    """The result of a load. `load_id` and `path` are None when there was nothing new.
-
-    `ranges` have offsets and rows per partition. `recovered` are earlier loads that were killed and that this call has
-    finished; their rows are not in `rows`.
-    """
-
-    group: str
-    output: str
-    format: str
-    load_id: str | None
-    path: str | None
-    rows: int
-    ranges: tuple[LoadRange, ...]
-    recovered: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def load(
@@ -139,7 +114,7 @@ def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Load
     """`load` with its arguments checked; `session` is called only when there is something to write."""
     with open_destination(request.target) as site:
         on_phase("repair", None)
-        recovered = tuple(site.committer.repair())
+        recovered = tuple(site.repair())
         on_phase("plan", None)
         done = finished_rerun(request, site) if request.from_load else None
         if done is not None:
@@ -147,15 +122,13 @@ def run_load(request: LoadRequest, session: NewSession, on_phase: Phase) -> Load
         with _earlier_log(request) as earlier:
             record = plan_load(request, site, earlier)
         if record is None:
-            if request.publish_offsets:
-                publish_offsets(request, site, idle=not recovered)
+            publish_offsets(request, site, idle=not recovered)
             return _result(request, site, None, recovered)
         on_phase("write", record)
         sealed = _write(request, site, record, session)
         on_phase("commit", sealed)
-        site.committer.commit(sealed)
-        if request.publish_offsets:
-            publish_offsets(request, site)
+        site.commit(sealed)
+        publish_offsets(request, site)
         on_phase("done", sealed)
         return _result(request, site, sealed, recovered)
 
@@ -167,14 +140,14 @@ def _write(
     session: NewSession,
 ) -> LoadRecord:
     """Write, count and seal. A failure before the seal leaves nothing behind."""
-    directory = site.committer.stage(record)
+    directory = site.stage(record)
     try:
         frame = read_ranges(session(), record, request.options)
         sealed = _write_rows(frame, record, site, directory, request.write_options)
         confirm_topics(request, record)
     except Exception as error:
-        overtaken = site.committer.is_overtaken(record)
-        site.committer.discard(record.load_id)
+        overtaken = site.is_overtaken(record)
+        site.discard(record.load_id)
         if overtaken:  # the winner has removed our staging directory, so Spark may fail with any error
             raise OffsetConflict(
                 f"group '{request.target.group}': another load committed number {record.id.sequence} while "
@@ -183,7 +156,7 @@ def _write(
         if isinstance(error, PykafkaError):
             raise
         raise _failed(record, error) from error
-    site.committer.seal(sealed)  # discards the attempt itself when it fails
+    site.seal(sealed)  # discards the attempt itself when it fails
     return sealed
 
 

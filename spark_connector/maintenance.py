@@ -72,7 +72,7 @@ def rewind(
     load, or loads that cannot be taken back, and OffsetConflict when a load commits at the same time.
     """
     with _open_known(target) as site:
-        site.committer.repair()
+        site.repair()
         number = next_number(site)
         loads = _standing_without_gap(site.history(), to_load)
         stored = site.log.offsets({range.tp for load in loads for range in load.ranges})
@@ -80,7 +80,7 @@ def rewind(
         site.check_rewind(plan)
         if not confirm(plan):
             return None
-        site.committer.commit(plan)
+        site.commit(plan)
         return plan
 
 
@@ -93,14 +93,14 @@ def prune(target: Target, keep: int) -> list[int]:
     if keep < 1:
         raise ConfigError(f"keep (--keep) must be at least 1, not {keep}: the newest entry holds the offsets")
     with _open_known(target) as site:
-        site.committer.repair()
+        site.repair()
         return site.log.prune(keep)
 
 
 def recover(target: Target) -> list[str]:
     """Finish loads and rewinds that were killed; gives their ids."""
     with _open_known(target) as site:
-        return site.committer.repair()
+        return site.repair()
 
 
 @contextlib.contextmanager

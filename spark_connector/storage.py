@@ -68,34 +68,13 @@ class _Hdfs(HdfsFileSystem):
     """
 
     cachable = False
-
-    def info(self, path: str, **options: Any) -> Any:
-        with _os_errors():
-            return super().info(path, **options)
-
-    def ls(self, path: str, detail: bool = True, **options: Any) -> Any:
-        with _os_errors():
-            return super().ls(path, detail, **options)
-
-    def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:
-        with _os_errors():
-            super().mkdir(path, create_parents, **options)
-
-    def mv(self, path1: str, path2: str, **options: Any) -> None:
-        with _os_errors():
-            super().mv(path1, path2, **options)
-
-    def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
-        with _os_errors():
-            super().rm(path, recursive, maxdepth)
-
-    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **options: Any) -> Any:
-        with _os_errors():
-            return super().cat_file(path, start, end, **options)
-
-    def _open(self, path: str, mode: str = "rb", *arguments: Any, **options: Any) -> Any:
-        with _os_errors():
-            return super()._open(path, mode, *arguments, **options)
+    info = _os_errors()(HdfsFileSystem.info)
+    ls = _os_errors()(HdfsFileSystem.ls)
+    mkdir = _os_errors()(HdfsFileSystem.mkdir)
+    mv = _os_errors()(HdfsFileSystem.mv)
+    rm = _os_errors()(HdfsFileSystem.rm)
+    cat_file = _os_errors()(HdfsFileSystem.cat_file)
+    _open = _os_errors()(HdfsFileSystem._open)
 
 
 fsspec.register_implementation("hdfs", _Hdfs, clobber=True)
@@ -167,6 +146,11 @@ class Storage:
             elif not name.startswith(("_", ".")):
                 found.update({f"{name}/{file}": size for file, size in self.tree_sizes(f"{path}/{name}").items()})
         return found
+
+    def data_files(self, path: str) -> dict[str, int]:
+        """`tree_sizes` of the files that readers see: without hidden files (_SUCCESS, checksums)."""
+        sizes = self.tree_sizes(path).items()
+        return {name: size for name, size in sizes if not posixpath.basename(name).startswith(("_", "."))}
 
     def agrees_with_checksums(self, path: str) -> bool:
         """Whether a file has the bytes that Hadoop wrote, by the checksum file beside it (`.part-….crc`).

@@ -19,9 +19,9 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from spark_connector.load import LoadResult, load
+from spark_connector.load import load
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL, LoadLoop, Outage, Phase, parse_interval
-from spark_connector.loads.record import LoadError, LoadInterrupted
+from spark_connector.loads.record import LoadError, LoadInterrupted, LoadResult
 
 __all__ = ["Breaker", "watch"]
 

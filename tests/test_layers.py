@@ -194,7 +194,7 @@ def layer_of(module: str) -> str | None:
 
 
 def part_of_loads(module: str) -> str:
-    """`spark_connector.loads.delta.holdings` → `delta`; `protocol` for a module of `loads` itself."""
+    """`spark_connector.loads.delta.commit_log` → `delta`; `protocol` for a module of `loads` itself."""
     parts = module.split(".")
     return parts[2] if len(parts) > 2 and (ROOT / "spark_connector" / "loads" / parts[2]).is_dir() else "protocol"
 

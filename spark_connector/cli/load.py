@@ -14,27 +14,32 @@ import signal
 import sys
 from collections.abc import Mapping
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs
-from spark_connector.cli.load_options import BootstrapServer, ConfigFile, cluster_options
+from spark_connector.cli.load_options import (
+    WHERE,
+    BootstrapServer,
+    ConfigFile,
+    OffsetsOption,
+    TableOption,
+    ZooKeeperOption,
+    cluster_options,
+)
 from spark_connector.cli.session import LazySession, quiet_session, spark_log
-from spark_connector.cli.tables import print_verified
+from spark_connector.cli.tables import print_ranges, print_recovered, print_verified
 from spark_connector.loads.layout import PARTITION_COLUMNS
 from spark_connector.loads.load_loop import DEFAULT_INTERVAL, parse_interval
+from spark_connector.loads.record import LoadResult
 from spark_connector.loads.request import LoadRequest
-from spark_connector.loads.target import FORMATS, OFFSET_KINDS, Target
+from spark_connector.loads.target import FORMATS, Target
 from spark_connector.maintenance import prune
 from spark_connector.maintenance import recover as recover_loads
 from spark_connector.maintenance import verify as verify_loads
-
-if TYPE_CHECKING:
-    from spark_connector.load import LoadResult
 
 __all__ = ["load"]
 
@@ -42,30 +47,18 @@ INTERRUPTED = 128 + signal.SIGINT
 
 
 def load(
-    to: Annotated[
-        str, typer.Option(help="Where the loads go: a directory, local or hdfs://, or a database.", metavar="DIR|URL")
-    ],
+    to: Annotated[str, typer.Option(help=WHERE, metavar="DIR|URL")],
     group: Annotated[str, typer.Option(help="Name of this sequence of loads.", metavar="NAME")],
     bootstrap_server: BootstrapServer = None,
     config: ConfigFile = None,
     topic: Annotated[str | None, typer.Option(help="Topics, comma-separated.", metavar="NAME,…")] = None,
-    offsets: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Where the offsets are kept: {', '.join(OFFSET_KINDS)}. Default: the format's.",
-            metavar="KIND",
-        ),
-    ] = None,
-    zookeeper: Annotated[
-        str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
-    ] = None,
+    offsets: OffsetsOption = None,
+    zookeeper: ZooKeeperOption = None,
     format: Annotated[
         str | None,
         typer.Option(help=f"Output format: {', '.join(FORMATS)}. Default: parquet or sql.", metavar="NAME"),
     ] = None,
-    table: Annotated[
-        str | None, typer.Option(help="Table of the database, where --to does not end in #TABLE.", metavar="NAME")
-    ] = None,
+    table: TableOption = None,
     partition_by: Annotated[
         str | None,
         typer.Option(help=f"Columns that become directories: {', '.join(PARTITION_COLUMNS)}.", metavar="COLUMN,…"),
@@ -138,7 +131,7 @@ def load(
     if not watch and (interval or max_loads or metrics):
         raise ConfigError("--interval, --max-loads and --metrics go with --watch")
     if recover:
-        _print_recovered(target, as_json)
+        print_recovered(recover_loads(target), as_json)
         return
     servers, options = cluster_options(bootstrap_server, config, parse_pairs(option, "--option"))
     if verify:
@@ -223,26 +216,9 @@ def _print_result(result: LoadResult) -> None:
     if result.load_id is None:
         console.print(f"Nothing new for group [bold]{result.group}[/bold]; {result.output} is up to date.")
         return
-    table = Table(title=f"Load {result.load_id}: {result.rows:,} rows", title_justify="left")
-    table.add_column("topic")
-    for heading in ("partition", "from", "to", "rows"):
-        table.add_column(heading, justify="right")
-    for range in result.ranges:
-        numbers = (range.partition, range.start, range.end, range.rows or 0)
-        table.add_row(range.topic, *(f"{number:,}" for number in numbers))
-    console.print(table)
+    console.print(f"Load {result.load_id}: {result.rows:,} rows")
+    print_ranges(result.ranges)
     console.print(f"{result.format} in {result.path}", soft_wrap=True)
-
-
-def _print_recovered(target: Target, as_json: bool) -> None:
-    finished = recover_loads(target)
-    if as_json:
-        typer.echo(json.dumps({"recovered": finished}))
-        return
-    for load_id in finished:
-        typer.echo(f"Finished load {load_id}, which had been killed.")
-    if not finished:
-        typer.echo("Nothing to recover.")
 
 
 def _hadoop(settings: dict[str, str]) -> dict[str, str]:

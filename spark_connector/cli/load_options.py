@@ -19,38 +19,48 @@ from broker.errors import ConfigError
 from broker.tools.client_options import BootstrapServer, ConfigFile, given_properties, parse_pairs
 from spark_connector.loads.target import FORMATS, OFFSET_KINDS, Target
 
-__all__ = ["BootstrapServer", "ConfigFile", "Place", "cluster_options", "placed"]
+__all__ = [
+    "WHERE",
+    "BootstrapServer",
+    "ConfigFile",
+    "OffsetsOption",
+    "Place",
+    "TableOption",
+    "ZooKeeperOption",
+    "cluster_options",
+    "placed",
+]
 
 _OF_CONSUMERS = ("group.id", "auto.offset.reset", "enable.auto.commit", "auto.commit.interval.ms")
 """The file may be that of a consumer; a load has its own group, start and commits."""
+
+
+TableOption = Annotated[
+    str | None, typer.Option(help="Table of the database, where --to does not end in #TABLE.", metavar="NAME")
+]
+OffsetsOption = Annotated[
+    str | None,
+    typer.Option(help=f"Where the offsets are kept: {', '.join(OFFSET_KINDS)}. Default: the format's.", metavar="KIND"),
+]
+ZooKeeperOption = Annotated[
+    str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
+]
+WHERE = "Where the loads go: a directory, local or hdfs://, or a database."
 
 
 @dataclass(frozen=True)
 class Place:
     """The given options; an option that was not given is empty."""
 
-    to: Annotated[
-        str | None,
-        typer.Option(help="Where the loads go: a directory, local or hdfs://, or a database.", metavar="DIR|URL"),
-    ] = None
+    to: Annotated[str | None, typer.Option(help=WHERE, metavar="DIR|URL")] = None
     group: Annotated[str | None, typer.Option(help="Name of the sequence of loads.", metavar="NAME")] = None
     format: Annotated[
         str | None,
         typer.Option(help=f"As the loads had it: {', '.join(FORMATS)}. Needed for delta only.", metavar="NAME"),
     ] = None
-    table: Annotated[
-        str | None, typer.Option(help="Table of the database, where --to does not end in #TABLE.", metavar="NAME")
-    ] = None
-    offsets: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Where the offsets are kept: {', '.join(OFFSET_KINDS)}. Default: the format's.",
-            metavar="KIND",
-        ),
-    ] = None
-    zookeeper: Annotated[
-        str | None, typer.Option(help="ZooKeeper for --offsets zookeeper.", metavar="HOST:PORT[/CHROOT]")
-    ] = None
+    table: TableOption = None
+    offsets: OffsetsOption = None
+    zookeeper: ZooKeeperOption = None
     hadoop: Annotated[
         list[str] | None, typer.Option("--hadoop", help="Hadoop client setting; may be repeated.", metavar="NAME=VALUE")
     ] = None

@@ -13,14 +13,12 @@ from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from broker.errors import ConfigError
 from broker.tools.client_options import parse_pairs
 from spark_connector.cli.load_options import BootstrapServer, ConfigFile, Place, cluster_options, placed
 from spark_connector.cli.session import quiet_session
-from spark_connector.cli.tables import print_table, print_verified
+from spark_connector.cli.tables import print_ranges, print_recovered, print_table, print_verified
 from spark_connector.loads.history import WHAT_TO_DO, HistoryEntry, LoadState
 from spark_connector.loads.record import LoadRecord
 from spark_connector.loads.rewind import fates
@@ -164,18 +162,14 @@ def prune_command(
 
 @app.command("recover")
 @placed
-def recover_command(
-    place: Place,
-) -> None:
+def recover_command(place: Place) -> None:
     """Finish loads and rewinds that were killed, as the next load would.
 
     \b
     Examples:
       pykafka loads recover --to data/flights --group etl
     """
-    finished = recover(place.target)
-    lines = [f"Finished {load_id}, which had been killed." for load_id in finished] or ["Nothing to recover."]
-    typer.echo(json.dumps({"recovered": finished}) if place.as_json else "\n".join(lines))
+    print_recovered(recover(place.target), place.as_json)
 
 
 def _find(entries: Sequence[HistoryEntry], load_id: str) -> HistoryEntry:
@@ -186,7 +180,6 @@ def _find(entries: Sequence[HistoryEntry], load_id: str) -> HistoryEntry:
 
 
 def _print_list(entries: Sequence[HistoryEntry]) -> None:
-    console = Console()
     rows = []
     for entry in entries:
         record = entry.record
@@ -198,7 +191,7 @@ def _print_list(entries: Sequence[HistoryEntry]) -> None:
     print_table(["load", "time (UTC)", "state", "topics"], ["partitions", "rows", "files", "bytes"], rows)
     for entry in entries:
         if entry.state in WHAT_TO_DO:
-            console.print(f"{entry.record.load_id} {WHAT_TO_DO[entry.state]}", soft_wrap=True, highlight=False)
+            typer.echo(f"{entry.record.load_id} {WHAT_TO_DO[entry.state]}")
 
 
 def _print_entry(entry: HistoryEntry) -> None:
@@ -220,18 +213,9 @@ def _print_entry(entry: HistoryEntry) -> None:
     for name, value in facts.items():
         if value is not None:
             typer.echo(f"{name + ':':12} {value}")
-    console = Console()
-    if record.rewind is not None:
-        for undone in record.rewind.undone:
-            console.print(f"took back    {undone.load_id}", soft_wrap=True, highlight=False)
-    ranges = Table(title="Ranges", title_justify="left")
-    ranges.add_column("topic")
-    for heading in ("partition", "from", "to", "rows"):
-        ranges.add_column(heading, justify="right")
-    for range in record.ranges:
-        rows = "-" if range.rows is None else f"{range.rows:,}"
-        ranges.add_row(range.topic, str(range.partition), f"{range.start:,}", f"{range.end:,}", rows)
-    console.print(ranges)
+    for undone in record.rewind.undone if record.rewind else ():
+        typer.echo(f"took back    {undone.load_id}")
+    print_ranges(record.ranges)
     for file in entry.files or ():
         typer.echo(f"{file.size:>14,}  {file.name}")
     if entry.state in WHAT_TO_DO:

@@ -22,9 +22,9 @@ from rich.console import Console
 from spark_connector.cli.service_metrics import now, observe_loads, say
 from spark_connector.cli.session import LazySession, spark_log
 from spark_connector.cli.stop_signal import StopSignal
-from spark_connector.load import LoadResult, run_load
+from spark_connector.load import run_load
 from spark_connector.loads.load_loop import LoadLoop, Phase
-from spark_connector.loads.record import LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadInterrupted, LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest
 from spark_connector.maintenance import prune
 from spark_connector.offset_store.base import OffsetStoreUnavailable

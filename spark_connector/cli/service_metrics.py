@@ -17,8 +17,8 @@ import typer
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.destinations import open_destination
-from spark_connector.load import LoadResult
 from spark_connector.loads.load_loop import Outage
+from spark_connector.loads.record import LoadResult
 from spark_connector.loads.request import LoadRequest
 from spark_connector.options.range_limit import Position
 from spark_connector.options.read_options import SourceOptions
@@ -33,41 +33,35 @@ _PATIENCE_MS = 3_000  # the longest that a scrape waits for brokers
 @contextlib.contextmanager
 def observe_loads(request: LoadRequest, address: str | None) -> Iterator[LoadObserver]:
     """The observer of the service's loads; with metrics when `address` is given."""
-    if address is None:
-        yield LoadObserver()
-        return
     lag = LoadLag(request.source)
+    if address is None:
+        yield LoadObserver(request, lag)
+        return
     with LoadMetrics(request.target.group, address, lag.behind) as metrics:
         say(f"Metrics on {metrics.url}")
-        yield _MeasuringObserver(request, metrics, lag)
+        yield LoadObserver(request, lag, metrics)
 
 
 class LoadObserver:
-    """Prints a line about each outage. Called in the thread that loads."""
+    """Prints a line when an outage begins, when its cause changes, and when it is over. For the thread that loads.
 
-    def __init__(self) -> None:
-        self._outages = _OutageLines()
+    With `metrics` it also counts loads, and reads the group's offsets when they may have changed.
+    """
+
+    def __init__(self, request: LoadRequest, lag: LoadLag, metrics: LoadMetrics | None = None) -> None:
+        self._request = request
+        self._lag = lag
+        self._metrics = metrics
+        self._known = False
+        self._printed = ""
+        self._since = 0.0
+        if metrics is not None:
+            self._read_offsets()
 
     def ended(self, result: LoadResult) -> None:
         """Called after a load, or when there was nothing to load."""
-
-    def outage(self, outage: Outage) -> None:
-        """Called for each failed load, and at the end of an outage."""
-        self._outages(outage)
-
-
-class _MeasuringObserver(LoadObserver):
-    """Also counts loads, and reads the group's offsets when they may have changed."""
-
-    def __init__(self, request: LoadRequest, metrics: LoadMetrics, lag: LoadLag) -> None:
-        super().__init__()
-        self._request = request
-        self._metrics = metrics
-        self._lag = lag
-        self._known = False
-        self._read_offsets()
-
-    def ended(self, result: LoadResult) -> None:
+        if self._metrics is None:
+            return
         self._metrics.up_to_date()
         if result.load_id is not None:
             self._metrics.loaded(result.rows)
@@ -75,9 +69,19 @@ class _MeasuringObserver(LoadObserver):
             self._read_offsets()
 
     def outage(self, outage: Outage) -> None:
-        super().outage(outage)
-        if outage.delay is not None:
+        """Called for each failed load, and at the end of an outage."""
+        if outage.delay is None:
+            say(f"Loading again, after {outage.failures} failures in {time.monotonic() - self._since:,.0f} s.")
+            self._printed = ""
+            return
+        if self._metrics is not None:
             self._metrics.failed()
+        if not self._printed:
+            self._since = time.monotonic()
+        kind = f"{type(outage.error).__name__}: {_reason(outage)}"
+        if kind != self._printed:
+            say(f"Cannot load, trying again: {kind}")
+            self._printed = kind
 
     def _read_offsets(self) -> None:
         with contextlib.suppress(PykafkaError), open_destination(self._request.target) as site:
@@ -120,26 +124,6 @@ class LoadLag:
         for tp, end in latest.items():
             total[tp.topic] += max(end - max(loaded.get(tp, 0), earliest[tp]), 0)
         return dict(total)
-
-
-class _OutageLines:
-    """Prints a line when an outage begins, when its cause changes, and when it is over."""
-
-    def __init__(self) -> None:
-        self._printed = ""
-        self._since = 0.0
-
-    def __call__(self, outage: Outage) -> None:
-        if outage.delay is None:
-            say(f"Loading again, after {outage.failures} failures in {time.monotonic() - self._since:,.0f} s.")
-            self._printed = ""
-            return
-        if not self._printed:
-            self._since = time.monotonic()
-        kind = f"{type(outage.error).__name__}: {_reason(outage)}"
-        if kind != self._printed:
-            say(f"Cannot load, trying again: {kind}")
-            self._printed = kind
 
 
 def _reason(outage: Outage) -> str:

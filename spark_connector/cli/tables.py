@@ -14,8 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_connector.loads.audit.verify import LoadCheck, Verification
+from spark_connector.loads.record import LoadRange
 
-__all__ = ["print_table", "print_verified"]
+__all__ = ["print_ranges", "print_recovered", "print_table", "print_verified"]
 
 _LONGEST = 60  # characters of a text, such as many topics
 _WIDE = 1000  # more than any line needs
@@ -35,6 +36,20 @@ def print_table(texts: Sequence[str], numbers: Sequence[str], rows: Sequence[Seq
     console = Console()
     console.width = max(console.width, _WIDE)
     console.print(table)
+
+
+def print_ranges(ranges: Sequence[LoadRange]) -> None:
+    """Print a row per range; a dash for the rows of a load that is not written yet."""
+    numbers = ((range.partition, range.start, range.end, range.rows) for range in ranges)
+    cells = (["-" if number is None else f"{number:,}" for number in row] for row in numbers)
+    rows = [[range.topic, *row] for range, row in zip(ranges, cells, strict=True)]
+    print_table(["topic"], ["partition", "from", "to", "rows"], rows)
+
+
+def print_recovered(finished: Sequence[str], as_json: bool) -> None:
+    """Print the loads and rewinds that a recovery has finished."""
+    lines = [f"Finished {load_id}, which had been killed." for load_id in finished] or ["Nothing to recover."]
+    typer.echo(json.dumps({"recovered": finished}) if as_json else "\n".join(lines))
 
 
 def print_verified(verified: Verification, as_json: bool) -> None:

@@ -2,19 +2,22 @@
 
 files/, delta/ and database/ implement it; spark_connector/destinations.py opens the right one for a target. A
 destination is opened for one call and knows neither Spark nor the brokers.
+
+Its commit log says which loads count, and how far the offsets are. `append` is the commit point of a load: it stores
+the offsets and the load in one atomic step, or raises OffsetConflict.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit_log import CommitLog
 from spark_connector.loads.history import History, HistoryEntry
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.storage import Storage
@@ -22,7 +25,7 @@ from spark_connector.storage import Storage
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["Committer", "Destination", "Held", "Holdings", "NewSession", "Offsets"]
+__all__ = ["CommitLog", "Destination", "Held", "NewSession", "Newest", "Offsets"]
 
 Offsets = npt.NDArray[np.int64]
 
@@ -30,39 +33,71 @@ NewSession = Callable[[], "SparkSession"]
 """Gives the Spark session, and starts it when it is first called."""
 
 
-class Committer(Protocol):
-    """Stages, seals and commits loads, and repairs after a crash.
+@dataclass(frozen=True)
+class Newest:
+    """The newest entry of the commit log; number 0 when there is none. `load_id` is None for an entry that is no load.
 
-    Two processes may do any of this at the same time: the commit log lets one of them win.
+    `published` is False while the data of a committed load still has to be made visible.
     """
 
-    def repair(self) -> list[str]:
-        """Finish or remove the unfinished loads of others; gives the ids of the loads that were finished."""
-        ...
+    sequence: int = 0
+    load_id: str | None = None
+    published: bool = True
 
-    def stage(self, record: LoadRecord) -> str:
-        """Announce the load; gives the place within the destination where its rows must be written."""
-        ...
 
-    def seal(self, record: LoadRecord) -> None:
-        """Record that all rows are written and counted."""
-        ...
+class CommitLog(ABC):
+    """Loads of one group, numbered from 1."""
 
-    def commit(self, record: LoadRecord) -> None:
-        """Make rows and offsets visible in one atomic step. For a rewind: remove the rows of the loads it names and set
-        the offsets back, in one step.
+    kind = "table"
 
-        Raises OffsetConflict, and leaves nothing behind, when another load took the number.
+    @abstractmethod
+    def newest(self) -> Newest:
+        """The entry with the highest number."""
+
+    @abstractmethod
+    def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
+        """Next offset of every partition the group has committed.
+
+        A Delta table cannot list them: it looks up `partitions` and those that its newest records name.
         """
-        ...
 
-    def discard(self, load_id: str) -> None:
-        """Remove an attempt that is not committed."""
-        ...
+    @abstractmethod
+    def record(self, sequence: int) -> LoadRecord | None:
+        """The load committed under this number; None when there is none, or the entry is no load."""
 
-    def is_overtaken(self, record: LoadRecord) -> bool:
-        """Whether another load has taken this one's number, so that it can no longer be committed."""
-        ...
+    @abstractmethod
+    def sequences(self) -> list[int]:
+        """All numbers, ascending."""
+
+    def records(self) -> list[LoadRecord]:
+        """All loads and rewinds, in order of number."""
+        return [record for record in map(self.record, self.sequences()) if record is not None]
+
+    def has(self, record: LoadRecord) -> bool:
+        """Whether this very attempt is committed."""
+        winner = self.record(record.id.sequence)
+        return winner is not None and winner.load_id == record.load_id
+
+    def check(self, record: LoadRecord) -> None:  # noqa: B027 - most logs have no limit
+        """Raise LoadTooLarge for a load that could not be committed, before its rows are written."""
+
+    @abstractmethod
+    def append(self, record: LoadRecord) -> None:
+        """Commit. Does nothing when a repair has committed this load before. Raises OffsetConflict when another load
+        took the number."""
+
+    def mark_published(self, record: LoadRecord) -> None:  # noqa: B027 - in a table, what is committed is visible
+        """Note that the load's data is in place. May be called again."""
+
+    @abstractmethod
+    def prune(self, keep: int) -> list[int]:
+        """Remove all entries but the newest `keep` (at least 1); gives their numbers, oldest first.
+
+        The oldest entry goes first, so that the log never has a gap.
+        """
+
+    def close(self) -> None:  # noqa: B027 - most logs hold nothing open
+        """The log is not used afterwards."""
 
 
 @dataclass(frozen=True)
@@ -77,70 +112,85 @@ class Held:
     notes: tuple[str, ...] = ()
 
 
-class Holdings(Protocol):
-    """The rows in a destination, read when they are asked for. Changes nothing."""
+class Destination(ABC):
+    """A directory, a Delta table or a table in a database, and what one group has loaded there.
 
-    @property
-    def place(self) -> str:
-        """Where the rows are, in words: `the files`, `the table`."""
-        ...
+    Two processes may stage, commit and repair at the same time: the commit log lets one of them win.
+    """
 
-    def of(self, entries: Sequence[HistoryEntry]) -> Iterator[tuple[HistoryEntry, Held]]:
-        """The rows of each of these committed loads, in their order."""
-        ...
+    url: str
+    """Its name in records and messages; without passwords."""
 
-    def strangers(self) -> list[str]:
-        """What looks like a load of this group, but is not in its commit log."""
-        ...
+    log: CommitLog
 
+    output: Storage | None = None
+    """The directory that Spark writes files to; None for a database."""
 
-class Destination(Protocol):
-    """A directory, a Delta table or a table in a database."""
+    rows_are_in = "the table"
+    """Where the rows are, in words, for the audit."""
 
-    @property
-    def url(self) -> str:
-        """Its name in records and messages; without passwords."""
-        ...
+    @abstractmethod
+    def repair(self) -> list[str]:
+        """Finish or remove the unfinished loads of others; gives the ids of the loads that were finished."""
 
-    @property
-    def output(self) -> Storage | None:
-        """The directory that Spark writes files to; None for a database."""
-        ...
+    @abstractmethod
+    def stage(self, record: LoadRecord) -> str:
+        """Announce the load; gives the place within the destination where its rows must be written."""
 
-    @property
-    def log(self) -> CommitLog: ...
-
-    @property
-    def committer(self) -> Committer: ...
-
-    def plain_error(self, error: Exception) -> LoadError | None:
-        """The LoadError for an error of the library behind the destination; None for any other error."""
-        ...
-
+    @abstractmethod
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Make it ready to take rows of this schema (Spark's, as JSON). Raises ConfigError when it cannot take them."""
-        ...
+
+    def seal(self, record: LoadRecord) -> None:  # noqa: B027 - tables need none: an unfinished attempt starts again
+        """Record that all rows are written and counted."""
+
+    @abstractmethod
+    def commit(self, record: LoadRecord) -> None:
+        """Make rows and offsets visible in one atomic step. For a rewind: remove the rows of the loads it names and set
+        the offsets back, in one step.
+
+        Raises OffsetConflict, and leaves nothing behind, when another load took the number.
+        """
+
+    @abstractmethod
+    def discard(self, load_id: str) -> None:
+        """Remove an attempt that is not committed."""
+
+    def is_overtaken(self, record: LoadRecord) -> bool:
+        """Whether another load has taken this one's number, so that it can no longer be committed."""
+        newest = self.log.newest()
+        return newest.sequence >= record.id.sequence and newest.load_id != record.load_id
 
     def published(self, group: str) -> list[str]:
         """Ids of the group's loads that readers see, where this is known without the commit log."""
-        ...
+        return []
 
+    @abstractmethod
     def topics_by_group(self) -> Mapping[str, set[str]]:
         """Every group that has loads here, in whatever commit log, and the topics that it has loaded."""
-        ...
 
     def path_of(self, load_id: str) -> str:
         """Where a reader finds the rows of a load."""
-        ...
+        return self.url
 
+    @abstractmethod
     def history(self) -> History:
         """The group's loads. Changes nothing."""
-        ...
 
-    def holdings(self, history: History, session: NewSession) -> Holdings:
-        """The rows of the loads of `history`. `session` is called only where Spark must read them."""
-        ...
+    @abstractmethod
+    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, Held]]:
+        """The rows of each of these committed loads, in their order. Changes nothing.
 
-    def check_rewind(self, rewind: LoadRecord) -> None:
+        `session` is called only where Spark must read them.
+        """
+
+    @abstractmethod
+    def unknown_loads(self, history: History) -> list[str]:
+        """What looks like a load of this group, but is not in `history`, in words."""
+
+    def check_rewind(self, rewind: LoadRecord) -> None:  # noqa: B027 - directories can always be moved aside
         """Raise ConfigError when the loads that `rewind` names cannot be taken back."""
-        ...
+
+    def plain_error(self, error: Exception) -> LoadError | None:
+        """The LoadError for an error of the library behind the destination; None for any other error."""
+        return None

@@ -14,14 +14,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
 
 from broker.errors import ConfigError, PykafkaError
-from spark_connector.loads.record import LoadRange, LoadRecord
+from spark_connector.loads.record import LoadRecord, LoadResult
 
-__all__ = ["DEFAULT_INTERVAL", "LoadLoop", "Loaded", "Outage", "Phase", "Stopped", "parse_interval"]
+__all__ = ["DEFAULT_INTERVAL", "LoadLoop", "Outage", "Phase", "Stopped", "parse_interval"]
 
 DEFAULT_INTERVAL = 30.0
 """Seconds from the start of a load to the start of the next."""
@@ -32,23 +31,7 @@ _LONGEST_DELAY = 30.0
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 Phase = Callable[[str, LoadRecord | None], None]
-
-
-class Loaded(Protocol):
-    """The result of a load. `load_id` is None when there was nothing new.
-
-    `recovered`: earlier loads that it has finished, such as one whose commit was interrupted by an outage.
-    """
-
-    @property
-    def load_id(self) -> str | None: ...
-    @property
-    def ranges(self) -> Sequence[LoadRange]: ...
-    @property
-    def recovered(self) -> Sequence[str]: ...
-
-
-T = TypeVar("T", bound=Loaded)
+"""Called when a load enters a phase (repair, plan, write, commit, done), with the load as soon as it is planned."""
 
 
 class Stopped(PykafkaError):
@@ -64,7 +47,7 @@ class Outage:
     delay: float | None
 
 
-class LoadLoop(Generic[T]):
+class LoadLoop:
     """Iterate over it in the thread that loads; `stop.set()` in another thread ends it soon.
 
     Gives the result of every load that loaded or recovered something. After `stop.set()` no load starts to write, a
@@ -73,7 +56,7 @@ class LoadLoop(Generic[T]):
 
     def __init__(
         self,
-        run: Callable[[Phase], T],
+        run: Callable[[Phase], LoadResult],
         *,
         interval: float = DEFAULT_INTERVAL,
         max_loads: int | None = None,
@@ -102,7 +85,7 @@ class LoadLoop(Generic[T]):
         self._failures = 0
         self._last_error: PykafkaError | None = None
 
-    def __iter__(self) -> Iterator[T]:
+    def __iter__(self) -> Iterator[LoadResult]:
         """Ends when it is stopped or after `max_loads`. Raises errors that are not retriable."""
         loads = 0
         while not self._stop.is_set():
@@ -119,7 +102,7 @@ class LoadLoop(Generic[T]):
                 self._on_phase("wait", None)
                 self._stop.wait(max(0.0, started + self._interval - self._clock()))
 
-    def _load_once(self) -> T | None:
+    def _load_once(self) -> LoadResult | None:
         try:
             result = self._run(self._phase)
         except Stopped:
@@ -143,7 +126,7 @@ class LoadLoop(Generic[T]):
         self._on_outage(Outage(error, self._failures, delay))
         self._stop.wait(delay)
 
-    def _is_behind(self, result: T) -> bool:
+    def _is_behind(self, result: LoadResult) -> bool:
         taken = sum(range.size for range in result.ranges)
         return self._max_records is not None and taken >= self._max_records
 

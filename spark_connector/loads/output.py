@@ -9,11 +9,13 @@ add up is not committed.
 from __future__ import annotations
 
 import json
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
+from pyspark.sql.datasource import DataSource
 
 from broker.protocol.topic_partition import TopicPartition
 from pyspark_pykafka import DefaultSource
@@ -23,7 +25,10 @@ from spark_connector.loads.layout import DERIVED, LOAD_COLUMN
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.storage import Storage
 
-__all__ = ["Written", "check_rows", "data_files", "read_ranges", "sum_counts", "write_counted", "write_files"]
+__all__ = ["Written", "check_rows", "read_ranges", "save_by_tasks", "sum_counts", "write_counted", "write_files"]
+
+
+_registered: weakref.WeakKeyDictionary[SparkSession, set[str]] = weakref.WeakKeyDictionary()
 
 
 class Written(NamedTuple):
@@ -88,7 +93,7 @@ def write_files(
         writer.partitionBy(*record.partition_by).save(output.url_of(directory))
 
     written = write_counted(frame, record, write, lambda: _count(frame.sparkSession, format, output, directory))
-    return record.completed(written, data_files(output, directory))
+    return record.completed(written, output.data_files(directory))
 
 
 def write_counted(
@@ -106,6 +111,15 @@ def write_counted(
     written = count()
     check_rows(record, written, passed=int(observation.get["rows"]))
     return {tp: count.rows for tp, count in written.items()}
+
+
+def save_by_tasks(frame: DataFrame, source: type[DataSource], options: Mapping[str, str]) -> None:
+    """Write the frame with a data source of our own, which is registered with the session once: Spark warns of more."""
+    known = _registered.setdefault(frame.sparkSession, set())
+    if source.name() not in known:
+        frame.sparkSession.dataSource.register(source)
+        known.add(source.name())
+    frame.write.format(source.name()).mode("append").options(**options).save()
 
 
 def check_rows(record: LoadRecord, written: Mapping[TopicPartition, Written], passed: int) -> None:
@@ -132,7 +146,7 @@ def _fits(count: Written, range: LoadRange) -> bool:
 
 
 def _count(spark: SparkSession, format: str, output: Storage, directory: str) -> dict[TopicPartition, Written]:
-    if not data_files(output, directory):
+    if not output.data_files(directory):
         return {}
     if format == "parquet":
         counted = _count_by_footers(output, directory)
@@ -143,7 +157,7 @@ def _count(spark: SparkSession, format: str, output: Storage, directory: str) ->
 
 def _count_by_footers(output: Storage, directory: str) -> dict[TopicPartition, Written] | None:
     """Count by the statistics of the row groups, without reading rows; None when a row group mixes partitions."""
-    footers = read_footers(output, directory, data_files(output, directory))
+    footers = read_footers(output, directory, output.data_files(directory))
     counts = [count_rows(name, footer) for name, footer in footers.items()]
     return None if None in counts else sum_counts(count for file in counts if file is not None for count in file)
 
@@ -167,12 +181,3 @@ def sum_counts(counts: Iterable[Count]) -> dict[TopicPartition, Written]:
         tp, count = TopicPartition(topic, partition), Written(*numbers)
         total[tp] = total[tp].plus(count) if tp in total else count
     return total
-
-
-def data_files(output: Storage, directory: str) -> dict[str, int]:
-    """Name → size of the files that readers see: without hidden files (_SUCCESS, checksums)."""
-    return {name: size for name, size in output.tree_sizes(directory).items() if not _is_hidden(name)}
-
-
-def _is_hidden(name: str) -> bool:
-    return name.rpartition("/")[2].startswith(("_", "."))

@@ -17,9 +17,8 @@ from broker.client.partition_offsets import Position as ReachedPosition
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss, report_data_loss
-from spark_connector.loads.commit_log import CommitLog
-from spark_connector.loads.destination import Destination
-from spark_connector.loads.ranges import Bounds, plan_epochs, plan_ranges, plan_rerun, refuse_other_topics
+from spark_connector.loads.destination import CommitLog, Destination
+from spark_connector.loads.ranges import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.record import LoadId, LoadInterrupted, LoadRecord, Origin
 from spark_connector.loads.request import LoadRequest, describe_changes
 from spark_connector.loads.rewind import standing
@@ -57,11 +56,11 @@ def plan_load(request: LoadRequest, site: Destination, earlier: CommitLog | None
     known = newest.topic_ids if newest else {}
     _refuse_changed_reading(request, [newest] if newest else [])
     if request.from_load is None:
-        stored, epochs, bounds, assigned = _look_up(request.source, site.log, newest)
+        stored, positions, bounds, assigned = _look_up(request.source, site.log, newest)
         ranges = plan_ranges(
             stored, bounds, fail_on_data_loss=request.source.fail_on_data_loss, max_records=request.max_records
         )
-        reached = plan_epochs(epochs, stored, ranges, bounds)
+        reached = plan_positions(positions, stored, ranges, bounds)
     else:
         loads = _loads_since(request, earlier or site.log)
         stored = site.log.offsets({range.tp for load in loads for range in load.ranges})
@@ -71,7 +70,7 @@ def plan_load(request: LoadRequest, site: Destination, earlier: CommitLog | None
             _report_other_cluster(load, assigned, fail=True)
         refuse_other_topics(loads, assigned.topic_ids)
         ranges = plan_rerun(loads, stored)
-        reached = loads[-1].epochs_kept({**{range.tp: range.end for range in ranges}, **stored})
+        reached = loads[-1].positions_at({**{range.tp: range.end for range in ranges}, **stored})
     if not ranges:
         return None
     if number == 1 and not request.new_group:
@@ -90,7 +89,7 @@ def plan_load(request: LoadRequest, site: Destination, earlier: CommitLog | None
         topic_ids={**known, **ids} if request.from_load is None else {**ids, **known},
         reading=request.reading,
         origin=Origin(assigned.cluster_id, ",".join(request.source.client.bootstrap_servers)),
-        epochs=reached,
+        positions=reached,
     )
 
 
@@ -103,7 +102,7 @@ def next_number(site: Destination) -> int:
     """
     newest = site.log.newest()
     while not newest.published:
-        site.committer.repair()
+        site.repair()
         newest = site.log.newest()
     return newest.sequence + 1
 
@@ -192,8 +191,8 @@ def _current(options: SourceOptions, optional: Collection[str] = ()) -> Assigned
 
 def _look_up(
     options: SourceOptions, log: CommitLog, newest: LoadRecord | None
-) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int], Bounds, Assigned]:
-    """The stored offsets, the leader epochs at them, the brokers' bounds, and the partitions to load.
+) -> tuple[dict[TopicPartition, int], dict[TopicPartition, ReachedPosition], Bounds, Assigned]:
+    """The stored offsets, the positions at them, the brokers' bounds, and the partitions to load.
 
     The user's start is looked up only for partitions that the group has never loaded.
     """
@@ -201,7 +200,7 @@ def _look_up(
     try:
         assigned = reader.assigned()
         known = log.offsets(assigned.partitions)
-        epochs = newest.epochs_at(known) if newest else {}
+        positions = newest.positions_at(known) if newest else {}
         earliest = reader.earliest(assigned.partitions)
         log_ends = reader.log_ends(assigned.partitions)
         latest = {tp: end.offset for tp, end in log_ends.items()}
@@ -217,10 +216,13 @@ def _look_up(
         if _report_other_cluster(newest, assigned, fail=options.fail_on_data_loss):
             recreated = frozenset(tp.topic for tp in assigned.partitions)
         now = {tp: end.leader_epoch for tp, end in log_ends.items()}
-        doubtful = {tp for tp in now.keys() & epochs.keys() if now[tp] != epochs[tp] and tp.topic not in recreated}
-        reached = {tp: ReachedPosition(known[tp], epochs[tp]) for tp in doubtful}
-        cut = {tp: lost.end for tp, lost in reader.truncations(reached).items()}
-        return known, epochs, Bounds(earliest, latest, starts, ends, recreated, now, cut), assigned
+        doubtful = {
+            tp: position
+            for tp, position in positions.items()
+            if now.get(tp, position.leader_epoch) != position.leader_epoch and tp.topic not in recreated
+        }
+        cut = {tp: lost.end for tp, lost in reader.truncations(doubtful).items()}
+        return known, positions, Bounds(earliest, latest, starts, ends, recreated, now, cut), assigned
     finally:
         reader.close()
 

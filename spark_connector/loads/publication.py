@@ -39,8 +39,11 @@ def publish_offsets(
 ) -> None:
     """Commit the offsets of the group's log to the brokers' group. On a failure warns, once per group and cause.
 
-    `idle`: nothing was loaded; then this process publishes at most every five minutes.
+    `idle`: nothing was loaded; then this process publishes at most every five minutes. A re-run leaves the group where
+    it is.
     """
+    if not request.publish_offsets or request.from_load is not None:
+        return
     group, place = request.target.group, (request.target.group, site.url)
     if idle and clock() - _published_at.get(place, -_IDLE) < _IDLE:
         return

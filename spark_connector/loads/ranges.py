@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import data_loss, report_data_loss
-from spark_connector.loads.record import LoadRange, LoadRecord, Offsets, ReachedEpochs
+from spark_connector.loads.record import LoadRange, LoadRecord, Offsets
 from spark_connector.loads.rewind import standing
 from spark_connector.read.planning import limit_offsets
 
-__all__ = ["Bounds", "plan_epochs", "plan_ranges", "plan_rerun", "refuse_other_topics"]
+__all__ = ["Bounds", "plan_positions", "plan_ranges", "plan_rerun", "refuse_other_topics"]
 
 
 @dataclass(frozen=True)
@@ -61,23 +62,23 @@ def plan_ranges(
     )
 
 
-def plan_epochs(
-    known: Mapping[TopicPartition, int], stored: Offsets, ranges: Iterable[LoadRange], bounds: Bounds
-) -> ReachedEpochs | None:
-    """The leader epochs at the group's offsets after the load of `ranges`; `known` are those at `stored`.
+def plan_positions(
+    known: Mapping[TopicPartition, Position], stored: Offsets, ranges: Iterable[LoadRange], bounds: Bounds
+) -> dict[TopicPartition, Position]:
+    """The group's positions after the load of `ranges`; `known` are those at `stored`.
 
     A partition that is loaded gets the epoch of its current leader. Any other partition keeps the known epoch, not the
     leader's: after a restart that lost records, Kafka may continue with a later epoch.
     """
     moved = {range.tp: range.end for range in ranges}
     stands = {**stored, **moved}
-    kept = {tp: epoch for tp, epoch in known.items() if tp not in moved}
+    kept = {tp: position for tp, position in known.items() if tp not in moved}
     asked = {
-        tp: epoch
+        tp: Position(stands[tp], epoch)
         for tp, epoch in bounds.epochs.items()
-        if tp not in kept and tp in stands and stands[tp] <= bounds.latest[tp]
+        if epoch > NO_EPOCH and tp in stands and stands[tp] <= bounds.latest[tp]
     }
-    return ReachedEpochs.of({**kept, **asked}, stands)
+    return {**asked, **kept}
 
 
 def plan_rerun(loads: Iterable[LoadRecord], stored: Offsets) -> tuple[LoadRange, ...]:

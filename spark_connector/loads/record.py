@@ -11,13 +11,11 @@ from __future__ import annotations
 
 import json
 import re
-import zlib
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Self
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any
 
-from broker.client.partition_offsets import NO_EPOCH
+from broker.client.partition_offsets import Position
 from broker.errors import PykafkaError
 from broker.protocol.topic_partition import TopicPartition
 
@@ -28,10 +26,10 @@ __all__ = [
     "LoadInterrupted",
     "LoadRange",
     "LoadRecord",
+    "LoadResult",
     "LoadTooLarge",
     "Offsets",
     "Origin",
-    "ReachedEpochs",
     "Rewind",
     "Undone",
     "published_directory",
@@ -78,6 +76,14 @@ class LoadId:
         """None when the text is no load id."""
         match = _LOAD_ID.fullmatch(text)
         return cls(match["group"], int(match["sequence"]), match["token"]) if match else None
+
+    @classmethod
+    def of(cls, text: str) -> LoadId:
+        """Raises LoadError when the text is no load id."""
+        parsed = cls.parse(text)
+        if parsed is None:
+            raise LoadError(f"'{text}' is no load id")
+        return parsed
 
 
 @dataclass(frozen=True)
@@ -150,71 +156,21 @@ class Rewind:
 
 
 @dataclass(frozen=True)
-class ReachedEpochs:
-    """The leader epochs of the records just before a group's offsets: with them the next load notices a truncated log.
-
-    A log that loses its end and grows again looks like one that only grew. But a new leader starts a new epoch at its
-    log end. So when a broker is asked where the old epoch ended (OffsetForLeaderEpoch, KIP-320), it answers with an
-    offset below the group's exactly when the log was truncated below it. Every record has the epochs of all partitions
-    of the group, because a partition without new records may be truncated too.
-
-    `topics`: topic → leader epoch → partitions as text (`0-3,7`), because thousands of partitions share an epoch.
-    `offsets`: a checksum of the group's offsets, to notice that another program has changed them.
-    """
-
-    topics: Mapping[str, Mapping[str, str]]
-    offsets: int
-
-    @classmethod
-    def of(cls, epochs: Mapping[TopicPartition, int], offsets: Offsets) -> Self | None:
-        """The epochs of a group at `offsets`; None where no epoch is known (brokers before Kafka 2.1)."""
-        partitions: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
-        for tp, epoch in sorted(epochs.items()):
-            if epoch > NO_EPOCH and tp in offsets:
-                partitions[tp.topic][str(epoch)].append(tp.partition)
-        if not partitions:
-            return None
-        texts = {t: {epoch: _text(found) for epoch, found in by_epoch.items()} for t, by_epoch in partitions.items()}
-        return cls(texts, _checksum(offsets))
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Raises KeyError, TypeError, ValueError or AttributeError for a document that `asdict` has not made."""
-        reached = cls({str(t): dict(found) for t, found in document["topics"].items()}, int(document["offsets"]))
-        reached.by_partition()
-        return reached
-
-    def by_partition(self) -> dict[TopicPartition, int]:
-        return {
-            TopicPartition(topic, partition): int(epoch)
-            for topic, by_epoch in self.topics.items()
-            for epoch, text in by_epoch.items()
-            for partition in _numbers(text)
-        }
-
-    def at(self, stored: Offsets, own: Offsets) -> dict[TopicPartition, int]:
-        """The epochs that are valid at the offsets `stored`.
-
-        When another program has changed some of the offsets, only partitions that are still at `own`, the offsets
-        committed by the load itself, have a valid epoch.
-        """
-        whole = self.offsets == _checksum(stored)
-        return {
-            tp: epoch
-            for tp, epoch in self.by_partition().items()
-            if tp in stored and (whole or own.get(tp) == stored[tp])
-        }
-
-
-@dataclass(frozen=True)
 class LoadRecord:
     """One load. `output` is the URL of the directory, or the database and table; `offsets` is the kind of commit log;
     `partition_by` are the columns that are directories of the output.
 
     `topic_ids` has the id (KIP-516) of every topic that the group has loaded so far, where the brokers give ids: with
     them the next load notices that a topic was deleted and created again. `reading` are the reader's options that
-    decide which records are loaded and what they become (request.py), `origin` is the cluster of the records, `epochs`
-    are the leader epochs at the group's offsets after this load. These three are None where they are not known.
+    decide which records are loaded and what they become (request.py), `origin` is the cluster of the records; None
+    where they are not known.
+
+    `positions` are the group's offsets after this load with the leader epochs of the records just before them; with
+    them the next load notices a truncated log. A log that loses its end and grows again looks like one that only grew.
+    But a new leader starts a new epoch at its log end. So when a broker is asked where the old epoch ended
+    (OffsetForLeaderEpoch, KIP-320), it answers with an offset below the group's exactly when the log was truncated
+    below it. Every record has the positions of all partitions of the group whose epoch is known (brokers from Kafka 2.1
+    on), because a partition without new records may be truncated too.
     """
 
     load_id: str
@@ -230,7 +186,7 @@ class LoadRecord:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     reading: Mapping[str, str] | None = None
     origin: Origin | None = None
-    epochs: ReachedEpochs | None = None
+    positions: Mapping[TopicPartition, Position] = field(default_factory=dict)
 
     @classmethod
     def unknown(cls, load_id: str, output: str, offsets: str) -> LoadRecord:
@@ -239,10 +195,7 @@ class LoadRecord:
 
     @property
     def id(self) -> LoadId:
-        parsed = LoadId.parse(self.load_id)
-        if parsed is None:
-            raise LoadError(f"'{self.load_id}' is no load id")
-        return parsed
+        return LoadId.of(self.load_id)
 
     @property
     def rows(self) -> int:
@@ -256,13 +209,9 @@ class LoadRecord:
             for range in self.ranges
         }
 
-    def epochs_at(self, stored: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The leader epochs at the offsets `stored`, where this record, which is the group's newest, knows them."""
-        return {} if self.epochs is None else self.epochs.at(stored, self.committed)
-
-    def epochs_kept(self, stored: Mapping[TopicPartition, int]) -> ReachedEpochs | None:
-        """The epochs for a record that sets the group's offsets to `stored`."""
-        return ReachedEpochs.of(self.epochs_at(stored), stored)
+    def positions_at(self, stored: Offsets) -> dict[TopicPartition, Position]:
+        """The positions that are valid when the group's offsets are `stored`: another program may have changed some."""
+        return {tp: position for tp, position in self.positions.items() if stored.get(tp) == position.offset}
 
     @property
     def expected(self) -> dict[TopicPartition, int]:
@@ -282,7 +231,11 @@ class LoadRecord:
         return replace(self, files=())
 
     def to_json(self) -> dict[str, Any]:
-        return {"version": _VERSION, **asdict(self), "rows": self.rows}
+        positions: dict[str, dict[str, Position]] = {}
+        for tp, position in sorted(self.positions.items()):
+            positions.setdefault(tp.topic, {})[str(tp.partition)] = position
+        plain = asdict(replace(self, positions={}))
+        return {"version": _VERSION, **plain, "rows": self.rows, "positions": positions}
 
     def to_bytes(self) -> bytes:
         return json.dumps(self.to_json(), indent=1).encode()
@@ -293,19 +246,28 @@ class LoadRecord:
         try:
             if document["version"] != _VERSION:
                 raise LoadError(f"{where} was written by another version of this program ({document['version']})")
-            fields = {name: document[name] for name in ("load_id", "output", "format", "offsets", "created_ms")}
-            ranges = tuple(LoadRange(**range) for range in document["ranges"])
-            files = tuple(LoadFile(**file) for file in document["files"])
-            fields["rewind"] = _rewind(document.get("rewind"))
-            fields["partition_by"] = tuple(map(str, document.get("partition_by", ())))
-            fields["topic_ids"] = _texts(document.get("topic_ids", {}))
-            fields["reading"] = None if document.get("reading") is None else _texts(document["reading"])
-            fields["origin"] = None if document.get("origin") is None else Origin(**document["origin"])
-            fields["epochs"] = None if document.get("epochs") is None else ReachedEpochs.from_json(document["epochs"])
-            record = cls(**fields, ranges=ranges, rerun_of=document["rerun_of"], files=files)
+            given = {field.name: document[field.name] for field in fields(cls) if field.name in document}
+            given["ranges"] = tuple(LoadRange(**range) for range in document["ranges"])
+            given["files"] = tuple(LoadFile(**file) for file in document["files"])
+            given["partition_by"] = tuple(map(str, document.get("partition_by", ())))
+            given["topic_ids"] = dict(document.get("topic_ids", {}))
+            if document.get("reading") is not None:
+                given["reading"] = dict(document["reading"])
+            if document.get("origin") is not None:
+                given["origin"] = Origin(**document["origin"])
+            if document.get("rewind") is not None:
+                undone = tuple(Undone(**undone) for undone in document["rewind"]["undone"])
+                given["rewind"] = Rewind(**{**document["rewind"], "undone": undone})
+            given["positions"] = {
+                TopicPartition(topic, int(partition)): Position(int(offset), int(epoch))
+                for topic, positions in document.get("positions", {}).items()
+                for partition, (offset, epoch) in positions.items()
+            }
+            record = cls(**given)
+            is_named = LoadId.parse(record.load_id) is not None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise LoadError(f"{where} is not the record of a load: {error!r}") from error
-        if LoadId.parse(record.load_id) is None:
+        if not is_named:
             raise LoadError(f"{where}: '{record.load_id}' is no load id")
         return record
 
@@ -317,31 +279,22 @@ class LoadRecord:
             raise LoadError(f"{where} is not JSON: {error}") from error
 
 
-def _texts(document: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): str(value) for name, value in document.items()}
+@dataclass(frozen=True)
+class LoadResult:
+    """The result of a load. `load_id` and `path` are None when there was nothing new.
 
+    `ranges` have offsets and rows per partition. `recovered` are earlier loads that were killed and that this call has
+    finished; their rows are not in `rows`.
+    """
 
-def _rewind(document: Mapping[str, Any] | None) -> Rewind | None:
-    if document is None:
-        return None
-    return Rewind(document["to_load"], tuple(Undone(**undone) for undone in document["undone"]), document["delete"])
+    group: str
+    output: str
+    format: str
+    load_id: str | None
+    path: str | None
+    rows: int
+    ranges: tuple[LoadRange, ...]
+    recovered: tuple[str, ...] = ()
 
-
-def _checksum(offsets: Offsets) -> int:
-    return zlib.crc32(json.dumps([[*tp, offset] for tp, offset in sorted(offsets.items())]).encode())
-
-
-def _text(numbers: list[int]) -> str:
-    """Ascending numbers as `0-3,7`."""
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in spans)
-
-
-def _numbers(text: str) -> list[int]:
-    spans = (span.partition("-") for span in text.split(","))
-    return [number for first, _, last in spans for number in range(int(first), int(last or first) + 1)]
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)

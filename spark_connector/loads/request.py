@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from broker.errors import ConfigError
 from spark_connector.loads.layout import DERIVED, LOAD_COLUMN, parse_partition_by
@@ -45,17 +46,20 @@ class LoadRequest:
     """One call of `load`. `options` are the reader's, names in lower case, without those that `load` sets."""
 
     target: Target
-    format: str
     source: SourceOptions
     options: Mapping[str, str]
-    write_options: Mapping[str, str]
-    partition_by: tuple[str, ...] = ()
+    partition_by: tuple[str, ...]
+    write_options: Mapping[str, str] = field(default_factory=dict)
     max_records: int | None = None
     from_load: str | None = None
     from_directory: str | None = None
     allow_changed_options: bool = False
     new_group: bool = False
     publish_offsets: bool = True
+
+    @property
+    def format(self) -> str:
+        return str(self.target.format)
 
     @property
     def reading(self) -> dict[str, str]:
@@ -78,27 +82,16 @@ class LoadRequest:
         *,
         bootstrap_servers: str,
         topic: str | Sequence[str] | None,
-        starting_offsets: str,
-        max_records: int | None,
-        options: Mapping[str, str],
-        write_options: Mapping[str, str],
-        from_load: str | None,
-        from_directory: str | None,
-        format: str | None = None,
+        starting_offsets: str = "earliest",
+        options: Mapping[str, str] | None = None,
         partition_by: str | Sequence[str] | None = None,
-        allow_changed_options: bool = False,
-        new_group: bool = False,
-        publish_offsets: bool = True,
+        **others: Any,
     ) -> LoadRequest:
-        """Check the arguments of `load` and put the reader's options together."""
-        target = replace(target, format=format or target.format).check()
-        layout = parse_partition_by(partition_by)
+        """Check the arguments of `load` and put the reader's options together. `others`: the fields of these names."""
+        target, layout = target.check(), parse_partition_by(partition_by)
         if layout and target.format == "sql":
             raise ConfigError("partition_by (--partition-by) is for files and Delta, not for tables of a database")
-        if max_records is not None and max_records < 1:
-            raise ConfigError(f"max_records must be at least 1, not {max_records}")
-        _check_rerun(target, from_load, from_directory)
-        given = {name.lower(): str(value) for name, value in {**DEFAULTS, **options}.items()}
+        given = {name.lower(): str(value) for name, value in {**DEFAULTS, **(options or {})}.items()}
         for name in _STORES:
             if name in given:
                 raise ConfigError(f"option '{name}' cannot be used in a load: use the arguments 'group' and 'offsets'")
@@ -115,20 +108,22 @@ class LoadRequest:
         source = parse_options(given, Mode.BATCH)
         _check_columns(source.columns, layout)
         reader = {name: value for name, value in given.items() if name not in (*_PLACES, *_STARTS, _STRATEGY, *_ENDS)}
-        return cls(
-            target,
-            str(target.format),
-            source,
-            reader,
-            write_options,
-            layout,
-            max_records,
-            from_load,
-            from_directory,
-            allow_changed_options,
-            new_group,
-            publish_offsets and from_load is None,  # a re-run leaves the group where it is
-        )
+        return cls(target, source, reader, layout, **others)
+
+    def __post_init__(self) -> None:
+        if self.max_records is not None and self.max_records < 1:
+            raise ConfigError(f"max_records must be at least 1, not {self.max_records}")
+        if self.from_load is None and self.from_directory is not None:
+            raise ConfigError("from_directory (--from-dir) goes with from_load (--from)")
+        if self.from_load is None:
+            return
+        if self.target.is_table:
+            raise ConfigError(f"from_load (--from) is for files; format={self.format} cannot load again")
+        if self.target.offsets == "files" and self.from_directory is None:
+            raise ConfigError(
+                "from_load with offsets=files needs from_directory (--from-dir): the output directory that holds that "
+                "load"
+            )
 
 
 def _check_columns(columns: Sequence[str], partition_by: Sequence[str]) -> None:
@@ -139,19 +134,6 @@ def _check_columns(columns: Sequence[str], partition_by: Sequence[str]) -> None:
     missing = [name for name in needed if name not in columns]
     if missing:
         raise ConfigError(f"option 'columns' leaves out {', '.join(missing)}, which a load needs to count its rows")
-
-
-def _check_rerun(target: Target, from_load: str | None, from_directory: str | None) -> None:
-    if from_load is None:
-        if from_directory is not None:
-            raise ConfigError("from_directory (--from-dir) goes with from_load (--from)")
-        return
-    if target.is_table:
-        raise ConfigError(f"from_load (--from) is for files; format={target.format} cannot load again")
-    if target.offsets == "files" and from_directory is None:
-        raise ConfigError(
-            "from_load with offsets=files needs from_directory (--from-dir): the output directory that holds that load"
-        )
 
 
 def reading_of(options: Mapping[str, str]) -> dict[str, str]:

@@ -5,14 +5,15 @@ to go back to. A load that runs at the same time has the same number, so one of 
 starts later repairs first.
 
 Tables remove the rows in the same commit. For files the rewind is committed first; then its process, or any later
-repair, moves the directories of the undone loads aside (files/committer.py), the newest first: a reader in between sees
-the state after some earlier load, never a gap.
+repair, moves the directories of the undone loads aside (files/destination.py), the newest first: a reader in between
+sees the state after some earlier load, never a gap.
 
 Called by maintenance.py. Pure.
 """
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +67,12 @@ def plan_rewind(
     if not later:
         raise ConfigError(f"'{to_load}' is the newest load; there is nothing to take back")
     newest_load, back = later[-1], loads[ids.index(to_load)]
-    ranges = _back_to(_starts(later), stored)
+    starts: dict[TopicPartition, int] = {}
+    for range in itertools.chain.from_iterable(map(_moved, later)):
+        starts.setdefault(range.tp, range.start)
+    ranges = tuple(  # empty: the commit stores their ends and must find `stored`
+        LoadRange(tp.topic, tp.partition, start, start, stored.get(tp), 0) for tp, start in sorted(starts.items())
+    )
     stands = {**stored, **{range.tp: range.end for range in ranges}}
     return LoadRecord(
         load_id=str(LoadId(newest_load.id.group, number, secrets.token_hex(4))),
@@ -78,7 +84,7 @@ def plan_rewind(
         topic_ids=_topic_ids(later),
         reading=back.reading,
         origin=back.origin,
-        epochs=back.epochs_kept(stands),
+        positions=back.positions_at(stands),
         rewind=Rewind(to_load, tuple(Undone(load.load_id, load.output) for load in later), delete),
     )
 
@@ -100,14 +106,6 @@ def fates(plan: LoadRecord) -> list[str]:
     ]
 
 
-def _starts(later: Iterable[LoadRecord]) -> dict[TopicPartition, int]:
-    starts: dict[TopicPartition, int] = {}
-    for load in later:
-        for range in _moved(load):
-            starts.setdefault(range.tp, range.start)
-    return starts
-
-
 def _moved(load: LoadRecord) -> list[LoadRange]:
     """The ranges that have moved the group's offsets. A re-run does not move offsets that it found."""
     return [range for range in load.ranges if load.rerun_of is None or range.stored is None]
@@ -117,14 +115,6 @@ def _topic_ids(later: Sequence[LoadRecord]) -> dict[str, str]:
     """The topic ids that belong to the offsets to go back to: of each topic the id that was loaded first."""
     ids = dict(later[-1].topic_ids)
     for load in reversed(later):
-        ids.update(
-            {range.topic: load.topic_ids[range.topic] for range in _moved(load) if range.topic in load.topic_ids}
-        )
+        moved = {range.topic for range in _moved(load)}
+        ids.update({topic: id_ for topic, id_ in load.topic_ids.items() if topic in moved})
     return ids
-
-
-def _back_to(offsets: Mapping[TopicPartition, int], stored: Mapping[TopicPartition, int]) -> tuple[LoadRange, ...]:
-    """Empty ranges: the commit stores their ends and must find `stored`."""
-    return tuple(
-        LoadRange(tp.topic, tp.partition, offset, offset, stored.get(tp), 0) for tp, offset in sorted(offsets.items())
-    )

@@ -15,7 +15,12 @@ from spark_connector.loads.history import History, HistoryEntry, LoadState
 from spark_connector.loads.layout import LOAD_COLUMN
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
 
-__all__ = ["RowOffsets", "first_line", "held_rows", "refuse_unnamed_rows", "strange_loads"]
+__all__ = ["ROW_SCHEMA", "RowOffsets", "first_line", "held_rows", "refuse_unnamed_rows", "rows_of_unknown_loads"]
+
+ROW_SCHEMA = pa.schema(
+    [(LOAD_COLUMN, pa.string()), ("topic", pa.string()), ("partition", pa.int64()), ("offset", pa.int64())]
+)
+"""The columns of a table that identify a row, and the load that wrote it."""
 
 _MOST_OFFSETS = 16 << 20  # 128 MiB
 _MOST_LOADS = 200  # names in one statement
@@ -59,8 +64,8 @@ def held_rows(
     entries: Sequence[HistoryEntry],
     errors: type[Exception] | tuple[type[Exception], ...],
 ) -> Iterator[tuple[HistoryEntry, Held]]:
-    """What a table holds of the loads. `read` gives the rows of the loads with these ids, in parts with the columns
-    load, topic, partition and offset; it may raise `errors`."""
+    """What a table holds of the loads. `read` gives the rows of the loads with these ids, in parts of ROW_SCHEMA;
+    it may raise `errors`."""
     for batch in _batches(entries):
         try:
             found = _by_load(read([entry.record.load_id for entry in batch]))
@@ -103,7 +108,7 @@ def _batches(entries: Sequence[HistoryEntry]) -> Iterator[list[HistoryEntry]]:
         yield batch
 
 
-def strange_loads(group: str, history: History, rows: Mapping[str | None, int]) -> list[str]:
+def rows_of_unknown_loads(group: str, history: History, rows: Mapping[str | None, int]) -> list[str]:
     """What is wrong with the loads of the group in a table, where `rows` are the rows per load.
 
     Rows of other groups, and rows without a load, belong to other writers. Rows of loads that the commit log has

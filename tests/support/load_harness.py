@@ -1,6 +1,6 @@
 """A load without Spark and broker: the commit protocol over real files and a real commit log, rows as JSON lines.
 
-Used by the tests of the committer here, on HDFS and with ZooKeeper. `World` is what all processes share; `World.load`
+Used by the tests of files/ here, on HDFS and with ZooKeeper. `World` is what all processes share; `World.load`
 is one process that loads what is new, through a `CrashPoint`.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit_log import CommitLog
-from spark_connector.loads.files.committer import FilesCommitter
+from spark_connector.loads.destination import CommitLog
+from spark_connector.loads.files.destination import FilesDestination
 from spark_connector.loads.history import MANIFEST
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord
 from spark_connector.storage import Storage, open_storage
@@ -46,12 +46,12 @@ class World:
         output = crash.guard(self.output, _STORAGE_CHANGES)
         log = crash.guard(self.open_log(), _LOG_CHANGES)
         try:
-            committer = FilesCommitter(output, log, self.group, open_storage)
-            committer.repair()
+            site = FilesDestination(output, log, self.group, open_storage)
+            site.repair()
             record = self._plan(log)
             if record is None:
                 return None
-            data = committer.stage(record)
+            data = site.stage(record)
             rows: dict[TopicPartition, int] = {}
             for range in record.ranges:
                 lines = [json.dumps([*range.tp, offset]) for offset in _offsets(range)]
@@ -59,8 +59,8 @@ class World:
                 rows[range.tp] = len(lines)
             files = {name: size for name, size in output.tree_sizes(data).items() if not name.startswith(("_", "."))}
             sealed = record.completed(rows, files)
-            committer.seal(sealed)
-            committer.commit(sealed)
+            site.seal(sealed)
+            site.commit(sealed)
             return sealed
         finally:
             log.close()

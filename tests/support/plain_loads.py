@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet
 
-from spark_connector.destinations import open_files
+from spark_connector.destinations import open_destination
+from spark_connector.loads.files.destination import FilesDestination
 from spark_connector.loads.load_loop import LoadLoop
 from spark_connector.loads.planner import confirm_topics, plan_load
-from spark_connector.loads.record import LoadRange, LoadRecord
+from spark_connector.loads.record import LoadRange, LoadRecord, LoadResult
 from spark_connector.loads.request import LoadRequest
 from spark_connector.loads.target import Target
 from spark_connector.options.read_options import Mode, parse_options
@@ -28,13 +29,11 @@ from spark_connector.read.fetch import read_range
 from spark_connector.read.planning import OffsetRange
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """What `watch` is told of a load."""
-
-    load_id: str | None
-    ranges: tuple[LoadRange, ...] = ()
-    recovered: tuple[str, ...] = ()
+@contextmanager
+def open_files(target: Target) -> Iterator[FilesDestination]:
+    with open_destination(target) as destination:
+        assert isinstance(destination, FilesDestination)
+        yield destination
 
 
 class PlainLoads:
@@ -67,28 +66,23 @@ class PlainLoads:
             self.target,
             bootstrap_servers=self.bootstrap,
             topic=self.topic,
-            format="parquet",
-            starting_offsets="earliest",
             max_records=self._max_records,
             options=self._options,
-            write_options={},
-            from_load=None,
-            from_directory=None,
             **self._more,
         )
 
-    def load(self, on_phase: Callable[[str, LoadRecord | None], None] | None = None) -> Loaded:
+    def load(self, on_phase: Callable[[str, LoadRecord | None], None] | None = None) -> LoadResult:
         tell = on_phase or (lambda phase, record: None)
         request = self.request()
         with open_files(self.target) as site:
             tell("repair", None)
-            recovered = tuple(site.committer.repair())
+            recovered = tuple(site.repair())
             tell("plan", None)
             record = plan_load(request, site)
             if record is None:
-                return Loaded(None, recovered=recovered)
+                return LoadResult(self.target.group, site.url, "parquet", None, None, 0, (), recovered)
             tell("write", record)
-            directory = site.committer.stage(record)
+            directory = site.stage(record)
             rows = {}
             for range in filter(lambda range: range.size, record.ranges):
                 table = self._read(range, request)
@@ -98,11 +92,14 @@ class PlainLoads:
                 rows[range.tp] = table.num_rows
             confirm_topics(request, record)
             sealed = record.completed(rows, site.output.tree_sizes(directory))
-            site.committer.seal(sealed)
+            site.seal(sealed)
             tell("commit", sealed)
-            site.committer.commit(sealed)
+            site.commit(sealed)
             tell("done", sealed)
-            return Loaded(sealed.load_id, sealed.ranges, recovered)
+            path = site.path_of(sealed.load_id)
+            return LoadResult(
+                self.target.group, site.url, "parquet", sealed.load_id, path, sealed.rows, sealed.ranges, recovered
+            )
 
     def must_load(self) -> str:
         """The id of a load that must find something new."""

@@ -24,8 +24,7 @@ from deltalake import DeltaTable
 
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.database.commit_log import DatabaseCommitLog
-from spark_connector.loads.database.destination import DatabaseCommitter, DatabaseDestination, open_engine
-from spark_connector.loads.database.holdings import TableName
+from spark_connector.loads.database.destination import DatabaseDestination, TableName, open_engine
 from spark_connector.loads.database.output import _Attempt, _DatabaseWriter
 from spark_connector.loads.delta.commit_log import DeltaCommitLog
 from spark_connector.loads.delta.destination import DeltaDestination
@@ -102,22 +101,21 @@ class TableWorld:
     def load(self, crash: CrashPoint | None = None) -> LoadRecord | None:
         """One load, as load.py does it; None when there is nothing new."""
         with self.opened(crash or CrashPoint()) as site:
-            committer = site.committer
-            committer.repair()
+            site.repair()
             record = self.plan(site)
             if record is None:
                 return None
-            place = committer.stage(record)
+            place = site.stage(record)
             try:
                 site.prepare(record, SPARK_SCHEMA)
                 sealed = self.write(site, record, place)
-                committer.seal(sealed)
+                site.seal(sealed)
             except Exception as error:
-                if not committer.is_overtaken(record):
+                if not site.is_overtaken(record):
                     raise
-                committer.discard(record.load_id)
+                site.discard(record.load_id)
                 raise OffsetConflict(f"group '{self.group}' was overtaken") from error
-            committer.commit(sealed)
+            site.commit(sealed)
             return sealed
 
     def plan(self, site: Destination) -> LoadRecord | None:
@@ -217,8 +215,7 @@ class DatabaseWorld(TableWorld):
         _count_statements(engine, crash)
         log = DatabaseCommitLog(engine, self.group, self.address.shown)
         try:
-            committer = DatabaseCommitter(engine, self.address, log, self.group)
-            yield DatabaseDestination(self.address, log, committer, self.group)
+            yield DatabaseDestination(engine, self.address, log, self.group)
         finally:
             engine.dispose()
 
@@ -243,10 +240,10 @@ class DatabaseWorld(TableWorld):
 
     def leftovers(self) -> list[str]:
         with self.opened(CrashPoint()) as site:
-            return sorted(site.committer._staged())
+            return sorted(site._staged())
 
     def _counts(self, site: DatabaseDestination, record: LoadRecord) -> list[Any]:
-        return site.committer.count(record.load_id)
+        return site.count(record.load_id)
 
 
 def _relax(connection: Any, _record: object) -> None:

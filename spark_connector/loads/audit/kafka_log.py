@@ -94,11 +94,10 @@ class KafkaLog:
 
     def truncations(self, load: LoadRecord) -> Collection[Truncation]:
         """The truncations of the log below the ends of the load's ranges, as far as its record has leader epochs."""
-        epochs = load.epochs.by_partition() if load.epochs else {}
         reached = {
-            range.tp: Position(range.end, epochs[range.tp])
+            range.tp: Position(range.end, load.positions[range.tp].leader_epoch)
             for range in load.ranges
-            if range.size and range.tp in epochs and self.extent(range.tp, load).latest
+            if range.size and range.tp in load.positions and self.extent(range.tp, load).latest
         }
         return find_truncations(self._cluster, reached).values() if reached else ()
 

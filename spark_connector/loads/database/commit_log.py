@@ -10,14 +10,15 @@ and is then refused. An offset is set only if it still is what the plan has foun
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import sqlalchemy
 from sqlalchemy import BigInteger, Column, Connection, Engine, Integer, MetaData, String, Table, Text
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit_log import Newest
+from spark_connector.loads.destination import CommitLog, Newest
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
 from spark_connector.offset_store.base import OffsetConflict
 
@@ -42,10 +43,8 @@ _OFFSETS = Table(
 )
 
 
-class DatabaseCommitLog:
+class DatabaseCommitLog(CommitLog):
     """Loads of one group in one database."""
-
-    kind = "table"
 
     def __init__(self, engine: Engine, group: str, shown: str) -> None:
         self._engine = engine
@@ -59,50 +58,35 @@ class DatabaseCommitLog:
         return Newest(record.id.sequence, record.load_id) if record else Newest()
 
     def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
-        if not self._is_there():
-            return {}
         query = sqlalchemy.select(_OFFSETS.c.topic, _OFFSETS.c.partition, _OFFSETS.c.next_offset)
-        with self._engine.connect() as connection:
-            rows = connection.execute(query.where(_OFFSETS.c.group_id == self._group)).all()
+        rows = self._select(query.where(_OFFSETS.c.group_id == self._group))
         return {TopicPartition(topic, partition): offset for topic, partition, offset in rows}
 
     def record(self, sequence: int) -> LoadRecord | None:
-        if not self._is_there():
-            return None
-        query = sqlalchemy.select(_LOADS.c.record).where(*self._at(sequence))
-        with self._engine.connect() as connection:
-            found = connection.execute(query).scalar_one_or_none()
-        where = f"load {sequence} of group '{self._group}' in {self._shown}"
-        return None if found is None else LoadRecord.from_bytes(found.encode(), where)
+        own = _LOADS.c.group_id == self._group, _LOADS.c.sequence == sequence
+        found = self._records(sqlalchemy.select(_LOADS.c.load_id, _LOADS.c.record).where(*own))
+        return found[0] if found else None
 
     def sequences(self) -> list[int]:
-        if not self._is_there():
-            return []
         query = sqlalchemy.select(_LOADS.c.sequence).where(_LOADS.c.group_id == self._group)
-        with self._engine.connect() as connection:
-            return list(connection.execute(query.order_by(_LOADS.c.sequence)).scalars())
+        return [row[0] for row in self._select(query.order_by(_LOADS.c.sequence))]
 
     def records(self) -> list[LoadRecord]:
         return [record for record in self.records_of_all() if record.id.group == self._group]
 
     def records_of_all(self) -> list[LoadRecord]:
         """The records of all groups of the database, each group's in order of number."""
-        if not self._is_there():
-            return []
-        query = sqlalchemy.select(_LOADS.c.load_id, _LOADS.c.record).order_by(_LOADS.c.group_id, _LOADS.c.sequence)
-        with self._engine.connect() as connection:
-            rows = connection.execute(query).all()
-        return [LoadRecord.from_bytes(found.encode(), f"load {name} in {self._shown}") for name, found in rows]
-
-    def check(self, record: LoadRecord) -> None:
-        """A text column has no size limit, or the database refuses the record before the rows are inserted."""
+        query = sqlalchemy.select(_LOADS.c.load_id, _LOADS.c.record)
+        return self._records(query.order_by(_LOADS.c.group_id, _LOADS.c.sequence))
 
     def append(self, record: LoadRecord, insert: Callable[[Connection], None] = lambda connection: None) -> None:
         """Commit the record, its offsets and the statements of `insert` in one transaction.
 
         Also raises LoadInterrupted when the connection breaks and the log does not have the load.
         """
-        self._make_tables()
+        for table in (_LOADS, _OFFSETS):
+            make_table(self._engine, table)
+        self._exists = True
         try:
             with self._engine.begin() as connection:
                 self._take_number(connection, record)
@@ -116,9 +100,6 @@ class DatabaseCommitLog:
             if isinstance(error, IntegrityError) and self.newest().sequence >= record.id.sequence:
                 raise self._conflict(record) from error
             raise failure(error, f"load {record.load_id}: {self._shown}") from error
-
-    def mark_published(self, record: LoadRecord) -> None:
-        """Nothing to do: what is committed is visible."""
 
     def prune(self, keep: int) -> list[int]:
         pruned = self.sequences()[: -max(keep, 1)]
@@ -169,29 +150,28 @@ class DatabaseCommitLog:
     def _is_ours(self, record: LoadRecord) -> bool:
         """Whether the load is committed: by an earlier try, or by this one, whose answer was lost."""
         try:
-            winner = self.record(record.id.sequence)
+            return self.has(record)
         except DBAPIError as error:
             raise LoadInterrupted(
                 f"load {record.load_id}: the connection to {self._shown} broke; the next load finds out whether it is "
                 f"committed: {first_line(error)}"
             ) from error
-        return winner is not None and winner.load_id == record.load_id
-
-    def _at(self, sequence: int) -> tuple[sqlalchemy.ColumnElement[bool], ...]:
-        return _LOADS.c.group_id == self._group, _LOADS.c.sequence == sequence
 
     def _of(self, tp: TopicPartition) -> tuple[sqlalchemy.ColumnElement[bool], ...]:
         return _OFFSETS.c.group_id == self._group, _OFFSETS.c.topic == tp.topic, _OFFSETS.c.partition == tp.partition
 
-    def _is_there(self) -> bool:
+    def _records(self, query: sqlalchemy.Select[Any]) -> list[LoadRecord]:
+        rows = self._select(query)
+        return [LoadRecord.from_bytes(found.encode(), f"load {name} in {self._shown}") for name, found in rows]
+
+    def _select(self, query: sqlalchemy.Select[Any]) -> Sequence[Any]:
+        """The rows; none while the tables do not exist."""
         if not self._exists:
             self._exists = sqlalchemy.inspect(self._engine).has_table(_OFFSETS.name)
-        return self._exists
-
-    def _make_tables(self) -> None:
-        for table in (_LOADS, _OFFSETS):
-            make_table(self._engine, table)
-        self._exists = True
+        if not self._exists:
+            return []
+        with self._engine.connect() as connection:
+            return connection.execute(query).all()
 
 
 def make_table(engine: Engine, table: Table) -> None:

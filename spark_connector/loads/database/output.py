@@ -6,15 +6,15 @@ COPY, other databases by SQLAlchemy's executemany.
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
-import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 import sqlalchemy
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - Spark's own convention
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
@@ -24,15 +24,13 @@ from spark_connector.loads.database.commit_log import first_line
 from spark_connector.loads.database.destination import ATTEMPT, DatabaseDestination, column_types, open_engine, won_of
 from spark_connector.loads.database.sql_rows import as_copy, as_rows, parse_text_columns
 from spark_connector.loads.destination import Destination
-from spark_connector.loads.output import sum_counts, write_counted
+from spark_connector.loads.output import save_by_tasks, sum_counts, write_counted
 from spark_connector.loads.record import LoadError, LoadRecord
 
 __all__ = ["DatabaseDataSource", "write_rows"]
 
 _UNFIT = frozenset({"DataError", "ValueError", "OverflowError", "TypeError", "NotImplementedError"})
 """Errors about a value (a NUL in a text, a year beyond 9999), which would fail the next try, too."""
-
-_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()  # Spark warns when it is registered twice
 
 
 def write_rows(
@@ -46,17 +44,14 @@ def write_rows(
     assert isinstance(site, DatabaseDestination)
     frame = _with_text(frame, write_options)
     site.prepare(record, frame.schema.json())
-    session = frame.sparkSession
-    if session not in _registered:
-        session.dataSource.register(DatabaseDataSource)
-        _registered.add(session)
     # Spark never shows the value of an option named url (spark.sql.redaction.options.regex).
     options = {"url": site.address.url, "table": staging, "schema": site.address.schema or ""}
-
-    def write(observed: DataFrame) -> None:
-        observed.write.format(DatabaseDataSource.name()).mode("append").options(**options).save()
-
-    written = write_counted(frame, record, write, lambda: sum_counts(site.committer.count(record.load_id)))
+    written = write_counted(
+        frame,
+        record,
+        lambda rows: save_by_tasks(rows, DatabaseDataSource, options),
+        lambda: sum_counts(site.count(record.load_id)),
+    )
     return record.completed(written, {})
 
 
@@ -95,19 +90,22 @@ class _DatabaseWriter(DataSourceArrowWriter):
         self._schema = schema
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        batches = (batch for batch in iterator if batch.num_rows)
+        attempt = secrets.token_hex(16)
+        marked = (batch.append_column(ATTEMPT, pa.repeat(attempt, batch.num_rows)) for batch in iterator)
+        batches = (batch for batch in marked if batch.num_rows)
         first = next(batches, None)
         if first is None:
             return _Attempt(None)
-        attempt = secrets.token_hex(16)
         engine = open_engine(self._url)
         try:
             with engine.begin() as connection:
-                marked = _marked(first, batches, attempt)
-                if engine.dialect.driver == "psycopg":
-                    _copy(connection, Table(self._table, MetaData(), schema=self._schema), marked)
-                else:
-                    _insert(connection, self._staging(connection), marked)
+                copies = engine.dialect.driver == "psycopg"
+                staging = Table(self._table, MetaData(), schema=self._schema) if copies else self._staging(connection)
+                for batch in itertools.chain([first], batches):
+                    if copies:
+                        _copy(connection, staging, batch)
+                    else:
+                        connection.execute(sqlalchemy.insert(staging), as_rows(batch))
         except Exception as error:
             # In COPY, psycopg's own errors come through. The names are those of every driver (PEP 249).
             if any(kind.__name__ in _UNFIT for kind in type(error).__mro__):
@@ -131,22 +129,9 @@ class _DatabaseWriter(DataSourceArrowWriter):
         return Table(self._table, MetaData(), *columns, schema=self._schema)
 
 
-def _marked(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], attempt: str) -> Iterator[pa.RecordBatch]:
-    batch: pa.RecordBatch | None = first
-    while batch is not None:
-        yield batch.append_column(ATTEMPT, pa.repeat(attempt, batch.num_rows))
-        batch = next(rest, None)
-
-
-def _copy(connection: Connection, staging: Table, batches: Iterator[pa.RecordBatch]) -> None:
+def _copy(connection: Connection, staging: Table, batch: pa.RecordBatch) -> None:
     quote = connection.dialect.identifier_preparer
-    cursor = connection.connection.cursor()
-    for batch in batches:
-        names = ", ".join(quote.quote(name) for name in batch.schema.names)
-        with cursor.copy(f"COPY {quote.format_table(staging)} ({names}) FROM STDIN (FORMAT csv)") as copy:
-            copy.write(as_copy(batch))
-
-
-def _insert(connection: Connection, staging: Table, batches: Iterator[pa.RecordBatch]) -> None:
-    for batch in batches:
-        connection.execute(sqlalchemy.insert(staging), as_rows(batch))
+    names = ", ".join(quote.quote(name) for name in batch.schema.names)
+    statement = f"COPY {quote.format_table(staging)} ({names}) FROM STDIN (FORMAT csv)"
+    with connection.connection.cursor().copy(statement) as copy:
+        copy.write(as_copy(batch))

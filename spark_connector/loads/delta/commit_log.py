@@ -24,26 +24,22 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from broker.errors import ConfigError, PykafkaError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit_log import Newest
-from spark_connector.loads.delta.holdings import loads_are
+from spark_connector.loads.destination import CommitLog, Newest
 from spark_connector.loads.footers import delta_statistics, read_footers
 from spark_connector.loads.layout import LOAD_COLUMN, values_in_path
 from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRecord
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.storage import Storage
 
-__all__ = ["DeltaCommitLog"]
+__all__ = ["DeltaCommitLog", "loads_are"]
 
 _RECORD = "pykafka.load"
-_APPEND_ONLY = "delta.appendOnly"
 _NEAR = 50  # commits to search first for a load's record
 _TRIES = 20  # of a rewind, which fails when rows are moved in between
 
 
-class DeltaCommitLog:
+class DeltaCommitLog(CommitLog):
     """Loads of one group in the log of one table, which need not exist yet."""
-
-    kind = "table"
 
     def __init__(self, storage: Storage, group: str) -> None:
         self._storage = storage
@@ -61,9 +57,7 @@ class DeltaCommitLog:
     def newest(self) -> Newest:
         table = self.table()
         number = self._number(table)
-        if table is None or number == 0:
-            return Newest()
-        record = self._find(table, number)
+        record = self._find(table, number) if table is not None and number else None
         return Newest(number, record.load_id if record else None)
 
     def offsets(self, partitions: Collection[TopicPartition] = ()) -> dict[TopicPartition, int]:
@@ -74,7 +68,7 @@ class DeltaCommitLog:
         # Commits of other writers may have come since the group's newest record.
         records = self._records(table, _NEAR) or (self._records(table) if self._number(table) else {})
         for record in records.values():
-            known.update(record.committed, record.epochs.by_partition() if record.epochs else ())
+            known.update(record.committed, record.positions)
         return self._offsets(table, known)
 
     def record(self, sequence: int) -> LoadRecord | None:
@@ -95,9 +89,6 @@ class DeltaCommitLog:
         table = self.table()
         found = [] if table is None else [record for record in map(self._record_of, table.history()) if record]
         return sorted(found, key=lambda record: (record.id.group, record.id.sequence))
-
-    def check(self, record: LoadRecord) -> None:
-        """The log has no size limit."""
 
     def append(self, record: LoadRecord) -> None:
         for _ in range(_TRIES):
@@ -121,26 +112,8 @@ class DeltaCommitLog:
                     break
         raise LoadInterrupted(f"load {record.load_id}: Delta's commit failed: {failed}") from failed
 
-    def check_rewind(self) -> None:
-        """Raise ConfigError when the rows of loads cannot be deleted from the table."""
-        table = self.table()
-        if table is None:
-            return
-        if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
-            raise ConfigError(f"the Delta table {self._storage.url} has {_APPEND_ONLY}: no rows can be deleted from it")
-        if LOAD_COLUMN not in {field.name for field in table.schema().fields}:
-            raise ConfigError(
-                f"the Delta table {self._storage.url} has no column '{LOAD_COLUMN}': the rows of a load cannot be found"
-            )
-
-    def mark_published(self, record: LoadRecord) -> None:
-        """Nothing to do: what is committed is visible."""
-
     def prune(self, keep: int) -> list[int]:
         raise ConfigError("a Delta table prunes its log itself: set delta.logRetentionDuration")
-
-    def close(self) -> None:
-        """Nothing is held open."""
 
     def _commit(self, table: DeltaTable, record: LoadRecord) -> None:
         """Commit against this state of the table. Another commit of the same group in between makes it fail.
@@ -227,3 +200,9 @@ class DeltaCommitLog:
             )
             for file in record.files
         ]
+
+
+def loads_are(load_ids: Iterable[str]) -> str:
+    """The SQL condition for the rows of these loads."""
+    quoted = ("'" + load_id.replace("'", "''") + "'" for load_id in load_ids)
+    return f"{LOAD_COLUMN} IN ({', '.join(quoted)})"

@@ -15,19 +15,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
-from deltalake import DeltaTable, Schema
+from deltalake import DeltaTable, QueryBuilder, Schema
 from deltalake.exceptions import DeltaError
 
 from broker.errors import ConfigError
-from spark_connector.loads.delta.commit_log import DeltaCommitLog
-from spark_connector.loads.delta.holdings import DeltaHoldings, check_delete, files_by_load, groups_of_rows
-from spark_connector.loads.destination import Holdings, NewSession
+from spark_connector.loads.delta.commit_log import DeltaCommitLog, loads_are
+from spark_connector.loads.destination import Destination, Held, NewSession
 from spark_connector.loads.history import (
     History,
+    HistoryEntry,
     Trace,
     intent_of,
     is_of,
@@ -36,18 +38,28 @@ from spark_connector.loads.history import (
     topics_by_group,
 )
 from spark_connector.loads.layout import LOAD_COLUMN
-from spark_connector.loads.record import LoadError, LoadId, LoadInterrupted, LoadRecord
+from spark_connector.loads.record import LoadError, LoadFile, LoadId, LoadInterrupted, LoadRange, LoadRecord
 from spark_connector.loads.rewind import standing
-from spark_connector.loads.row_offsets import first_line
+from spark_connector.loads.row_offsets import (
+    ROW_SCHEMA,
+    first_line,
+    held_rows,
+    refuse_unnamed_rows,
+    rows_of_unknown_loads,
+)
 from spark_connector.offset_store.base import OffsetConflict
 from spark_connector.storage import Storage
 
-__all__ = ["DeltaCommitter", "DeltaDestination", "open_delta"]
+__all__ = ["DeltaDestination", "open_delta"]
 
 _STAGING = "_staging/table"
 _MISREAD = re.compile(r"[#%?^|\[\]\\]")
 """Characters of a path that `deltalake` misreads or cannot open, and Spark takes literally."""
 _FORGETS = "delta.setTransactionRetentionDuration"
+_APPEND_ONLY = "delta.appendOnly"
+
+_UNREADABLE = (DeltaError, pa.ArrowException, OSError, ValueError)
+"""What `deltalake` raises when a file is missing or damaged."""
 
 
 def open_delta(output: Storage, group: str) -> DeltaDestination:
@@ -59,22 +71,30 @@ def open_delta(output: Storage, group: str) -> DeltaDestination:
     return DeltaDestination(output, DeltaCommitLog(output, group), group)
 
 
-class DeltaDestination:
-    """The table, its commit log, and its committer."""
+class DeltaDestination(Destination):
+    """The table, and the loads of one group in it."""
+
+    log: DeltaCommitLog
+    output: Storage
 
     def __init__(self, output: Storage, log: DeltaCommitLog, group: str) -> None:
+        self.url = output.url
         self.output = output
         self.log = log
-        self.committer = DeltaCommitter(output, log, group)
         self._group = group
 
-    @property
-    def url(self) -> str:
-        return self.output.url
+    def repair(self) -> list[str]:
+        """Remove attempts that can no longer be committed. Gives nothing: a committed load is complete."""
+        staged = [name for name in self.output.names(_STAGING) if is_of(self._group, name)]
+        newest = self.log.newest().sequence if staged else 0
+        for name in staged:
+            if LoadId.of(name).sequence <= newest:
+                self._clear(name)
+        return []
 
-    def plain_error(self, error: Exception) -> LoadError | None:
-        is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
-        return LoadInterrupted(f"the Delta table {self.url}: {first_line(error)}") if is_ours else None
+    def stage(self, record: LoadRecord) -> str:
+        self.output.create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
+        return record.load_id
 
     def prepare(self, record: LoadRecord, schema: str) -> None:
         """Create the table, or check that it takes these columns. Raises ConfigError, LoadInterrupted."""
@@ -82,22 +102,35 @@ class DeltaDestination:
         table = self.log.table() or self._create(fields, record.partition_by)
         _check_table(table, self.url, fields, record.partition_by)
 
-    def published(self, group: str) -> list[str]:
-        return []  # rows and commit log are one
+    def commit(self, record: LoadRecord) -> None:
+        try:
+            self.log.append(record)
+        except OffsetConflict:
+            self.discard(record.load_id)
+            raise
+        self.output.remove(f"{_STAGING}/{record.load_id}")
+        self.repair()
+
+    def discard(self, load_id: str) -> None:
+        self.output.remove(load_id)
+        self.output.remove(f"{_STAGING}/{load_id}")
 
     def topics_by_group(self) -> Mapping[str, set[str]]:
-        """By the rows, and by the log for loads whose rows do not name them."""
-        found = groups_of_rows(self.log.table())
+        """By the rows, two columns of the whole table, and by the log for loads whose rows do not name them."""
+        found: dict[str, set[str]] = {}
+        table = self.log.table()
+        if table is not None and {LOAD_COLUMN, "topic"} <= _column_names(table):
+            for row in pa.table(_query(table, f"SELECT DISTINCT {LOAD_COLUMN}, topic FROM t")).to_pylist():
+                load_id = LoadId.parse(str(row[LOAD_COLUMN]))
+                if load_id is not None:
+                    found.setdefault(load_id.group, set()).add(row["topic"])
         for group, topics in topics_by_group(standing(self.log.records_of_all())).items():
             found.setdefault(group, set()).update(topics)
         return found
 
-    def path_of(self, load_id: str) -> str:
-        return self.url
-
     def history(self) -> History:
         newest = self.log.newest().sequence
-        records, files = self.log.records(), files_by_load(self.log.table())
+        records, files = self.log.records(), _files_by_load(self.log.table())
 
         def trace_of(record: LoadRecord) -> Trace:
             listed = files.get(record.load_id, ())
@@ -108,8 +141,29 @@ class DeltaDestination:
         staged = staged_entries(self.output, _STAGING, self._group, newest=newest, known=known)
         return table_history(records, newest, staged, trace_of)
 
-    def holdings(self, history: History, session: NewSession) -> Holdings:
-        return DeltaHoldings(self.output, self.log.table(), self._group, history)
+    def held(self, entries: Sequence[HistoryEntry], session: NewSession) -> Iterator[tuple[HistoryEntry, Held]]:
+        """Wherever OPTIMIZE or an UPDATE has moved the rows. Memory: 8 bytes a row of what one query reads."""
+        table = self.log.table()
+        missing = [name for name in ROW_SCHEMA.names if name not in _column_names(table)]
+        if table is None or missing:
+            note = f"the Delta table has no column {', '.join(missing)}: its rows cannot be told apart"
+            yield from ((entry, Held(None, notes=(note,))) for entry in entries)
+            return
+        files = _files_by_load(table)
+        for entry, held in held_rows(lambda load_ids: _read(table, load_ids), entries, _UNREADABLE):
+            load_id = entry.record.load_id
+            damage = [problem for file in files.get(load_id, ()) if (problem := self._damage(load_id, file.name))]
+            yield entry, replace(held, problems=(*held.problems, *damage))
+
+    def unknown_loads(self, history: History) -> list[str]:
+        table = self.log.table()
+        if table is None or LOAD_COLUMN not in _column_names(table):
+            return []
+        try:
+            rows = _rows_by_load(table)
+        except _UNREADABLE as error:
+            return [f"the rows of {self.url} cannot be counted: {first_line(error)}"]
+        return rows_of_unknown_loads(self._group, history, rows)
 
     def check_rewind(self, rewind: LoadRecord) -> None:
         assert rewind.rewind is not None
@@ -117,11 +171,21 @@ class DeltaDestination:
             raise ConfigError(
                 "a rewind always deletes the rows of a Delta table; VACUUM, not --delete, deletes the files"
             )
-        self.log.check_rewind()
         table = self.log.table()
-        if table is not None:
-            ids = {undone.load_id for undone in rewind.rewind.undone}
-            check_delete(table, [load for load in self.log.records() if load.load_id in ids])
+        if table is None:
+            return
+        if table.metadata().configuration.get(_APPEND_ONLY, "").lower() == "true":
+            raise ConfigError(f"the Delta table {self.url} has {_APPEND_ONLY}: no rows can be deleted from it")
+        if LOAD_COLUMN not in _column_names(table):
+            raise ConfigError(
+                f"the Delta table {self.url} has no column '{LOAD_COLUMN}': the rows of a load cannot be found"
+            )
+        ids = {undone.load_id for undone in rewind.rewind.undone}
+        _check_delete(table, [load for load in self.log.records() if load.load_id in ids])
+
+    def plain_error(self, error: Exception) -> LoadError | None:
+        is_ours = isinstance(error, DeltaError | pa.ArrowException)  # of a commit, of a query
+        return LoadInterrupted(f"the Delta table {self.url}: {first_line(error)}") if is_ours else None
 
     def _create(self, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> DeltaTable:
         try:
@@ -138,56 +202,21 @@ class DeltaDestination:
                 raise LoadInterrupted(f"the Delta table {self.url} cannot be created: {error}") from error
             return table
 
-
-class DeltaCommitter:
-    """Commits and cleans up for one group."""
-
-    def __init__(self, output: Storage, log: DeltaCommitLog, group: str) -> None:
-        self._output = output
-        self._log = log
-        self._group = group
-
-    def repair(self) -> list[str]:
-        """Remove attempts that can no longer be committed. Gives nothing: a committed load is complete."""
-        staged = [name for name in self._output.names(_STAGING) if is_of(self._group, name)]
-        newest = self._log.newest().sequence if staged else 0
-        for name in staged:
-            if _number(name) <= newest:
-                self._clear(name)
-        return []
-
-    def stage(self, record: LoadRecord) -> str:
-        """Write the intent; gives the directory for the files."""
-        self._output.create(f"{_STAGING}/{record.load_id}/intent.json", intent_of(record))
-        return record.load_id
-
-    def seal(self, record: LoadRecord) -> None:
-        """Nothing to do: an attempt that is not committed starts again from the beginning."""
-
-    def commit(self, record: LoadRecord) -> None:
-        try:
-            self._log.append(record)
-        except OffsetConflict:
-            self.discard(record.load_id)
-            raise
-        self._output.remove(f"{_STAGING}/{record.load_id}")
-        self.repair()
-
-    def discard(self, load_id: str) -> None:
-        self._output.remove(load_id)
-        self._output.remove(f"{_STAGING}/{load_id}")
-
-    def is_overtaken(self, record: LoadRecord) -> bool:
-        newest = self._log.newest()
-        return newest.sequence >= record.id.sequence and newest.load_id != record.load_id
-
     def _clear(self, load_id: str) -> None:
         """Remove the intent, and also the files when they are certainly no part of the table."""
-        winner = self._log.record(_number(load_id))
+        winner = self.log.record(LoadId.of(load_id).sequence)
         if winner is not None and winner.load_id != load_id:
             self.discard(load_id)
         else:  # committed, or so old that the log does not know: VACUUM finds out
-            self._output.remove(f"{_STAGING}/{load_id}")
+            self.output.remove(f"{_STAGING}/{load_id}")
+
+    def _damage(self, load_id: str, name: str) -> str | None:
+        """What is wrong with a file that the load itself has written, by Hadoop's checksums."""
+        try:
+            is_whole = self.output.agrees_with_checksums(f"{load_id}/{name}")
+        except FileNotFoundError:
+            return f"{load_id}/{name} is missing"
+        return None if is_whole else f"{load_id}/{name} is damaged: its bytes do not agree with the checksums beside it"
 
 
 def _check_table(table: DeltaTable, url: str, fields: Sequence[Mapping[str, Any]], partition_by: Sequence[str]) -> None:
@@ -238,6 +267,44 @@ def _fields(schema: str) -> list[dict[str, Any]]:
     return fields
 
 
-def _number(name: str) -> int:
-    load_id = LoadId.parse(name)
-    return load_id.sequence if load_id else 0
+def _read(table: DeltaTable, load_ids: Sequence[str]) -> Iterator[pa.Table]:
+    columns = ", ".join(f'"{name}"' for name in ROW_SCHEMA.names)
+    found = _query(table, f"SELECT {columns} FROM t WHERE {loads_are(load_ids)}")
+    for part in pa.RecordBatchReader.from_stream(found):
+        yield pa.Table.from_batches([part]).cast(ROW_SCHEMA)
+
+
+def _rows_by_load(table: DeltaTable, where: str = "true") -> dict[str | None, int]:
+    query = f"SELECT {LOAD_COLUMN}, count(*) AS rows FROM t WHERE {where} GROUP BY {LOAD_COLUMN}"
+    return {row[LOAD_COLUMN]: row["rows"] for row in pa.table(_query(table, query)).to_pylist()}
+
+
+def _check_delete(table: DeltaTable, undone: Sequence[LoadRecord]) -> None:
+    """Raise ConfigError when rows of these loads may not name them."""
+
+    def unnamed(range: LoadRange) -> int:
+        position = f"topic = '{range.topic}' AND partition = {range.partition}"
+        offsets = f'"offset" >= {range.start} AND "offset" < {range.end}'
+        return _rows_by_load(table, f"{LOAD_COLUMN} IS NULL AND {position} AND {offsets}").get(None, 0)
+
+    if set(ROW_SCHEMA.names) <= _column_names(table):
+        rows = _rows_by_load(table, f"{LOAD_COLUMN} IS NULL OR {loads_are(load.load_id for load in undone)}")
+        refuse_unnamed_rows(undone, rows, unnamed)
+
+
+def _files_by_load(table: DeltaTable | None) -> dict[str, tuple[LoadFile, ...]]:
+    """Load id → the files that the load has written and the table still has, by name below the load's directory."""
+    found: dict[str, list[LoadFile]] = {}
+    for file in pa.table(table.get_add_actions()).select(["path", "size_bytes"]).to_pylist() if table else ():
+        directory, _, name = unquote(file["path"]).partition("/")
+        if LoadId.parse(directory) is not None:
+            found.setdefault(directory, []).append(LoadFile(name, file["size_bytes"]))
+    return {load_id: tuple(sorted(files, key=lambda file: file.name)) for load_id, files in found.items()}
+
+
+def _query(table: DeltaTable, sql: str) -> Any:
+    return QueryBuilder().register("t", table).execute(sql)
+
+
+def _column_names(table: DeltaTable | None) -> set[str]:
+    return set() if table is None else {field.name for field in table.schema().fields}

@@ -13,14 +13,13 @@ import itertools
 import json
 import posixpath
 import secrets
-import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import fastavro
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -28,9 +27,9 @@ from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.loads.destination import Destination
 from spark_connector.loads.footers import Count
-from spark_connector.loads.output import Written, data_files, sum_counts, write_counted
+from spark_connector.loads.output import Written, save_by_tasks, sum_counts, write_counted
 from spark_connector.loads.record import LoadRecord
-from spark_connector.storage import Storage, open_storage
+from spark_connector.storage import open_storage
 
 __all__ = ["AvroDataSource", "avro_schema", "write_rows"]
 
@@ -42,8 +41,6 @@ _NULL = "__HIVE_DEFAULT_PARTITION__"  # Spark's directory for rows without a val
 _RECORD = "KafkaRecord"
 _HEADERS = "headers"
 
-_registered: weakref.WeakSet[SparkSession] = weakref.WeakSet()  # Spark warns when it is registered twice
-
 
 def write_rows(
     frame: DataFrame, record: LoadRecord, site: Destination, directory: str, write_options: Mapping[str, str]
@@ -52,12 +49,9 @@ def write_rows(
 
     The only write option is `compression`: snappy (default), deflate or null. Raises ConfigError for others.
     """
-    output, session = site.output, frame.sparkSession
+    output = site.output
     assert output is not None
     site.prepare(record, frame.schema.json())
-    if session not in _registered:
-        session.dataSource.register(AvroDataSource)
-        _registered.add(session)
     if record.partition_by:  # so that a task has one file open at a time
         frame = frame.sortWithinPartitions(*record.partition_by)
     options = {
@@ -68,15 +62,12 @@ def write_rows(
         "layout": ",".join(record.partition_by),
     }
 
-    def write(observed: DataFrame) -> None:
-        observed.write.format(AvroDataSource.name()).mode("append").options(**options).save()
-
     def count() -> dict[TopicPartition, Written]:
         counts = json.loads(output.read(_beside(directory, _COUNTS)))
         return sum_counts(tuple(count) for count in counts)
 
-    written = write_counted(frame, record, write, count)
-    return record.completed(written, data_files(output, directory))
+    written = write_counted(frame, record, lambda rows: save_by_tasks(rows, AvroDataSource, options), count)
+    return record.completed(written, output.data_files(directory))
 
 
 def _beside(directory: str, name: str) -> str:
@@ -121,21 +112,22 @@ class _AvroWriter(DataSourceArrowWriter):
         self._by = [name for name in options["layout"].split(",") if name]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        storage = self._open()
+        storage = open_storage(self._url, self._storage_options)
         files: list[str] = []
-        counts: dict[TopicPartition, Count] = {}
+        counts: list[Count] = []
         for place, pieces in itertools.groupby(_pieces(iterator, self._by, counts), key=lambda piece: piece[0]):
             name = posixpath.join(place, f"part-{secrets.token_hex(12)}.avro")
             batches = (batch for _, batch in pieces)
             first = next(batches)
             with storage.open_output(self._attempt(name)) as file:
-                records = _records(itertools.chain([first], batches))
-                fastavro.writer(file, avro_schema(first.schema), records, codec=self._codec)
+                fastavro.writer(
+                    file, avro_schema(first.schema), _records(itertools.chain([first], batches)), codec=self._codec
+                )
             files.append(name)
-        return _TaskFiles(files, list(counts.values()))
+        return _TaskFiles(files, [(*tp, *count) for tp, count in sum_counts(counts).items()])
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        storage = self._open()
+        storage = open_storage(self._url, self._storage_options)
         storage.make_directory(self._directory)
         written = [message for message in messages if isinstance(message, _TaskFiles)]
         for message in written:
@@ -144,36 +136,30 @@ class _AvroWriter(DataSourceArrowWriter):
         counts = [count for message in written for count in message.counts]
         storage.create(_beside(self._directory, _COUNTS), json.dumps(counts).encode())
 
-    def _open(self) -> Storage:
-        return open_storage(self._url, self._storage_options)
-
     def _attempt(self, name: str) -> str:
         return _beside(self._directory, f"attempts/{name}")
 
 
 def _pieces(
-    batches: Iterable[pa.RecordBatch], by: list[str], counts: dict[TopicPartition, Count]
+    batches: Iterable[pa.RecordBatch], by: list[str], counts: list[Count]
 ) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """(directory, its rows) of batches that are sorted by the columns `by`; adds the rows to `counts`.
+    """(directory, its rows) of batches that are sorted by the columns `by`; adds the counts of the rows to `counts`.
 
     The columns `by` are left out of the rows: they are the name of the directory.
     """
     for batch in batches:
         if batch.num_rows == 0:
             continue
-        _count(batch, counts)
+        counts += _count(batch)
         if not by:
             yield "", batch
             continue
         grouped = pa.Table.from_batches([batch]).group_by(by, use_threads=False).aggregate([([], "count_all")])
         rest, start = batch.drop_columns(by), 0
         for row in grouped.to_pylist():
-            yield "/".join(f"{name}={_shown(row[name])}" for name in by), rest.slice(start, row["count_all"])
+            values = {name: _NULL if row[name] is None else row[name] for name in by}
+            yield "/".join(f"{name}={value}" for name, value in values.items()), rest.slice(start, row["count_all"])
             start += row["count_all"]
-
-
-def _shown(value: Any) -> str:
-    return _NULL if value is None else str(value)
 
 
 def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
@@ -186,17 +172,10 @@ def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:
         yield from batch.to_pylist()
 
 
-def _count(batch: pa.RecordBatch, counts: dict[TopicPartition, Count]) -> None:
-    """Add the rows of a batch, with their lowest and highest offset, to the counts per partition."""
+def _count(batch: pa.RecordBatch) -> Iterator[Count]:
     grouped = pa.Table.from_batches([batch]).group_by(["topic", "partition"])
-    summed = grouped.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")])
-    for row in summed.to_pylist():
-        tp = TopicPartition(row["topic"], row["partition"])
-        rows, low, high = row["offset_count"], row["offset_min"], row["offset_max"]
-        if tp in counts:
-            _, _, before, lowest, highest = counts[tp]
-            rows, low, high = rows + before, min(low, lowest), max(high, highest)
-        counts[tp] = (*tp, rows, low, high)
+    for row in grouped.aggregate([("offset", "count"), ("offset", "min"), ("offset", "max")]).to_pylist():
+        yield row["topic"], row["partition"], row["offset_count"], row["offset_min"], row["offset_max"]
 
 
 def avro_schema(schema: pa.Schema) -> dict[str, Any]:

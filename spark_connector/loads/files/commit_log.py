@@ -6,10 +6,11 @@ The entries are those of the files offset store, so that other readers can start
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit_log import Newest
+from spark_connector.loads.destination import CommitLog, Newest
 from spark_connector.loads.record import LoadError, LoadRecord
 from spark_connector.offset_store.base import OffsetConflict, check_expected
 from spark_connector.offset_store.files import FilesEntry, FilesOffsetStore
@@ -21,7 +22,7 @@ _DIRECTORY = "_offsets"  # below the output directory; Spark and pyarrow do not 
 _PRUNED = ".pruned"  # <number>.pruned: the entries up to this number are removed
 
 
-class FilesCommitLog:
+class FilesCommitLog(CommitLog):
     """The log below the output directory. Creating the entry's file exclusively is the commit."""
 
     kind = "files"
@@ -51,12 +52,6 @@ class FilesCommitLog:
         pruned = self._pruned_up_to()
         return [number for number in self._store.sequences(self._group, noted=True) if number > pruned]
 
-    def records(self) -> list[LoadRecord]:
-        return [record for record in map(self.record, self.sequences()) if record is not None]
-
-    def check(self, record: LoadRecord) -> None:
-        """Files have no size limit."""
-
     def append(self, record: LoadRecord) -> None:
         """The first process to create the file of this number has committed."""
         number = record.id.sequence
@@ -68,8 +63,7 @@ class FilesCommitLog:
         try:
             self._store.append(FilesEntry(self._group, number, {**before.offsets, **record.committed}, details))
         except OffsetConflict:
-            winner = self.record(number)
-            if winner is None or winner.load_id != record.load_id:
+            if not self.has(record):
                 raise
             return
         if self._pruned_up_to() >= number:
@@ -93,9 +87,6 @@ class FilesCommitLog:
     def mark_published(self, record: LoadRecord) -> None:
         self._create_mark(self._published_mark(record.id.sequence))
 
-    def close(self) -> None:
-        self._store.close()
-
     def _load_of(self, entry: FilesEntry) -> LoadRecord | None:
         where = f"entry {entry.sequence} of group '{entry.group}' in {self._storage.url}"
         if "load" not in entry.details:
@@ -105,10 +96,8 @@ class FilesCommitLog:
         return LoadRecord.from_json(entry.details["load"], where)
 
     def _create_mark(self, path: str) -> None:
-        try:
+        with contextlib.suppress(FileExistsError):
             self._storage.create(path, b"")
-        except FileExistsError:
-            return
 
     def _pruned_marks(self) -> list[int]:
         names = self._storage.names(self._group)

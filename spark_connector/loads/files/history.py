@@ -7,11 +7,11 @@ so they stay in the list as long as the data exists. Raises LoadError for a log 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from spark_connector.loads.commit_log import CommitLog
+from spark_connector.loads.destination import CommitLog
 from spark_connector.loads.history import (
     MANIFEST,
     History,
@@ -59,24 +59,17 @@ def read_history(group: str, output: Storage, log: CommitLog, outputs: Outputs) 
     logged = log.records()
     newest = log.newest()
     known = {record.load_id for record in logged}
+    oldest = min((record.id.sequence for record in logged), default=0)
     logged += _forgotten_rewinds(group, known, output)
     undone = undone_by(logged)
-    entries = [_logged_entry(record, outputs, undone) for record in logged]
-    if newest.load_id is not None and not newest.published:
-        entries = [_hidden(entry, log) if entry.record.load_id == newest.load_id else entry for entry in entries]
-    oldest = min((record.id.sequence for record in logged if record.load_id in known), default=0)
-    entries += [
-        HistoryEntry(LoadRecord.unknown(load_id, output.url, log.kind), state, output.url_of(directory))
-        for load_id, directory in _unlogged(group, known, outputs, output)
-        if (state := _unlogged_state(load_id, oldest, log)) is not None
-    ]
+    hidden = None if newest.published else newest.load_id
+    entries = [_logged_entry(record, outputs, undone, hidden, log.kind) for record in logged]
+    entries += _unlogged_entries(group, known, oldest, outputs, output, log)
     with ThreadPoolExecutor(_READERS) as pool:
         entries = list(pool.map(lambda entry: _with_files(entry, outputs), entries))
-    numbers = {entry.record.id.sequence for entry in entries}
+    numbers = {entry.record.id.sequence for entry in entries} | {LoadId.of(load_id).sequence for load_id in undone}
     # The log is pruned from its oldest entry on. A number missing after that was an entry of a stream, pruned by it.
     first = min(log.sequences(), default=newest.sequence + 1)
-    undone_numbers = (LoadId.parse(load_id) for load_id in undone)
-    numbers |= {load_id.sequence for load_id in undone_numbers if load_id is not None}
     entries += staged_entries(output, f"_staging/{log.kind}", group, newest=newest.sequence, known=known)
     entries.sort(key=lambda entry: (entry.record.id.sequence, entry.record.load_id))
     return History(entries, gaps(first - 1, numbers))
@@ -93,45 +86,40 @@ def _forgotten_rewinds(group: str, known: set[str], output: Storage) -> list[Loa
     return found
 
 
-def _logged_entry(record: LoadRecord, outputs: Outputs, undone: Mapping[str, LoadRecord]) -> HistoryEntry:
+def _logged_entry(
+    record: LoadRecord, outputs: Outputs, undone: Mapping[str, LoadRecord], hidden: str | None, kind: str
+) -> HistoryEntry:
+    """`hidden`: the newest load, when its owner was killed between the commit and the mark that it is published."""
     if record.rewind is not None:
         return HistoryEntry(record, LoadState.REWIND)
     output = outputs.at(record.output)
     if record.load_id in undone:
         aside = aside_of(undone[record.load_id].load_id, record.load_id)
-        is_there = output.exists(aside)
-        return HistoryEntry(record, LoadState.REWOUND, output.url_of(aside) if is_there else None)
+        return HistoryEntry(record, LoadState.REWOUND, output.url_of(aside) if output.exists(aside) else None)
     if record.load_id in outputs.visible(record.output):
         return HistoryEntry(record, LoadState.PUBLISHED, output.url_of(published_directory(record.load_id)))
+    if record.load_id == hidden:
+        return HistoryEntry(record, LoadState.HIDDEN, output.url_of(f"_staging/{kind}/{hidden}/data"))
     return HistoryEntry(record, LoadState.ABSENT)
 
 
-def _hidden(entry: HistoryEntry, log: CommitLog) -> HistoryEntry:
-    """The newest entry, when its owner was killed between the commit and the rename."""
-    if entry.state is not LoadState.ABSENT:
-        return entry  # renamed, only the mark is missing; or a rewind that the next repair finishes
-    staged = f"_staging/{log.kind}/{entry.record.load_id}/data"
-    return replace(entry, state=LoadState.HIDDEN, directory=f"{entry.record.output}/{staged}")
-
-
-def _unlogged(group: str, known: set[str], outputs: Outputs, output: Storage) -> list[tuple[str, str]]:
-    """(load id, directory) of the group's loads that are not in the log: pruned, taken back, or never logged."""
+def _unlogged_entries(
+    group: str, known: set[str], oldest: int, outputs: Outputs, output: Storage, log: CommitLog
+) -> Iterator[HistoryEntry]:
+    """The group's loads that were not in the log when it was read: pruned, taken back, or never logged."""
     found = [(load_id, published_directory(load_id)) for load_id in sorted(outputs.visible(output.url))]
     for rewind_id in output.names(REWOUND):
         names = output.names(f"{REWOUND}/{rewind_id}")
         found += [(name.removeprefix(_PREFIX), f"{REWOUND}/{rewind_id}/{name}") for name in names if _PREFIX in name]
-    return [(id, place) for id, place in found if id not in known and is_of(group, id)]
-
-
-def _unlogged_state(load_id: str, oldest: int, log: CommitLog) -> LoadState | None:
-    """None for a load that was committed after the log was read: it is too new for this list."""
-    parsed = LoadId.parse(load_id)
-    if parsed is None:
-        return LoadState.UNKNOWN
-    if parsed.sequence < oldest:
-        return LoadState.PUBLISHED
-    record = log.record(parsed.sequence)
-    return None if record is not None and record.load_id == load_id else LoadState.UNKNOWN
+    for load_id, directory in found:
+        if load_id in known or not is_of(group, load_id):
+            continue
+        number = LoadId.of(load_id).sequence
+        unknown = LoadRecord.unknown(load_id, output.url, log.kind)
+        if number < oldest:
+            yield HistoryEntry(unknown, LoadState.PUBLISHED, output.url_of(directory))
+        elif not log.has(unknown):  # else it was committed after the log was read
+            yield HistoryEntry(unknown, LoadState.UNKNOWN, output.url_of(directory))
 
 
 def _with_files(entry: HistoryEntry, outputs: Outputs) -> HistoryEntry:

@@ -1,6 +1,6 @@
 """What a crash can leave behind, and what to do about it. Pure: facts in, steps out.
 
-committer.py collects the facts (the newest commit, the staged attempts) and carries out the steps until none is left.
+destination.py collects the facts (the newest commit, the staged attempts) and carries out the steps until none is left.
 
     newest commit, not yet published     → publish it: its data is complete, only the rename is missing
     attempt at a number that is taken    → discard it: it can never be committed
@@ -9,7 +9,7 @@ committer.py collects the facts (the newest commit, the staged attempts) and car
 
 The rules rest on one invariant: attempts at number N+1 start only after number N is committed and published. So only
 the newest commit can be unpublished, and only attempts at the next number can still succeed. (A stream that commits to
-the same group does not wait for publishing. Therefore committer.py looks into the log before it discards.)
+the same group does not wait for publishing. Therefore destination.py looks into the log before it discards.)
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import enum
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from spark_connector.loads.commit_log import Newest
+from spark_connector.loads.destination import Newest
 
 __all__ = ["Act", "Staged", "Step", "repair_steps"]
 

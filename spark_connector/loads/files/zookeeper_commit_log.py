@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Callable, Collection
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit_log import Newest
+from spark_connector.loads.destination import CommitLog, Newest
 from spark_connector.loads.record import LoadRecord, LoadTooLarge
 from spark_connector.offset_store.base import OffsetConflict, OffsetStoreError, check_group
 from spark_connector.offset_store.zookeeper import ZooKeeperOffsetStore
@@ -28,7 +28,7 @@ __all__ = ["ZooKeeperCommitLog"]
 _PLAIN = 25  # records below 1/25 of the request limit stay text, for people to read
 
 
-class ZooKeeperCommitLog:
+class ZooKeeperCommitLog(CommitLog):
     """Loads of one group under /consumers/<group>/loads. Owns the store it is given and closes it."""
 
     kind = "zookeeper"
@@ -62,9 +62,6 @@ class ZooKeeperCommitLog:
     def sequences(self) -> list[int]:
         return sorted(int(name) for name in self._store.children(self._root) if name.isdigit())
 
-    def records(self) -> list[LoadRecord]:
-        return [record for record in map(self.record, self.sequences()) if record is not None]
-
     def check(self, record: LoadRecord) -> None:
         counted = record.completed({range.tp: range.size for range in record.ranges}, {})
         size = len(self._packed(counted))
@@ -91,8 +88,7 @@ class ZooKeeperCommitLog:
             commit(self._group, record.committed, expected=record.expected, create=create, must_exist=before)
         except (OffsetConflict, OffsetStoreError):
             # Committed after all: by a repair in another process, or the answer was lost.
-            winner = self.record(record.id.sequence)
-            if winner is None or winner.load_id != record.load_id:
+            if not self.has(record):
                 raise
 
     def mark_published(self, record: LoadRecord) -> None:

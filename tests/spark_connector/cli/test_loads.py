@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_connector.destinations import open_files
 from spark_connector.loads.record import LoadRecord
 from tests.support.console import answer_of, error_of, pykafka
 from tests.support.crashing import Crash
 from tests.support.kafka import Kafka
-from tests.support.plain_loads import PlainLoads
+from tests.support.plain_loads import PlainLoads, open_files
 from tests.support.table_harness import TableWorld, delta_world, sqlite_world
 from tests.support.topic_data import TopicData
 

@@ -1,1 +1,1 @@
-"""Tests of the offset stores; what all must do is in tests/support/offset_store_contract.py."""
+"""Tests of loads: planning, records, the loop; what all destinations, and what all tables, must do."""

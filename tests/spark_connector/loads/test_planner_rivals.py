@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from spark_connector.loads.files.commit_log import FilesCommitLog
-from spark_connector.loads.files.committer import FilesCommitter
 from spark_connector.loads.files.destination import FilesDestination
 from spark_connector.loads.record import LoadRecord
 from spark_connector.maintenance import rewind
@@ -75,7 +74,7 @@ def test_a_load_whose_rival_was_killed_before_it_showed_its_rows_loses_none(
     def kill_rival(phase: str, _: LoadRecord | None) -> None:
         if phase == "plan":
             with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(FilesCommitter, "_publish", killed)
+                patch.setattr(FilesDestination, "_publish", killed)
                 with pytest.raises(Crash):
                     rival.load()
             data.produce(20)

@@ -14,13 +14,12 @@ from broker.client.cluster import Cluster
 from broker.client.committed_offsets import GroupOffsets
 from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.destinations import open_files
 from spark_connector.load import LoadResult, run_load
 from spark_connector.loads.publication import publish_offsets
 from tests.support.broker_process import BrokerProcess
 from tests.support.console import answer_of
 from tests.support.kafka import await_topics
-from tests.support.plain_loads import PlainLoads
+from tests.support.plain_loads import PlainLoads, open_files
 from tests.support.topic_data import TopicData
 
 

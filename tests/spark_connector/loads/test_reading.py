@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,11 @@ from pathlib import Path
 import pytest
 
 from broker.errors import ConfigError
-from spark_connector.destinations import open_files
 from spark_connector.loads.planner import plan_load
 from spark_connector.loads.request import LoadRequest, describe_changes, reading_of
 from spark_connector.maintenance import history, rewind, verify
 from tests.support.kafka import Kafka, await_markers
-from tests.support.plain_loads import PlainLoads
+from tests.support.plain_loads import PlainLoads, open_files
 from tests.support.table_harness import TableWorld, delta_world, sqlite_world
 from tests.support.topic_data import TopicData, transact
 
@@ -123,18 +123,8 @@ def test_a_directory_keeps_its_format(data: TopicData, tmp_path: Path) -> None:
     loads = loads_of(data, tmp_path)
     loads.must_load()
     data.produce(1)
-    request = LoadRequest.build(
-        loads.target,
-        bootstrap_servers=data.bootstrap,
-        topic=data.topic,
-        format="orc",
-        starting_offsets="earliest",
-        max_records=None,
-        options={},
-        write_options={},
-        from_load=None,
-        from_directory=None,
-    )
+    target = dataclasses.replace(loads.target, format="orc")
+    request = LoadRequest.build(target, bootstrap_servers=data.bootstrap, topic=data.topic)
     with open_files(request.target) as site:
         record = plan_load(request, site)
         assert record is not None

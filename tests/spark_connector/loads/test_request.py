@@ -21,16 +21,6 @@ from spark_connector.options.read_options import Mode, parse_options
     ids=lambda options: next(iter(options)),
 )
 def test_the_options_go_with_the_ranges_that_a_load_has_planned(options: dict[str, str]) -> None:
-    request = LoadRequest.build(
-        Target("/data", "g"),
-        bootstrap_servers="host:1",
-        topic="t",
-        starting_offsets="earliest",
-        max_records=None,
-        options=options,
-        write_options={},
-        from_load=None,
-        from_directory=None,
-    )
+    request = LoadRequest.build(Target("/data", "g"), bootstrap_servers="host:1", topic="t", options=options)
     planned = {"assign": '{"t":[0]}', "startingOffsets": '{"t":{"0":3}}', "endingOffsets": '{"t":{"0":7}}'}
     parse_options({**request.options, **planned}, Mode.BATCH)

@@ -82,7 +82,7 @@ def states(world: TableWorld) -> list[LoadState]:
 def take_back(world: TableWorld, to: int, crash: CrashPoint | None = None) -> LoadRecord:
     """A rewind to the load with this number, as maintenance.py does it, through a crash point."""
     with world.opened(crash or CrashPoint()) as site:
-        site.committer.repair()
+        site.repair()
         loads = standing(site.log.records())
         (to_load,) = (load.load_id for load in loads if load.id.sequence == to)
         number = site.log.newest().sequence + 1
@@ -90,7 +90,7 @@ def take_back(world: TableWorld, to: int, crash: CrashPoint | None = None) -> Lo
             loads, site.log.offsets(world.ends), to_load, number=number, delete=isinstance(world, DatabaseWorld)
         )
         site.check_rewind(plan)
-        site.committer.commit(plan)
+        site.commit(plan)
         return plan
 
 
@@ -118,7 +118,7 @@ def test_attempts_that_are_left_are_listed(world: TableWorld) -> None:
     with world.opened(CrashPoint()) as site:
         record = world.plan(site)
         assert record is not None
-        site.committer.stage(record)
+        site.stage(record)
         site.prepare(record, SPARK_SCHEMA)
         staged = entries(world)[-1]
         assert staged.record.load_id == record.load_id
@@ -127,7 +127,7 @@ def test_attempts_that_are_left_are_listed(world: TableWorld) -> None:
         with world.opened(CrashPoint()) as other:
             sealed = world.plan(other)
             assert sealed is not None
-            place = other.committer.stage(sealed)
+            place = other.stage(sealed)
             other.prepare(sealed, SPARK_SCHEMA)
             other.log.append(world.write(other, sealed, place))  # killed before it can clean up
     assert (record.load_id, LoadState.VOID) in {(entry.record.load_id, entry.state) for entry in entries(world)}
@@ -137,13 +137,13 @@ def test_a_load_that_commits_during_a_verification_is_no_stranger(world: TableWo
     with world.opened(CrashPoint()) as site:
         record = world.plan(site)
         assert record is not None
-        place = site.committer.stage(record)
+        place = site.stage(record)
         site.prepare(record, SPARK_SCHEMA)
         sealed = world.write(site, record, place)
         known = site.history()
         assert known.entries[-1].record.load_id == record.load_id
-        site.committer.commit(sealed)
-        assert site.holdings(known, pytest.fail).strangers() == []
+        site.commit(sealed)
+        assert site.unknown_loads(known) == []
 
 
 def test_what_the_log_of_a_delta_table_has_lost_is_said(delta: DeltaWorld) -> None:
@@ -222,13 +222,13 @@ def test_a_load_that_slept_through_a_rewind_is_refused(world: TableWorld) -> Non
         take_back(world, 2)
         record = world.plan(site)
         assert record is not None
-        place = site.committer.stage(record)
+        place = site.stage(record)
         site.prepare(record, SPARK_SCHEMA)
         sealed = world.write(site, record, place)
         world.load()
         take_back(world, 2)
         with pytest.raises(OffsetConflict):
-            site.committer.commit(sealed)
+            site.commit(sealed)
     world.load()
     check_whole(world)
 

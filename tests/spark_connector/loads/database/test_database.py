@@ -11,7 +11,7 @@ import sqlalchemy
 
 from broker.errors import ConfigError
 from spark_connector.destinations import open_destination
-from spark_connector.loads.database.destination import ATTEMPT, DatabaseCommitter, open_database, open_engine
+from spark_connector.loads.database.destination import ATTEMPT, DatabaseDestination, open_database, open_engine
 from spark_connector.loads.database.output import _DatabaseWriter
 from spark_connector.loads.record import LoadError, LoadInterrupted
 from spark_connector.loads.target import DatabaseAddress, Target
@@ -46,12 +46,12 @@ def test_rows_that_vanished_before_the_commit_stop_it(sqlite: DatabaseWorld) -> 
     with sqlite.opened(CrashPoint()) as site:
         record = sqlite.plan(site)
         assert record is not None
-        place = site.committer.stage(record)
+        place = site.stage(record)
         site.prepare(record, SPARK_SCHEMA)
         sealed = sqlite.write(site, record, place)
         vanish()
         with pytest.raises(LoadInterrupted, match="6 rows were staged and counted, but 0 are there now"):
-            site.committer.commit(sealed)
+            site.commit(sealed)
         assert site.log.newest().sequence == 1
     sqlite.load()
     check_whole(sqlite)
@@ -102,11 +102,11 @@ def test_an_answer_that_was_lost_on_the_way_is_looked_up(sqlite: DatabaseWorld) 
     with sqlite.opened(CrashPoint()) as site:
         record = sqlite.plan(site)
         assert record is not None
-        place = site.committer.stage(record)
+        place = site.stage(record)
         site.prepare(record, SPARK_SCHEMA)
         sealed = sqlite.write(site, record, place)
         sqlalchemy.event.listen(site.log._engine, "commit", lose)
-        site.committer.commit(sealed)
+        site.commit(sealed)
     check_whole(sqlite)
 
 
@@ -207,7 +207,7 @@ def test_a_commit_that_fails_leaves_no_copy_of_the_rows(sqlite: DatabaseWorld, m
         raise sqlalchemy.exc.OperationalError("INSERT", {}, Exception("No space left on device"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(DatabaseCommitter, "_insert", fill_the_disk)
+        patch.setattr(DatabaseDestination, "_insert", fill_the_disk)
         with pytest.raises(LoadInterrupted, match="No space left"):
             sqlite.load()
     assert sqlite.leftovers() == []

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import pytest
 
 from broker.errors import AuthenticationFailed, ConfigError, ConnectionFailed, PykafkaError
 from spark_connector.errors import data_loss
 from spark_connector.loads.load_loop import LoadLoop, Outage, Phase, parse_interval
-from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord
+from spark_connector.loads.record import LoadError, LoadInterrupted, LoadRange, LoadRecord, LoadResult
 from spark_connector.offset_store.base import OffsetConflict, OffsetStoreUnavailable
 
 
-@dataclass(frozen=True)
-class Result:
-    load_id: str | None
-    ranges: tuple[LoadRange, ...] = ()
-    recovered: tuple[str, ...] = ()
+def result_of(load_id: str | None, ranges: tuple[LoadRange, ...] = (), recovered: tuple[str, ...] = ()) -> LoadResult:
+    return LoadResult("g", "file:///to", "parquet", load_id, None, 0, ranges, recovered)
 
 
-NOTHING = Result(None)
+NOTHING = result_of(None)
 
 
-def loaded(name: str, size: int = 10) -> Result:
-    return Result(name, (LoadRange("t", 0, 0, size, None, size),))
+def loaded(name: str, size: int = 10) -> LoadResult:
+    return result_of(name, (LoadRange("t", 0, 0, size, None, size),))
 
 
 class FakeStop(threading.Event):
@@ -50,19 +46,21 @@ class FakeStop(threading.Event):
 class Script:
     """Loads that end as told, one after the other; then nothing is new."""
 
-    def __init__(self, stop: FakeStop, outcomes: Sequence[Result | PykafkaError | Callable[[], Result]]) -> None:
+    def __init__(
+        self, stop: FakeStop, outcomes: Sequence[LoadResult | PykafkaError | Callable[[], LoadResult]]
+    ) -> None:
         self._stop = stop
-        self._outcomes: Iterator[Result | PykafkaError | Callable[[], Result]] = iter(outcomes)
+        self._outcomes: Iterator[LoadResult | PykafkaError | Callable[[], LoadResult]] = iter(outcomes)
         self.runs = 0
         self.took = 0.0
 
-    def __call__(self, on_phase: Phase) -> Result:
+    def __call__(self, on_phase: Phase) -> LoadResult:
         self.runs += 1
         self._stop.now += self.took
         outcome = next(self._outcomes, NOTHING)
         if isinstance(outcome, PykafkaError):
             raise outcome
-        if isinstance(outcome, Result):
+        if isinstance(outcome, LoadResult):
             if outcome.load_id is not None:
                 on_phase("write", None)
             return outcome
@@ -139,7 +137,7 @@ def test_an_outage_for_ever_ends_when_told_to_stop() -> None:
 def test_a_load_that_has_not_begun_to_write_is_not_begun(stop: FakeStop) -> None:
     written: list[str] = []
 
-    def run(on_phase: Phase) -> Result:
+    def run(on_phase: Phase) -> LoadResult:
         on_phase("plan", None)
         stop.set()
         on_phase("write", None)
@@ -151,7 +149,7 @@ def test_a_load_that_has_not_begun_to_write_is_not_begun(stop: FakeStop) -> None
 
 
 def test_a_load_that_commits_is_finished_and_one_that_is_broken_off_is_no_error(stop: FakeStop) -> None:
-    def commit(on_phase: Phase) -> Result:
+    def commit(on_phase: Phase) -> LoadResult:
         on_phase("write", None)
         on_phase("commit", None)
         stop.set()
@@ -159,7 +157,7 @@ def test_a_load_that_commits_is_finished_and_one_that_is_broken_off_is_no_error(
 
     assert [result.load_id for result in LoadLoop(commit, stop=stop)] == ["a"]
 
-    def break_off(on_phase: Phase) -> Result:
+    def break_off(on_phase: Phase) -> LoadResult:
         on_phase("write", None)
         broken.set()
         raise LoadError("cancelled")
@@ -170,7 +168,7 @@ def test_a_load_that_commits_is_finished_and_one_that_is_broken_off_is_no_error(
 
 def test_a_load_that_was_cut_short_is_told_when_it_is_finished_and_not_counted(stop: FakeStop) -> None:
     outage = OffsetStoreUnavailable("the answer to the commit was lost")
-    script = Script(stop, [outage, Result(None, recovered=("a",)), loaded("b")])
+    script = Script(stop, [outage, result_of(None, recovered=("a",)), loaded("b")])
     results = list(LoadLoop(script, max_loads=1, stop=stop, clock=lambda: stop.now))
     assert [(result.load_id, result.recovered) for result in results] == [(None, ("a",)), ("b", ())]
 

@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit_log import CommitLog
+from spark_connector.loads.destination import CommitLog
 from spark_connector.loads.files.commit_log import FilesCommitLog
-from spark_connector.loads.files.committer import FilesCommitter
+from spark_connector.loads.files.destination import FilesDestination
 from spark_connector.loads.files.zookeeper_commit_log import ZooKeeperCommitLog
 from spark_connector.loads.history import MANIFEST
 from spark_connector.loads.record import LoadError
@@ -182,12 +182,12 @@ def test_of_two_loads_of_one_range_one_wins_and_the_other_is_told(worlds: Worlds
 def test_a_load_that_lost_its_number_knows_it(worlds: Worlds) -> None:
     world = worlds.fresh()
     log = world.open_log()
-    committer = FilesCommitter(world.output, log, world.group, open_storage)
+    site = FilesDestination(world.output, log, world.group, open_storage)
     record = world._plan(log)
     assert record is not None
-    assert not committer.is_overtaken(record)
+    assert not site.is_overtaken(record)
     world.load()
-    assert committer.is_overtaken(record)
+    assert site.is_overtaken(record)
 
 
 def test_offsets_moved_by_another_program_void_a_sealed_load(

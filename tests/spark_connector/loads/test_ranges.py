@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from broker.client.partition_offsets import Position
 from broker.protocol.topic_partition import TopicPartition
 from spark_connector.errors import DataLoss
-from spark_connector.loads.ranges import Bounds, plan_epochs, plan_ranges, plan_rerun, refuse_other_topics
+from spark_connector.loads.ranges import Bounds, plan_positions, plan_ranges, plan_rerun, refuse_other_topics
 from spark_connector.loads.record import LoadRange, LoadRecord
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -161,15 +162,13 @@ def test_the_epochs_after_a_load_are_those_of_the_leaders_asked_or_where_the_gro
     latest = {A: 140, B: 9, quiet: 5}
     limits = replace(bounds(latest), cut={A: 60}, epochs=dict.fromkeys(latest, 3))
     stored = {A: 100, quiet: 5, elsewhere: 8}
-    known = {A: 0, elsewhere: 0}
+    known = {A: Position(100, 0), elsewhere: Position(8, 0)}
 
-    def epochs(*ranges: LoadRange) -> dict[TopicPartition, int]:
-        reached = plan_epochs(known, stored, ranges, limits)
-        assert reached is not None
-        return reached.by_partition()
+    def positions(*ranges: LoadRange) -> dict[TopicPartition, tuple[int, int]]:
+        return {**plan_positions(known, stored, ranges, limits)}
 
-    assert epochs(LoadRange("t", 1, 0, 4, None)) == {A: 0, B: 3, quiet: 3, elsewhere: 0}
-    assert epochs(LoadRange("t", 0, 60, 100, 100)) == {A: 3, quiet: 3, elsewhere: 0}
+    assert positions(LoadRange("t", 1, 0, 4, None)) == {A: (100, 0), B: (4, 3), quiet: (5, 3), elsewhere: (8, 0)}
+    assert positions(LoadRange("t", 0, 60, 100, 100)) == {A: (100, 3), quiet: (5, 3), elsewhere: (8, 0)}
 
 
 def test_a_topic_created_anew_is_noticed_however_long_it_is(caplog: pytest.LogCaptureFixture) -> None:

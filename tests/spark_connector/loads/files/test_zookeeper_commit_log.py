@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.files.committer import FilesCommitter
+from spark_connector.loads.files.destination import FilesDestination
 from spark_connector.loads.files.zookeeper_commit_log import ZooKeeperCommitLog
 from spark_connector.loads.record import LoadId, LoadRange, LoadRecord, LoadTooLarge
 from spark_connector.offset_store.base import OffsetConflict
@@ -143,20 +143,20 @@ def test_what_no_commit_can_hold_is_refused_before_it_is_written_and_blocks_noth
     output = open_storage(str(tmp_path))
     store = open_store(ZooKeeperOffsetStore)
     log = ZooKeeperCommitLog(store, group)
-    committer = FilesCommitter(output, log, group, open_storage)
+    site = FilesDestination(output, log, group, open_storage)
     record = record_of(group, 1, {}, offsets_of(2_000, 5), output.url)
     monkeypatch.setattr(store, "max_request", 10**6)
-    committer.stage(record)
-    committer.seal(record)  # by a version that did not ask, or with a ZooKeeper that took more
+    site.stage(record)
+    site.seal(record)  # by a version that did not ask, or with a ZooKeeper that took more
     monkeypatch.setattr(store, "max_request", 2_000)
     with pytest.raises(LoadTooLarge, match=r"2,000 partitions make a record .* load fewer topics in one group"):
-        committer.stage(record)
-    assert committer.repair() == []
+        site.stage(record)
+    assert site.repair() == []
     assert output.names("_staging/zookeeper") == []
     small = record_of(group, 1, {}, offsets_of(3, 5), output.url)
-    committer.stage(small)
-    committer.seal(small)
-    committer.commit(small)
+    site.stage(small)
+    site.seal(small)
+    site.commit(small)
     assert log.newest().published
     assert log.offsets() == small.committed
 

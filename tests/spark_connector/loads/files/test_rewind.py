@@ -13,9 +13,9 @@ import pytest
 
 from broker.errors import ConfigError
 from broker.protocol.topic_partition import TopicPartition
-from spark_connector.loads.commit_log import CommitLog
+from spark_connector.loads.destination import CommitLog
 from spark_connector.loads.files.commit_log import FilesCommitLog
-from spark_connector.loads.files.committer import FilesCommitter
+from spark_connector.loads.files.destination import FilesDestination
 from spark_connector.loads.files.zookeeper_commit_log import ZooKeeperCommitLog
 from spark_connector.loads.record import LoadError, LoadRange, LoadRecord
 from spark_connector.loads.rewind import REWOUND, plan_rewind, standing
@@ -73,17 +73,17 @@ def rewind(world: World, number: int, crash: CrashPoint | None = None, *, delete
     """Back to the load with this number, as upkeep.rewind does it."""
     crash = crash or CrashPoint()
     log = crash.guard(world.open_log(), _LOG)
-    committer = FilesCommitter(crash.guard(world.output, _STORAGE), log, world.group, open_storage)
-    committer.repair()
+    site = FilesDestination(crash.guard(world.output, _STORAGE), log, world.group, open_storage)
+    site.repair()
     loads = standing(record for record in map(log.record, log.sequences()) if record)
     (to_load,) = (load.load_id for load in loads if load.id.sequence == number)
     plan = plan_rewind(loads, log.offsets(), to_load, number=log.newest().sequence + 1, delete=delete)
-    committer.commit(plan)
+    site.commit(plan)
     return plan
 
 
 def repair(world: World) -> list[str]:
-    return FilesCommitter(world.output, world.open_log(), world.group, open_storage).repair()
+    return FilesDestination(world.output, world.open_log(), world.group, open_storage).repair()
 
 
 def visible_numbers(world: World) -> list[int]:

@@ -1,0 +1,1 @@
+"""Recounting loads against the log."""
