@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
+import threading
 import time
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
@@ -25,7 +28,9 @@ from broker.records.columns import encode_columns
 from broker.records.record import decode_records
 from tests.client.conftest import TopicMaker
 from tests.conftest import BrokerFactory
+from tests.support.broker_process import BrokerProcess
 from tests.support.kafka import Kafka, await_end
+from tests.support.waiting import eventually
 
 PARTITIONS = 4
 
@@ -145,6 +150,48 @@ def test_a_broker_that_is_killed_and_comes_back_costs_and_doubles_nothing(
             sender.flush()
         assert [read(cluster, tp) for tp in tps] == [list(range(60))] * 2
         assert [one.base_offset for one in sent] == [n for n in range(60) for _ in tps]
+
+
+def test_nothing_is_lost_or_doubled_when_the_broker_is_killed_at_random_moments(
+    broker_factory: BrokerFactory, topic: str
+) -> None:
+    broker, written = broker_factory(), 0
+    crashes = Crashes(broker, lambda: written)
+
+    def endless() -> Iterator[bytes]:
+        nonlocal written
+        crashes.start()
+        while crashes.is_alive():
+            yield batch(2 * written, 2 * written + 1)
+            written += 1
+
+    with Cluster(broker.bootstrap, {"max.request.size": "8192"}) as cluster:  # about a hundred batches to a request
+        Admin(cluster).create_topic(topic)
+        tp = TopicPartition(topic, 0)
+        offsets = produce_batches(cluster, tp, endless())
+        assert crashes.count == 2
+        assert offsets == list(range(0, 2 * written, 2))
+        assert read(cluster, tp) == list(range(2 * written))
+
+
+class Crashes(threading.Thread):
+    """Kills the broker and starts it again, twice, each time at a random moment after new batches were sent."""
+
+    def __init__(self, broker: BrokerProcess, written: Callable[[], int]) -> None:
+        super().__init__(daemon=True)
+        self._broker = broker
+        self._written = written
+        self.count = 0
+
+    def run(self) -> None:
+        dice = random.Random(20)
+        for _ in range(2):
+            before = self._written()
+            eventually(lambda before=before: self._written() > before + 500)  # type: ignore[misc]
+            threading.Event().wait(dice.uniform(0, 0.1))
+            self._broker.kill()
+            self._broker.start()
+            self.count += 1
 
 
 def test_what_the_topic_calls_too_large_goes_in_halves(cluster: Cluster, make_topic: TopicMaker) -> None:
