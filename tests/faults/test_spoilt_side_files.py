@@ -20,7 +20,12 @@ def test_a_broker_starts_without_its_side_files_and_without_a_directory(
     broker_factory: BrokerFactory, tmp_path: Path
 ) -> None:
     roots = [tmp_path / "first", tmp_path / "second"]
-    settings = {"log.dirs": ",".join(map(str, roots)), "metrics.listener": "HTTP://127.0.0.1:0"}
+    settings = {
+        "log.dirs": ",".join(map(str, roots)),
+        "metrics.listener": "HTTP://127.0.0.1:0",
+        # The file with its ZooKeeper session is spoilt too: the start waits until the killed broker's session expires.
+        "zookeeper.session.timeout.ms": "2000",
+    }
     broker = broker_factory(settings)
     with Requests(broker.bootstrap) as requests:
         requests.create("t", len(PARTITIONS))
