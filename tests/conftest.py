@@ -182,11 +182,10 @@ def unique_name(text: str) -> str:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local Spark session of two cores for all tests."""
+    """One local Spark session of two cores for all tests of the process."""
     # Half a second of import that tests without Spark need not pay.
     from pyspark.sql import SparkSession
 
-    shared_spark_home().archive_classes()
     scratch = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")

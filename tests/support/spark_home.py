@@ -77,7 +77,9 @@ class SparkHome:
     def archive_classes(self) -> None:
         """Run a small job and keep the classes it loaded, once: pays from the third Spark on.
 
-        Does nothing where it fails, and waits for another process that is at it."""
+        Called by tests that start several Sparks. Does nothing where it fails, and waits for another process that is at
+        it.
+        """
         with (self._directory / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if self._archive.exists():
