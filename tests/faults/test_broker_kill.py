@@ -120,7 +120,7 @@ def read_everything(bootstrap: str, topic: str) -> dict[int, list[tuple[int, int
         consumer.assign([TopicPartition(topic, partition, 0)])
         position = 0
         while position < end:
-            for message in consumer.consume(10_000, timeout=10):
+            for message in consumer.consume(10_000, timeout=0.2):
                 value, offset = message.value(), message.offset()
                 assert value is not None
                 assert offset is not None

@@ -212,7 +212,7 @@ def read_to_end(bootstrap: str, ends: dict[TopicPartition, int]) -> dict[TopicPa
     deadline = time.monotonic() + 60
     while open_ones:
         assert time.monotonic() < deadline, f"the last reader did not reach the end of {open_ones}"
-        for message in consumer.consume(1000, timeout=1):
+        for message in consumer.consume(1000, timeout=0.2):
             error = message.error()
             if error is None:
                 tp, offset, value = _record(message)
