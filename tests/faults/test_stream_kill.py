@@ -41,20 +41,21 @@ class KilledStream:
         }
 
     def run(self, spark: SparkSession, rounds: int, *, seed: int) -> None:
-        """New data and a killed query, `rounds` times: the driver and the workers in turn."""
+        """New data and a killed query, until `rounds` kills came in time: the driver and the workers in turn."""
         moments = random.Random(seed)
-        killed = 0
-        for number in range(rounds):
+        played = killed = 0
+        while killed < rounds:
+            assert played < 2 * rounds, f"only {killed} of {played} rounds were killed in time"
             self._data.produce(RECORDS)
             with self._driver() as driver:
                 if driver.wait_for_batches(moments.randint(0, 2)):
-                    kill = driver.kill_after if number % 2 == 0 else driver.kill_a_worker_after
+                    kill = driver.kill_after if killed % 2 == 0 else driver.kill_a_worker_after
                     killed += kill(moments.uniform(0, LONGEST))
                 driver.finished()
             rows = self.visible(spark)
-            assert len(set(rows)) == len(rows), f"round {number}: rows are doubled"
+            assert len(set(rows)) == len(rows), f"round {played}: rows are doubled"
             assert set(rows) <= set(self._data.positions())
-        assert killed > rounds // 2, f"only {killed} of {rounds} rounds were killed in time"
+            played += 1
         with self._driver(cap=RECORDS) as driver:  # what is left, in few batches
             assert driver.finished(), (self._directory / "driver.log").read_text()[-3000:]
         assert self.visible(spark) == self._data.positions()
