@@ -61,9 +61,6 @@ class LagListener(StreamingQueryListener):
             for publisher in self._publishers:
                 self._attempt(getattr(publisher, "progressed", publisher), lag)
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Nothing to publish: Spark reports no offsets then."""
-
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         for publisher in self._publishers:
             if hasattr(publisher, "ended"):
@@ -103,10 +100,7 @@ class RecordSizes:
     """
 
     def __init__(
-        self,
-        source: str | Iterable[str] | Mapping[str, str],
-        *,
-        monotonic: Callable[[], float] = time.monotonic,
+        self, source: str | Iterable[str] | Mapping[str, str], *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         """`source`: bootstrap servers, client properties, or a reader's options (`kafka.*`). Raises ConfigError."""
         self._settings = _settings(source)

@@ -23,7 +23,7 @@ from spark_connector.formats.csv_decoder import CsvDecoder
 from spark_connector.formats.json_decoder import JsonDecoder
 from spark_connector.formats.schema_registry import SchemaRegistry, registry_of
 from spark_connector.formats.schema_text import read_schema
-from spark_connector.formats.value_decoder import BadValue, Decoded, ValueDecoder, by_halves, skipping_nulls
+from spark_connector.formats.value_decoder import BadValue, Decoded, ValueDecoder, by_halves
 from spark_connector.formats.value_format import (
     AvroSchema,
     ColumnFormat,
@@ -189,7 +189,7 @@ class StringDecoder:
     type = pa.string()
 
     def decode(self, values: pa.Array) -> Decoded:
-        return skipping_nulls(values, lambda there: by_halves(there, pa.string(), _whole, _one))
+        return by_halves(values, pa.string(), _whole, _one)  # both keep nulls
 
 
 def _whole(values: pa.Array) -> pa.Array | None:

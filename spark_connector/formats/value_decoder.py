@@ -55,9 +55,10 @@ class ValueDecoder(Protocol):
 def by_halves(
     values: pa.Array, kind: pa.DataType, whole: Callable[[pa.Array], pa.Array | None], one: Callable[[bytes], Any]
 ) -> Decoded:
-    """Decode `values`, which has no nulls, with `whole`, which returns None if it cannot decode all; then with `one`.
+    """Decode `values` with `whole`, or in halves where it returns None because it cannot decode all; few with `one`.
 
-    `one` returns what pyarrow accepts as an element of `kind`, or raises BadValue.
+    If `values` may have nulls, `whole` must keep them. `one` returns what pyarrow accepts as an element of `kind`, or
+    raises BadValue.
     """
     if len(values) == 0:
         return Decoded(pa.nulls(0, kind))

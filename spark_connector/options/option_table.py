@@ -69,9 +69,7 @@ OPTIONS: tuple[Option, ...] = (
         "batch",
     ),
     Option(
-        "endingTimestamp",
-        "milliseconds, for all partitions; where no record is at or after it, latest",
-        scope="batch",
+        "endingTimestamp", "milliseconds, for all partitions; where no record is at or after it, latest", scope="batch"
     ),
     Option(
         "endingOffsetsByTimestamp",

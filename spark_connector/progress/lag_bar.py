@@ -39,7 +39,6 @@ class LagBar:
         self._begin: dict[tuple[str, int], int] = {}
 
     def progressed(self, lag: QueryLag) -> None:
-        """Redraw."""
         if self._screen is None:
             return
         for source in lag.sources:

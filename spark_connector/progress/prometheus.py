@@ -115,11 +115,7 @@ class LoadMetrics:
     """
 
     def __init__(
-        self,
-        group: str,
-        address: str,
-        behind: Callable[[], Mapping[str, int]],
-        clock: Callable[[], float] = time.time,
+        self, group: str, address: str, behind: Callable[[], Mapping[str, int]], clock: Callable[[], float] = time.time
     ) -> None:
         """`address`: `HTTP://host:port`, port 0 for any free port. `behind`: returns the lag by topic, called at each
         scrape. Raises ConfigError."""

@@ -198,10 +198,7 @@ def limit_offsets(cap: int, start: Offsets, end: Offsets) -> dict[TopicPartition
 
 
 def limit_bytes(
-    cap: int,
-    bytes_per_offset: Mapping[TopicPartition, int],
-    start: Offsets,
-    end: Offsets,
+    cap: int, bytes_per_offset: Mapping[TopicPartition, int], start: Offsets, end: Offsets
 ) -> dict[TopicPartition, int]:
     """New ends that are in total at most `cap` (> 0) estimated bytes after `start`, but at least one offset.
 

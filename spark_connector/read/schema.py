@@ -38,7 +38,6 @@ _TYPES: dict[str, DataType] = {
 
 
 def source_schema(options: SourceOptions) -> StructType:
-    """The schema of a read with these options."""
     if options.formats.columns:
         from pyspark.sql.pandas.types import from_arrow_schema
 
