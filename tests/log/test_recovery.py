@@ -16,8 +16,9 @@ from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import snapshot_offsets
 from broker.log.segment import segment_path
 from broker.log.segment_file import SegmentFile, scan_headers
-from broker.records.batch import patch_base_offset
+from broker.records.batch import build_batch, patch_base_offset
 from broker.records.control import ControlType
+from broker.records.record import encode_record
 from tests.support.batches import NOW, append, append_marker, batch, fill, open_log, read_all
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=200)
@@ -309,6 +310,28 @@ def test_a_repeated_offset_ends_the_log(tmp_path: Path, caplog: pytest.LogCaptur
     assert read_all(open_log(directory, clean=False)) == held
     (warning,) = caplog.messages
     assert warning.endswith(": offset 1 where 3 was expected")
+
+
+def test_a_marker_that_cannot_be_read_is_reported_and_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    directory = tmp_path / "t-0"
+    crashed(directory, count=3)
+    marker = build_batch(
+        encode_record(0, 0, None, b""),
+        1,
+        base_offset=3,
+        leader_epoch=0,
+        base_timestamp=NOW,
+        max_timestamp=NOW,
+        producer_id=1,
+        producer_epoch=0,
+        transactional=True,
+        control=True,
+    )
+    with log_path(directory).open("ab") as file:
+        file.write(marker)
+    assert open_log(directory, clean=False).log_end_offset == 4
+    reason = "the control record at offset 3 has a key of -1 bytes"
+    assert caplog.messages == [f"a control batch at offset 3 of 0: {reason}"]
 
 
 @pytest.mark.parametrize(("offset", "end"), [(2**31 - 1, 2**31), (2**31, 3)])

@@ -255,6 +255,18 @@ def test_patches_reach_one_batch_of_several() -> None:
     assert bytes(chunk) == BATCH + bytes(chunk[second : 2 * second]) + BATCH
 
 
+def test_patches_write_checksums_of_all_32_bits() -> None:
+    batch = bytearray(BATCH)
+    seen = 0
+    for number in range(20):
+        patch_producer(batch, 0, parse_header(batch), producer_id=number, epoch=1, sequence=0)
+        verify_batch(batch, 0, parse_header(batch))
+        patch_log_append_time(batch, 0, parse_header(batch), NOW + number)
+        verify_batch(batch, 0, parse_header(batch))
+        seen |= parse_header(batch).crc
+    assert seen == 2**32 - 1
+
+
 def test_a_batch_may_hold_fewer_records_than_offsets() -> None:
     empty = build_batch(b"", 0, base_offset=10, last_offset_delta=4)
     assert parse_header(empty).next_offset == 15
