@@ -224,7 +224,7 @@ def test_every_partition_gets_its_turn(cap: int, sizes: list[int]) -> None:
     ("cap", "sizes", "start", "end", "limited"),
     [
         pytest.param(100, (10, 20), (0, 0), (2, 4), (2, 4), id="all of it fits"),
-        pytest.param(99, (10, 20), (0, 0), (2, 4), (1, 3), id="a byte too much"),
+        pytest.param(99, (10, 20), (0, 0), (2, 4), (2, 3), id="a byte too much"),
         pytest.param(30, (10, 20), (0, 0), (1, 1), (1, 1), id="one each is all there is"),
         pytest.param(1000, (10, 1), (0, 0), (100, 1000), (50, 497), id="in proportion to backlog"),
         pytest.param(30, (10, 20), (0, 0), (5, 5), (1, 1), id="one each fits exactly"),
