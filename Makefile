@@ -15,6 +15,9 @@ WORKING := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The output of jobs that run at the same time, one job after the other. Make 3 on macOS cannot do that.
 GROUPED := $(if $(filter output-sync,$(.FEATURES)),--output-sync=target)
 
+# Brokers, Spark's workers and commands start some hundred times: without bytecode each would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Spark's Python workers run in this environment, whatever python3 the PATH holds.
 export PYSPARK_PYTHON := $(CURDIR)/$(BIN)/python
 
@@ -110,7 +113,7 @@ $(VENV)/spark-%/.installed: | $(VENV)/.test-installed
 $(VENV)/.%-installed: pyproject.toml $(wildcard broker/records/_kernel*.[ch]) | preflight
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@echo "installing the packages of '$*' into $(VENV)"
-	@$(PIP) --no-compile --editable '.[$*]'
+	@$(PIP) --editable '.[$*]'
 	@touch $@
 
 preflight:
