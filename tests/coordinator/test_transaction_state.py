@@ -316,7 +316,7 @@ SELF = ProducerIdAndEpoch(ID, 3)
 LATER = NOW + 90_000
 STORED = {
     "a new producer": (
-        REST,
+        REST._replace(partitions=frozenset({P0})),
         lambda t: t.init_producer_id(5_000, None, None, LATER),
         TransactionMetadata(ID, 4, 5_000, Empty, LATER),
     ),

@@ -522,3 +522,4 @@ class TestProducerState:
         states = open_log(directory, SMALL, clean=False, recovery_point=last).producers
         found = [states.get(number) for number in range(25)]
         assert [entry and entry.batches[-1].last_offset for entry in found] == list(range(25))
+        assert {entry.last_seen_ms for entry in states} == {NOW}
