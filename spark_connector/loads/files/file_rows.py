@@ -7,10 +7,9 @@ keeps in directory names (`topic=flights/partition=3/part-…`) are taken from t
 from __future__ import annotations
 
 import itertools
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import fastavro
 import numpy as np
@@ -24,11 +23,13 @@ from spark_connector.loads.row_offsets import RowOffsets
 from spark_connector.loads.spark_failure import summary
 from spark_connector.storage import Storage
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 __all__ = ["read_offsets"]
 
 _FILES_AT_ONCE = 4
 _POSITION = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
-_PACKED = "topic string, partition int, steps binary"
 _AVRO_TYPES = {"topic": "string", "partition": "int", "offset": "long"}
 _AVRO_ROWS = 10_000  # of one part
 
@@ -51,31 +52,29 @@ def read_offsets(
     elif names:
         try:
             frame = session().read.format(format).schema("topic string, partition int, offset long")
-            packed = frame.load(storage.url_of(directory)).select(_POSITION.names).mapInArrow(_pack, _PACKED)
-            for row in packed.toArrow().to_pylist():
-                steps = np.frombuffer(zlib.decompress(row["steps"]), np.int64)
-                found.append(TopicPartition(row["topic"], row["partition"]), np.cumsum(steps))
+            for run in _runs(frame.load(storage.url_of(directory))).toArrow().to_pylist():
+                if None in run.values():
+                    raise ValueError("a row has no topic, partition or offset")
+                offsets = np.arange(run["first"], run["first"] + run["length"], dtype=np.int64)
+                found.append(TopicPartition(run["topic"], run["partition"]), np.repeat(offsets, run["copies"]))
         except Exception as error:  # Spark's errors have many classes
             problems.append(f"{storage.url_of(directory)} cannot be read as {format}: {summary(str(error))}")
     return found.sorted(), problems
 
 
-def _pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compress the offsets of each batch, in Spark's tasks: as rows, those of a large load would not fit into Spark's
-    driver. The steps between the sorted offsets are nearly all 1."""
-    for batch in batches:
-        rows = RowOffsets()
-        rows.add(pa.Table.from_batches([batch]))
-        found = rows.sorted().items()
-        if not found:
-            continue
-        yield pa.RecordBatch.from_pydict(
-            {
-                "topic": [tp.topic for tp, _ in found],
-                "partition": pa.array([tp.partition for tp, _ in found], pa.int32()),
-                "steps": [zlib.compress(np.diff(offsets, prepend=0).tobytes()) for _, offsets in found],
-            }
-        )
+def _runs(rows: DataFrame) -> DataFrame:
+    """The runs of offsets that follow each other and have as many rows each: topic, partition, first, length, copies.
+
+    Spark's driver could not hold every row of a large load. In SQL, because PySpark's `mapInArrow` needs pandas.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    offsets = rows.groupBy(*_POSITION.names).agg(f.count("*").alias("copies"))
+    of_one_kind = Window.partitionBy("topic", "partition", "copies").orderBy("offset")
+    numbered = offsets.withColumn("run", f.col("offset") - f.row_number().over(of_one_kind))
+    runs = numbered.groupBy("topic", "partition", "copies", "run")
+    return runs.agg(f.min("offset").alias("first"), f.count("*").alias("length")).drop("run")
 
 
 def _read_file(storage: Storage, directory: str, name: str, format: str) -> RowOffsets | str:

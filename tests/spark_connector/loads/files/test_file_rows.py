@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import sys
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -156,3 +157,16 @@ def test_bytes_that_disagree_with_hadoops_checksums_are_damage(tmp_path: Path) -
     assert re.match(
         r"part.parquet is damaged: .* \(.part.parquet.crc\)", read(tmp_path, "part.parquet", "parquet")[1][0]
     )
+
+
+def test_spark_reads_positions_without_pandas(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """pandas is no dependency. Offsets that are there twice, before a gap and inside a run, are counted as they are."""
+    offsets = [3, 4, 4, 6, 7, 8, 8, 9, 11]
+    rows = [{"value": b"", "topic": topic, "partition": 1, "offset": offset} for offset in offsets for topic in "ab"]
+    write(tmp_path / "d" / "part.json", "json", rows)
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    found, problems = read(tmp_path, "part.json", "json", spark)
+    assert problems == []
+    assert {tp: list(seen) for tp, seen in found.items()} == {TopicPartition(topic, 1): offsets for topic in "ab"}
