@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import fastavro
 import numpy as np
@@ -22,9 +22,6 @@ from spark_connector.loads.layout import values_in_path
 from spark_connector.loads.row_offsets import RowOffsets
 from spark_connector.loads.spark_failure import summary
 from spark_connector.storage import Storage
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 __all__ = ["read_offsets"]
 
@@ -62,19 +59,15 @@ def read_offsets(
     return found.sorted(), problems
 
 
-def _runs(rows: DataFrame) -> DataFrame:
-    """The runs of offsets that follow each other and have as many rows each: topic, partition, first, length, copies.
+def _runs(rows: Any) -> Any:
+    """A data frame of the runs of offsets with as many rows each: topic, partition, first, length, copies.
 
     Spark's driver could not hold every row of a large load. In SQL, because PySpark's `mapInArrow` needs pandas.
     """
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    offsets = rows.groupBy(*_POSITION.names).agg(f.count("*").alias("copies"))
-    of_one_kind = Window.partitionBy("topic", "partition", "copies").orderBy("offset")
-    numbered = offsets.withColumn("run", f.col("offset") - f.row_number().over(of_one_kind))
-    runs = numbered.groupBy("topic", "partition", "copies", "run")
-    return runs.agg(f.min("offset").alias("first"), f.count("*").alias("length")).drop("run")
+    number = "row_number() OVER (PARTITION BY topic, partition, count ORDER BY offset)"
+    numbered = rows.groupBy(*_POSITION.names).count().selectExpr("*", f"offset - {number} AS run")
+    runs = numbered.groupBy("topic", "partition", "count", "run").agg({"offset": "min", "*": "count"})
+    return runs.selectExpr("topic", "partition", "`min(offset)` first", "`count(1)` length", "count copies")
 
 
 def _read_file(storage: Storage, directory: str, name: str, format: str) -> RowOffsets | str:
