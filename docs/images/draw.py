@@ -1,6 +1,7 @@
 """Draws the pictures of the documents: `python docs/images/draw.py` writes each as SVG, light and dark.
 
-A picture is boxes and arrows (`overview`) or a sequence (`sequence`): columns that send each other messages, in order.
+A picture is boxes and arrows (`overview`), a stack of layers (`layers`), or a sequence (`sequence`): columns that send
+each other messages, in order.
 """
 
 from __future__ import annotations
@@ -99,6 +100,18 @@ def overview(look: Colours) -> str:
     return _svg(960, 400, parts)
 
 
+def layers(look: Colours) -> str:
+    """The folders of broker/ and spark_connector/: each imports only what lies below it."""
+    parts, height, gap = [], 40, 8
+    for row, boxes in enumerate(LAYERS):
+        y = 16 + row * (height + gap)
+        for start, width, name, is_connector in boxes:
+            x, room = 20 + start * 92, width * 92 - gap
+            parts.append(_box(x, y, room, height, look, look.strong if is_connector else ""))
+            parts.append(_text(x + room / 2, y + 25, name, look.text, weight=600))
+    return _svg(960, 16 + len(LAYERS) * (height + gap) + 8, parts)
+
+
 def _panel(x: float, y: float, width: float, height: float, title: str, look: Colours) -> str:
     frame = f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="10" fill="none" stroke="{look.line}"/>'
     return frame + _text(x + width / 2, y + 28, title, look.text, weight=700, size=15)
@@ -137,6 +150,21 @@ def _svg(width: float, height: float, parts: list[str]) -> str:
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="{escape(FONT)}">'
     return "\n".join([head, *parts, "</svg>"]) + "\n"
 
+
+LAYERS = [
+    [(0, 7, "tools", False)],
+    [(0, 7, "server", False)],
+    [(0, 3.5, "api", False), (3.5, 3.5, "web", False)],
+    [(0, 7, "coordinator", False)],
+    [(0, 7, "cluster", False)],
+    [(0, 7, "replica", False)],
+    [(0, 3.5, "log", False), (3.5, 3.5, "zookeeper", False), (7, 3, "spark_connector", True)],
+    [(0, 5, "net", False), (5, 5, "client", False)],
+    [(0, 10, "records", False)],
+    [(0, 10, "protocol", False)],
+    [(0, 10, "base: errors, clock, config, settings, security, metrics, durable_files", False)],
+]
+"""From the top: (first column, columns, name, whether it is the connector) of each layer; ten columns in all."""
 
 SEQUENCES = {
     "produce-and-fetch": (
@@ -199,6 +227,7 @@ def pictures() -> dict[str, str]:
     drawn = {}
     for name, look in LOOKS.items():
         drawn[f"overview-{name}.svg"] = overview(look)
+        drawn[f"layers-{name}.svg"] = layers(look)
         drawn |= {f"{title}-{name}.svg": sequence(*parts, look) for title, parts in SEQUENCES.items()}
     return drawn
 
