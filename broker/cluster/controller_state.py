@@ -78,28 +78,41 @@ def next_state(
 def state_without(now: PartitionView, broker: int, live: Collection[int]) -> Election | None:
     """The state to write before `broker` stops; None where it plays no part, or nobody can take its place.
 
-    It leaves the ISR, and if it leads, the first live member of the rest leads after it.
+    It leaves the ISR if that has another live member. If it leads, the first of those leads after it.
     """
-    rest = tuple(replica for replica in now.isr if replica != broker)
-    if not rest or (broker not in now.isr and now.leader != broker):
+    if broker not in now.isr:
         return None
-    reason = f"broker {broker} leaves"
-    if now.leader != broker:
-        return Election(dataclasses.replace(now, isr=rest), reason)
+    rest = tuple(replica for replica in now.isr if replica != broker)
     leader = next((replica for replica in now.replicas if replica in rest and replica in live), NO_LEADER)
-    return Election(_led_by(now, leader, rest), reason)
+    if leader == NO_LEADER:
+        return None
+    if now.leader != broker:
+        return Election(dataclasses.replace(now, isr=rest), f"broker {broker} stops")
+    return Election(_led_by(now, leader, rest), f"broker {broker} stops")
 
 
-def state_at_start(now: PartitionView, broker: int, live: Collection[int]) -> Election | None:
-    """The state to write before `broker` registers, or None.
+def state_at_start(now: PartitionView, broker: int, *, may_have_lost: bool) -> Election | None:
+    """The state to write before `broker` registers, or None where nothing changes.
 
-    A broker that was not stopped cleanly may have lost the end of its logs with the page cache. So it leaves each ISR
-    that has another member: it must catch up before it may lead. The only member of an ISR has to lead all the same,
-    with a new leader epoch, by which clients notice what was lost (KIP-320).
+    `may_have_lost`: its machine went down without a clean stop, so the end of its logs may be gone with the page cache.
+    Then it leaves each ISR that has another member, alive or not: that one has all committed records. Where it is no
+    member, the same state is written again: the leader must not let it join by a position from before. The only member
+    of an ISR has to lead all the same. A leader that starts begins a new leader epoch, by which clients notice what was
+    lost (KIP-320).
     """
-    if now.isr == (broker,):
-        return Election(_led_by(now, broker, now.isr), f"broker {broker}, the only in-sync replica, starts")
-    return state_without(now, broker, live)
+    if broker not in now.isr:
+        if not may_have_lost or broker not in now.replicas:
+            return None
+        return Election(now, f"broker {broker} starts and may have lost records")
+    rest = tuple(replica for replica in now.isr if replica != broker)
+    if may_have_lost and rest:
+        reason = f"broker {broker} starts and may have lost records"
+        if now.leader != broker:
+            return Election(dataclasses.replace(now, isr=rest), reason)
+        return Election(_led_by(now, NO_LEADER, rest), reason)
+    if now.leader != broker and rest:
+        return None
+    return Election(_led_by(now, broker, now.isr), f"its leader, broker {broker}, starts")
 
 
 def _first_state(now: PartitionView, live: Collection[int]) -> Election | None:

@@ -114,9 +114,16 @@ class InSyncState:
         """`isr` is being written from now on."""
         self.pending_isr = isr
 
-    def written(self, isr: Collection[int], now: float) -> bool:
-        """ZooKeeper has `isr`, from this leader or from a controller; whether the high watermark has advanced."""
+    def written(self, isr: Collection[int], now: float, *, by_leader: bool) -> bool:
+        """ZooKeeper has `isr`, from this leader or from another broker; whether the high watermark has advanced.
+
+        When another broker has changed it, the positions of the replicas outside of it are forgotten until they fetch
+        again: such a replica may have started without the end of its log (KIP-903 prevents the same).
+        """
         self.isr, self.pending_isr = frozenset(isr), None
+        if not by_leader:
+            for replica in self._followers.keys() - self.isr:
+                self._followers[replica] = FollowerState()
         return self._advance(now)
 
     def _is_in_sync(self, replica: int, now: float) -> bool:

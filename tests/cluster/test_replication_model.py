@@ -32,11 +32,15 @@ class Broker:
     id: int
     alive: bool = True
     dead_for_good: bool = False
+    lost: bool = False
+    """Its machine went down since it was stopped."""
     log: list[Record] = dataclasses.field(default_factory=list)
     high_watermark: int = 0
     leader: int = NO_LEADER
     epoch: int = -1
     seen_version: int = -1
+    wrote: int = -1
+    """The version of the state that it wrote last as a leader."""
     role: InSyncState | None = None
     waiting: list[int] = dataclasses.field(default_factory=list)
     """Offsets that producers with acks=all wait for."""
@@ -122,7 +126,7 @@ class Replication(RuleBasedStateMachine):
             return
         b.seen_version = self.version
         if b.role is not None and self.view.leader_epoch == b.epoch:
-            b.role.written(self.view.isr, self.now)
+            b.role.written(self.view.isr, self.now, by_leader=b.wrote == self.version)
             self.settle(b)
             return
         if self.view.leader_epoch <= b.epoch:
@@ -185,7 +189,8 @@ class Replication(RuleBasedStateMachine):
             return
         b.role.writing(wanted)
         isr = tuple(r for r in self.view.replicas if r in wanted)
-        self.write(dataclasses.replace(self.view, isr=isr), b.seen_version)
+        if self.write(dataclasses.replace(self.view, isr=isr), b.seen_version):
+            b.wrote = self.version
 
     @rule()
     def control(self) -> None:
@@ -215,7 +220,7 @@ class Replication(RuleBasedStateMachine):
         if b is not None:
             self.losses += 1
             self.end(b)
-            b.log = b.log[:kept]
+            b.lost, b.log = True, b.log[:kept]
             b.high_watermark = min(b.high_watermark, kept)
 
     @rule(n=NUMBERS)
@@ -232,10 +237,10 @@ class Replication(RuleBasedStateMachine):
         b = self.pick(n, lambda b: not b.alive and not b.dead_for_good)
         if b is None:
             return
-        election = state_at_start(self.view, b.id, self.live())
+        election = state_at_start(self.view, b.id, may_have_lost=b.lost)
         if election is not None:
             self.write(election.view, self.version)
-        b.alive, b.epoch, b.leader, b.seen_version = True, -1, NO_LEADER, -1
+        b.alive, b.lost, b.epoch, b.leader, b.seen_version = True, False, -1, NO_LEADER, -1
 
     @rule(n=NUMBERS)
     def stop(self, n: int) -> None:
