@@ -277,4 +277,4 @@ class Replication(RuleBasedStateMachine):
 
 
 TestReplication = Replication.TestCase
-TestReplication.settings = settings(max_examples=int(__import__('os').environ.get('EX','300')), stateful_step_count=80, deadline=None)
+TestReplication.settings = settings(max_examples=200, stateful_step_count=80, deadline=None)
