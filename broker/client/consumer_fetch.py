@@ -18,10 +18,11 @@ from broker.client.client_settings import isolation_id
 from broker.client.client_stats import Statistics
 from broker.client.cluster import Cluster, Outage
 from broker.client.cluster_metadata import Node
-from broker.client.fetch_protocol import FetchedPartition, FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
+from broker.client.fetch_protocol import FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
 from broker.client.fetcher import measure_batches
 from broker.client.partition_offsets import NO_EPOCH, Position
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, PykafkaError
+from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.record import Record, decode_records
 

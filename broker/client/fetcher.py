@@ -19,9 +19,10 @@ from broker.client.broker_connection import BrokerConnection
 from broker.client.client_settings import isolation_id
 from broker.client.cluster import Cluster
 from broker.client.cluster_metadata import Node
-from broker.client.fetch_protocol import FetchedPartition, FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
+from broker.client.fetch_protocol import FetchFrom, FetchLimits, by_place, receive_fetch, send_fetch
 from broker.client.partition_offsets import NO_EPOCH, Position, find_truncations
 from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, PykafkaError, RequestTimedOut, raise_for
+from broker.protocol.fetch_parser import FetchedPartition
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import find_last_batch, parse_header
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.client.fetch_protocol import parse_fetch_response
 from broker.errors import ErrorCode, ProtocolError
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.fetch_parser import parse_fetch_response
 from broker.protocol.messages import Request, decode_response, encode_response, field, to_ms
 
+NO_EPOCH = (-1, -1)
 versions = st.integers(4, 16)
 
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -72,6 +73,7 @@ def as_kio_reads_it(version: int, payload: bytes) -> dict[str, Any]:
             [(a.producer_id, a.first_offset) for a in p.aborted_transactions or ()],
             field(p, "preferred_read_replica", -1),
             bytes(p.records or b""),
+            (epoch.epoch, epoch.end_offset) if (epoch := field(p, "diverging_epoch")) is not None else NO_EPOCH,
         )
         for topic in body.responses
         for p in topic.partitions
@@ -90,7 +92,7 @@ def test_it_reads_what_kio_reads_in_every_version(version: int, body: dict[str, 
     payload = encoded(version, body)
     reply = parse_fetch_response(version, memoryview(payload))
     ours = reply._asdict()
-    ours["partitions"] = [(*p[:-1], bytes(p.records)) for p in reply.partitions]
+    ours["partitions"] = [(*p[:-2], bytes(p.records), p.diverging or NO_EPOCH) for p in reply.partitions]
     assert ours == as_kio_reads_it(version, payload)
 
 
