@@ -1,0 +1,199 @@
+"""A connection between brokers: whole responses of any size, reconnects, and what a broken peer does to a request."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import pytest
+
+from broker.errors import ConnectionFailed, ProtocolError, PykafkaError, RequestTimedOut
+from broker.net.peer_connection import MOST_SMALL, SMALL_BYTES, PeerConnection
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import decode_request, encode_response
+from tests.support.tcp_peer import Script, TcpPeer, read_frame, send_frame
+
+T = TypeVar("T")
+
+
+def asked(*scripts: Script, act: Callable[[PeerConnection], Awaitable[T]], timeout_s: float = 20.0) -> T:
+    """What `act` returns on a connection to a peer with these scripts."""
+
+    async def main(port: int) -> T:
+        peer = PeerConnection("127.0.0.1", port, client_id="test", timeout_s=timeout_s, max_response_bytes=1 << 24)
+        try:
+            return await act(peer)
+        finally:
+            peer.close()
+
+    with TcpPeer(*scripts) as server:
+        return asyncio.run(main(server.port))
+
+
+def frame() -> bytearray:
+    """A request of which only the correlation id counts."""
+    return bytearray(b"\0\0\0\x08\0\x01\0\x0d\0\0\0\0")
+
+
+def echo(size: int) -> Script:
+    """Answers every request with its correlation id and `size` bytes."""
+
+    def script(sock: socket.socket) -> None:
+        while True:
+            send_frame(sock, read_frame(sock)[4:8] + bytes(range(256)) * (size // 256))
+
+    return script
+
+
+@pytest.mark.parametrize("size", [0, 256, SMALL_BYTES - 256, SMALL_BYTES, 5 << 20])
+def test_responses_of_any_size_arrive_whole(size: int) -> None:
+    async def act(peer: PeerConnection) -> list[bytes]:
+        return [bytes(await peer.fetch(frame())) for _ in range(3)]
+
+    answers = asked(echo(size), act=act)
+    assert [answer[:4] for answer in answers] == [number.to_bytes(4, "big") for number in (1, 2, 3)]
+    assert all(answer[4:] == bytes(range(256)) * (size // 256) for answer in answers)
+
+
+def test_the_large_buffer_is_used_again_and_freed_after_many_small_responses() -> None:
+    sizes = [1 << 20, 1 << 20, *[256] * (MOST_SMALL + 2)]
+
+    def script(sock: socket.socket) -> None:
+        for size in sizes:
+            send_frame(sock, read_frame(sock)[4:8] + bytes(size))
+
+    async def act(peer: PeerConnection) -> tuple[bool, int, int]:
+        first = (await peer.fetch(frame())).obj
+        same = (await peer.fetch(frame())).obj is first
+        assert peer._stream is not None
+        held = len(peer._stream._large)
+        for _ in sizes[2:]:
+            await peer.fetch(frame())
+        return same, held, len(peer._stream._large)
+
+    same, held, after = asked(script, act=act)
+    assert same
+    assert held > 1 << 20
+    assert after == 0
+
+
+def test_a_request_is_encoded_and_its_response_decoded() -> None:
+    def script(sock: socket.socket) -> None:
+        request = decode_request(read_frame(sock))
+        assert request.client_id == "test"
+        topics = [{"topic": request.body.topics[0].topic, "partitions": [{"leader_epoch": 3, "end_offset": 7}]}]
+        sock.sendall(encode_response(request, {"topics": topics}))
+
+    async def act(peer: PeerConnection) -> int:
+        partitions = [{"partition": 0, "current_leader_epoch": 4, "leader_epoch": 3}]
+        fields = {"replica_id": 1, "topics": [{"topic": "t", "partitions": partitions}]}
+        body = await peer.request(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4, fields)
+        return int(body.topics[0].partitions[0].end_offset)
+
+    assert asked(script, act=act) == 7
+
+
+def closes(sock: socket.socket) -> None:
+    read_frame(sock)
+    sock.close()
+
+
+def half(sock: socket.socket) -> None:
+    """Announces a hundred bytes and sends ten."""
+    sock.sendall(b"\0\0\0\x64" + read_frame(sock)[4:8] + b"x" * 6)
+    sock.close()
+
+
+def wrong_number(sock: socket.socket) -> None:
+    read_frame(sock)
+    send_frame(sock, b"\0\0\x03\xe7")
+
+
+def too_long(sock: socket.socket) -> None:
+    read_frame(sock)
+    sock.sendall(b"\x7f\xff\xff\xff")
+
+
+def two_answers(sock: socket.socket) -> None:
+    answer = b"\0\0\0\x04" + read_frame(sock)[4:8]
+    sock.sendall(answer + answer)
+
+
+@pytest.mark.parametrize(
+    ("script", "error", "text"),
+    [
+        (closes, ConnectionFailed, "closed the connection"),
+        (half, ConnectionFailed, "closed the connection"),
+        (wrong_number, ProtocolError, "came as number 999"),
+        (too_long, ProtocolError, "announced a response of 2147483647 bytes"),
+        (two_answers, ProtocolError, "8 bytes after its response"),
+    ],
+)
+def test_a_request_ends_with_the_connection_and_the_next_one_connects_again(
+    script: Script, error: type[PykafkaError], text: str
+) -> None:
+    async def act(peer: PeerConnection) -> bytes:
+        with pytest.raises(error, match=text):
+            await peer.fetch(frame())
+        return bytes(await peer.fetch(frame()))
+
+    assert asked(script, echo(0), act=act) == b"\0\0\0\x02"
+
+
+def test_a_silent_peer_times_out_and_a_slow_one_does_not() -> None:
+    go_on = threading.Event()
+
+    def slow(sock: socket.socket) -> None:
+        answer = b"\0\0\0\x08" + read_frame(sock)[4:8] + b"1234"
+        for place in range(len(answer)):
+            sock.sendall(answer[place : place + 1])
+            go_on.wait(0.05)
+        read_frame(sock)
+
+    async def act(peer: PeerConnection) -> bytes:
+        answer = bytes(await peer.fetch(frame()))
+        with pytest.raises(RequestTimedOut, match=r"sent nothing for 0\.3 s"):
+            await peer.fetch(frame())
+        return answer[4:]
+
+    assert asked(slow, act=act, timeout_s=0.3) == b"1234"
+
+
+def test_close_ends_a_request_that_waits() -> None:
+    async def act(peer: PeerConnection) -> bool:
+        waiting = asyncio.ensure_future(peer.fetch(frame()))
+        while not peer.is_waiting:
+            await asyncio.sleep(0)
+        peer.close()
+        with pytest.raises(ConnectionFailed, match="was closed"):
+            await waiting
+        return peer.is_waiting
+
+    assert asked(read_frame, act=act) is False  # type: ignore[arg-type]
+
+
+def test_a_cancelled_request_leaves_no_answer_for_the_next_one() -> None:
+    async def act(peer: PeerConnection) -> bytes:
+        waiting = asyncio.ensure_future(peer.fetch(frame()))
+        while not peer.is_waiting:
+            await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        return bytes(await peer.fetch(frame()))
+
+    assert asked(read_frame, echo(0), act=act) == b"\0\0\0\x02"  # type: ignore[arg-type]
+
+
+def test_a_broker_that_is_not_there_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+
+    async def act() -> None:
+        with pytest.raises(ConnectionFailed, match=f"no connection to 127.0.0.1:{port}"):
+            await PeerConnection("127.0.0.1", port, client_id="test").fetch(frame())
+
+    asyncio.run(act())
