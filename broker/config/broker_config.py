@@ -23,6 +23,7 @@ from broker.config.setting_groups import (
     GroupSettings,
     LogSettings,
     ObservabilitySettings,
+    ReplicaSettings,
     ServerSettings,
     TransactionSettings,
     ZooKeeperSettings,
@@ -42,6 +43,8 @@ IGNORED_KEYS = frozenset(
         "background.threads",
         "queued.max.requests",
         "num.replica.fetchers",
+        "replica.high.watermark.checkpoint.interval.ms",
+        "replica.socket.receive.buffer.bytes",
         "log.cleaner.threads",
         "log.cleaner.dedupe.buffer.load.factor",
         "log.cleaner.io.buffer.size",
@@ -105,6 +108,7 @@ class BrokerConfig(
     GroupSettings,
     ZooKeeperSettings,
     CleanerSettings,
+    ReplicaSettings,
     LogSettings,
     SecuritySettings,
     ServerSettings,
@@ -143,6 +147,8 @@ class BrokerConfig(
             raise ConfigError("listeners: name at least one, such as PLAINTEXT://127.0.0.1:9092")
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise ConfigError("group.min.session.timeout.ms is above group.max.session.timeout.ms")
+        if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
+            raise ConfigError("replica.fetch.wait.max.ms is above replica.lag.time.max.ms")
         names = {listener.name for listener in self.parsed_listeners()}
         for listener in self.parsed_advertised():
             if listener.name not in names:

@@ -12,6 +12,7 @@ __all__ = [
     "GroupSettings",
     "LogSettings",
     "ObservabilitySettings",
+    "ReplicaSettings",
     "ServerSettings",
     "TransactionSettings",
     "ZooKeeperSettings",
@@ -30,6 +31,7 @@ _zookeeper = partial(setting, group="zookeeper")
 _group = partial(setting, group="groups")
 _transaction = partial(setting, group="transactions")
 _observability = partial(setting, group="observability")
+_replica = partial(setting, group="replicas")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -170,6 +172,31 @@ class LogSettings:
         -1, "Size above which a partition's oldest segments are deleted; -1: no limit.", update=CLUSTER_WIDE
     )
     log_retention_check_interval_ms: Long = _retention(300000, "How often segments are checked.", at_least(1))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplicaSettings:
+    """How followers fetch from the leaders of their partitions, and when a leader takes them for too slow."""
+
+    replica_lag_time_max_ms: Long = _replica(
+        30000, "A follower that has not caught up for this long leaves the ISR.", at_least(1)
+    )
+    replica_fetch_max_bytes: int = _replica(
+        1048576, "Bytes that a follower asks for per partition; a larger batch comes all the same.", at_least(0)
+    )
+    replica_fetch_response_max_bytes: int = _replica(
+        10485760, "Most bytes in one response to a follower, but for one large batch.", at_least(0)
+    )
+    replica_fetch_min_bytes: int = _replica(1, "A follower's fetch waits until there are as many bytes.", at_least(0))
+    replica_fetch_wait_max_ms: int = _replica(
+        500, "A follower's fetch waits no longer than this; keep it below replica.lag.time.max.ms.", at_least(1)
+    )
+    replica_fetch_backoff_ms: int = _replica(
+        1000, "Longest wait before a follower fetches again after an error; the first waits are shorter.", at_least(1)
+    )
+    replica_socket_timeout_ms: int = _replica(
+        30000, "How long a leader may send nothing before its follower connects again.", at_least(1)
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -28,6 +28,7 @@ TITLES = {
     "log": "Log basics",
     "flush": "Log flush policy",
     "retention": "Log retention policy",
+    "replicas": "Replicas",
     "cleaner": "Log cleaner",
     "zookeeper": "ZooKeeper",
     "groups": "Consumer groups",
