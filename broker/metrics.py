@@ -11,7 +11,15 @@ from __future__ import annotations
 import collections
 from bisect import bisect_left
 
-__all__ = ["LATENCY_BOUNDS_S", "ApiMetrics", "CleanerMetrics", "Histogram", "ListenerMetrics", "Metrics"]
+__all__ = [
+    "LATENCY_BOUNDS_S",
+    "ApiMetrics",
+    "CleanerMetrics",
+    "FetchSessionMetrics",
+    "Histogram",
+    "ListenerMetrics",
+    "Metrics",
+]
 
 LATENCY_BOUNDS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 """Upper bounds of the latency buckets, in seconds; the last bucket has none."""
@@ -85,6 +93,17 @@ class CleanerMetrics:
         """Partitions that are not compacted until the broker restarts."""
 
 
+class FetchSessionMetrics:
+    """The fetch sessions (KIP-227) and all their partitions, and how many sessions gave way to others."""
+
+    __slots__ = ("evictions", "partitions", "sessions")
+
+    def __init__(self) -> None:
+        self.sessions = 0
+        self.partitions = 0
+        self.evictions = 0
+
+
 class Metrics:
     """All counters. An entry appears with its first event."""
 
@@ -93,6 +112,7 @@ class Metrics:
         """By API key."""
         self.listeners: dict[str, ListenerMetrics] = collections.defaultdict(ListenerMetrics)
         """By listener name."""
+        self.fetch_sessions = FetchSessionMetrics()
 
     def failed(self, api: int, code: int) -> None:
         """Count an error of a handler that counts its errors itself."""

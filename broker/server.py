@@ -15,6 +15,7 @@ from typing import Any
 
 from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
+from broker.api.fetch_sessions import FetchSessionCache
 from broker.api.table import make_routes
 from broker.clock import Clock, SystemClock
 from broker.cluster.broker_configs import BrokerConfigs
@@ -111,6 +112,8 @@ class BrokerServer:
         configs = self._broker_configs(registry, changes)
         users = Users(registry, self._calls, notify=changes.notify_config_change)
         await users.refresh()
+        slots = self.config.max_incremental_fetch_session_cache_slots
+        fetch_sessions = FetchSessionCache(slots, self._clock, self._metrics.fetch_sessions)
         context = ApiContext(
             configs,
             self._clock,
@@ -122,6 +125,7 @@ class BrokerServer:
             self._coordinators.markers,
             ids,
             users,
+            fetch_sessions,
             self._metrics,
             self._check_threads,
         )

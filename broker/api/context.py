@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from broker.api.check_threads import CheckThreads
+from broker.api.fetch_sessions import FetchSessionCache
 from broker.clock import Clock
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.producer_ids import ProducerIds
@@ -45,6 +46,7 @@ class ApiContext:
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users
+    fetch_sessions: FetchSessionCache
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)
 

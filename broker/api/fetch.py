@@ -5,10 +5,10 @@ adds the list of aborted transactions (KIP-98). The first batch is returned even
 (KIP-74), the rest stays within max bytes. Partitions are read once each, in the order of the request.
 
 With less than min bytes the answer waits, at most max wait. An error is answered at once, except for a topic or
-partition that does not exist: as in Kafka, the answer still waits for the other partitions. Fetch sessions (KIP-227)
-are declined: with session id 0 a client names its partitions in each request. There is no replication, so a replica's
-fetch is refused. Index pages that are not in the page cache are read by a thread, so that other connections are served
-meanwhile.
+partition that does not exist: as in Kafka, the answer still waits for the other partitions. In a fetch session
+(KIP-227) only the partitions that changed are read and answered, in the order of the session. There is no replication,
+so a replica's fetch is refused. Index pages that are not in the page cache are read by a thread, so that other
+connections are served meanwhile.
 Version notes: topic names up to 12, ids from 13; zstd from 10; KAFKA_STORAGE_ERROR from 6.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 
 from broker.api.cold_reads import warmed
 from broker.api.context import ApiContext, Client, Request
+from broker.api.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchSession, Found
 from broker.errors import BrokerError, ErrorCode
 from broker.log.segment_file import ColdRead, FileSlice, unless_cold
 from broker.net.response import Part
@@ -36,12 +37,9 @@ __all__ = ["handle"]
 
 _NO_ID = uuid.UUID(int=0)
 _COMMITTED = 1
-_FULL = (0, -1)
-"""Session epochs of a fetch that names all its partitions: a new session, or no session."""
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _FIRST_WITH_ZSTD = 10
 _FIRST_WITH_STORAGE_ERROR = 6
-_FETCH_SESSION_ID_NOT_FOUND = int(ErrorCode.fetch_session_id_not_found)
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,67 +53,109 @@ class _Read:
     errors: list[int] = dataclasses.field(default_factory=list)
     size: int = 0
     complete: bool = False
+    found: list[Found] = dataclasses.field(default_factory=list)
+    """In a session, instead of `topics`."""
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Part] | Awaitable[Sequence[Part]]:
     """Answer at once if there is enough to read, otherwise wait for more."""
-    body = request.body
-    if field(body, "session_epoch", -1) not in _FULL:
-        context.metrics.failed(ApiKey.FETCH, _FETCH_SESSION_ID_NOT_FOUND)
-        return encode_fetch_response(request.version, request.correlation_id, (), error=_FETCH_SESSION_ID_NOT_FOUND)
+    body, session = request.body, None
+    if field(body, "session_epoch", FINAL_EPOCH) != FINAL_EPOCH or field(body, "session_id", NO_SESSION) != NO_SESSION:
+        try:
+            session = context.fetch_sessions.begin(request, replica=_replica_id(body) >= 0)
+        except BrokerError as error:
+            return _refuse(context, request, error.code, NO_SESSION)
     try:
-        return _respond(context, request, unless_cold(lambda: _read(context, request)))
+        return _respond(context, request, session, unless_cold(lambda: _read(context, request, session)))
     except ColdRead as cold:
-        return _respond_warmed(context, request, cold)
+        return _respond_warmed(context, request, session, cold)
 
 
-def _respond(context: ApiContext, request: Request, read: _Read) -> Sequence[Part] | Awaitable[Sequence[Part]]:
+def _refuse(context: ApiContext, request: Request, code: ErrorCode, session_id: int) -> Sequence[Part]:
+    context.metrics.failed(ApiKey.FETCH, int(code))
+    return encode_fetch_response(request.version, request.correlation_id, (), error=int(code), session_id=session_id)
+
+
+def _respond(
+    context: ApiContext, request: Request, session: FetchSession | None, read: _Read
+) -> Sequence[Part] | Awaitable[Sequence[Part]]:
     body = request.body
     wait_ms = to_ms(body.max_wait)
-    if read.complete or read.size >= body.min_bytes or wait_ms <= 0 or not read.partitions:
-        return _answer(context, request, read)
-    missing = body.min_bytes - read.size
-    delayed = DelayedFetch(read.partitions, missing, wait_ms / 1000, committed=body.isolation_level == _COMMITTED)
-    return _wait(context, request, delayed)
+    nothing_to_wait_for = not read.partitions and (session is None or not session.has_quiet)
+    if read.complete or read.size >= body.min_bytes or wait_ms <= 0 or nothing_to_wait_for:
+        return _answer(context, request, session, read)
+    # In a session the partitions that are not read can gain bytes, too, so the session itself waits for all of them.
+    partitions = read.partitions if session is None else ()
+    committed = body.isolation_level == _COMMITTED
+    delayed = DelayedFetch(partitions, body.min_bytes - read.size, wait_ms / 1000, committed=committed)
+    if session is not None:
+        session.begin_wait(delayed, read.found)
+    return _wait(context, request, session, delayed)
 
 
-async def _respond_warmed(context: ApiContext, request: Request, cold: ColdRead) -> Sequence[Part]:
-    answer = _respond(context, request, await warmed(lambda: _read(context, request), cold))
+async def _respond_warmed(
+    context: ApiContext, request: Request, session: FetchSession | None, cold: ColdRead
+) -> Sequence[Part]:
+    answer = _respond(context, request, session, await warmed(lambda: _read(context, request, session), cold))
     return await answer if isinstance(answer, Awaitable) else answer
 
 
-async def _wait(context: ApiContext, request: Request, delayed: DelayedFetch) -> Sequence[Part]:
-    await delayed.wait()
+async def _wait(
+    context: ApiContext, request: Request, session: FetchSession | None, delayed: DelayedFetch
+) -> Sequence[Part]:
     try:
-        read = unless_cold(lambda: _read(context, request))
+        await delayed.wait()
+    finally:
+        if session is not None:
+            session.end_wait(delayed)
+    try:
+        read = unless_cold(lambda: _read(context, request, session))
     except ColdRead as cold:
-        read = await warmed(lambda: _read(context, request), cold)
-    return _answer(context, request, read)
+        read = await warmed(lambda: _read(context, request, session), cold)
+    return _answer(context, request, session, read)
 
 
-def _answer(context: ApiContext, request: Request, read: _Read) -> Sequence[Part]:
+def _answer(context: ApiContext, request: Request, session: FetchSession | None, read: _Read) -> Sequence[Part]:
+    topics, session_id = read.topics, NO_SESSION
+    if session is not None:
+        try:
+            context.fetch_sessions.end(session, request)
+        except BrokerError as error:
+            return _refuse(context, request, error.code, session.id)
+        topics, session_id = session.answer(read.found), session.id
     for partition, size in zip(read.partitions, read.sizes, strict=True):
         partition.bytes_out += size
     for code in read.errors:
         context.metrics.failed(ApiKey.FETCH, code)
-    return encode_fetch_response(request.version, request.correlation_id, read.topics)
+    return encode_fetch_response(request.version, request.correlation_id, topics, session_id=session_id)
 
 
-def _read(context: ApiContext, request: Request) -> _Read:
+def _read(context: ApiContext, request: Request, session: FetchSession | None) -> _Read:
     read, body = _Read(), request.body
     budget = min(body.max_bytes, context.config.fetch_max_bytes)
+    if session is not None:
+        for cached in session.to_read():
+            name = _name_of(context, cached.topic)
+            answer = _read_partition(context, request, name, cached.asked, budget, read)
+            read.found.append(Found(cached, name, None if answer.error else read.partitions[-1], answer))
+        return read
     for asked in body.topics:
         topic_id = field(asked, "topic_id")
-        name = field(asked, "topic")
-        if name is None:
-            topic = context.topics.metadata.topic_by_id(topic_id) if topic_id else None
-            name = topic.name if topic else None
+        name = _name_of(context, field(asked, "topic", topic_id))
         wanted = asked.partitions
         if len(wanted) > 1:
             wanted = {partition.partition: partition for partition in wanted}.values()
         answers = [_read_partition(context, request, name, partition, budget, read) for partition in wanted]
         read.topics.append(TopicAnswer(name or "", topic_id or _NO_ID, answers))
     return read
+
+
+def _name_of(context: ApiContext, topic: str | uuid.UUID | None) -> str | None:
+    """The name of a topic, which requests from version 13 on name by its id."""
+    if topic is None or isinstance(topic, str):
+        return topic
+    found = context.topics.metadata.topic_by_id(topic)
+    return found.name if found else None
 
 
 def _read_partition(

@@ -80,6 +80,9 @@ class ServerSettings:
         2000, "Most partitions in one DescribeTopicPartitions response.", at_least(1)
     )
     fetch_max_bytes: int = _socket(57671680, "Most bytes in one fetch response.", at_least(1024))
+    max_incremental_fetch_session_cache_slots: int = _socket(
+        1000, "Most fetch sessions; a client without one names all its partitions in each fetch.", at_least(0)
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

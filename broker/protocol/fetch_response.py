@@ -50,9 +50,12 @@ class TopicAnswer(NamedTuple):
 
 
 def encode_fetch_response(
-    version: int, correlation_id: int, topics: Sequence[TopicAnswer], *, error: int = 0
+    version: int, correlation_id: int, topics: Sequence[TopicAnswer], *, error: int = 0, session_id: int = 0
 ) -> list[Any]:
-    """The parts of a whole response frame, length first: bytes, and the `records` objects themselves."""
+    """The parts of a whole response frame, length first: bytes, and the `records` objects themselves.
+
+    Session id 0: there is no fetch session.
+    """
     parts: list[bytes | Sized] = []
     head = bytearray(struct.pack(">i", correlation_id))
     flexible = version >= _FIRST_FLEXIBLE
@@ -60,7 +63,7 @@ def encode_fetch_response(
         head += b"\0"
     head += struct.pack(">i", 0)  # throttle time
     if version >= 7:
-        head += struct.pack(">hi", error, 0)  # session id 0: no fetch session
+        head += struct.pack(">hi", error, session_id)
     head += array_length(len(topics), flexible)
     for topic in topics:
         head += topic.topic_id.bytes if version >= _FIRST_TOPIC_ID else string(topic.name, flexible)

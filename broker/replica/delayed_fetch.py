@@ -9,13 +9,30 @@ import asyncio
 from collections.abc import Iterable
 from typing import Protocol
 
-__all__ = ["DelayedFetch"]
+__all__ = ["DelayedFetch", "Waiter"]
+
+
+class Waiter(Protocol):
+    """Waits for changes of a partition: a delayed fetch, or a partition of a fetch session."""
+
+    @property
+    def committed(self) -> bool:
+        """Whether only bytes below the last stable offset count."""
+        ...
+
+    def gained(self, size: int) -> None:
+        """The partition has changed; `size` more bytes can be read, perhaps none."""
+        ...
+
+    def end(self) -> None:
+        """This broker stops leading the partition."""
+        ...
 
 
 class Watched(Protocol):
     """A partition, which notifies `waiters` of every append."""
 
-    waiters: set[DelayedFetch]
+    waiters: set[Waiter]
 
 
 class DelayedFetch:

@@ -21,7 +21,7 @@ from broker.log.segment_file import FileSlice
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import EndMarker
 from broker.replica.append_queue import AppendQueue
-from broker.replica.delayed_fetch import DelayedFetch
+from broker.replica.delayed_fetch import Waiter
 from broker.replica.group_commit import GroupCommit
 
 __all__ = ["UNKNOWN_EPOCH", "Partition"]
@@ -56,7 +56,7 @@ class Partition:
         self.tp = tp
         self.log = log
         self.leader_epoch = leader_epoch
-        self.waiters: set[DelayedFetch] = set()
+        self.waiters: set[Waiter] = set()
         self.bytes_in = self.messages_in = self.bytes_out = 0
         """For the metrics, since this broker became leader. api/fetch counts `bytes_out`."""
 

@@ -22,7 +22,7 @@ from broker.coordinator.transaction_coordinator import TransactionCoordinator
 from broker.coordinator.transaction_records import TransactionState
 from broker.errors import ErrorCode
 from broker.log.manager import LogManager
-from broker.metrics import CleanerMetrics, Histogram, Metrics
+from broker.metrics import CleanerMetrics, FetchSessionMetrics, Histogram, Metrics
 from broker.net.frame_reader import RequestMemory
 from broker.protocol.api_keys import ApiKey
 from broker.web.health import Health
@@ -117,6 +117,12 @@ _DECLARED = (
     _gauge("kafka_server_replicamanager_partitioncount", "Partitions with a log on this broker."),
     _gauge("kafka_server_replicamanager_leadercount", "Partitions this broker leads."),
     _gauge("kafka_server_replicamanager_produceridcount", "Producer ids known to the logs."),
+    _gauge("kafka_server_fetchsessioncache_numincrementalfetchsessions", "Fetch sessions (KIP-227)."),
+    _gauge("kafka_server_fetchsessioncache_numincrementalfetchpartitionscached", "Partitions of all fetch sessions."),
+    _counter(
+        "kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total",
+        "Fetch sessions that gave way to others; with many, raise max.incremental.fetch.session.cache.slots.",
+    ),
     _gauge("kafka_log_log_size", "Bytes of a partition's segments.", *_PARTITION),
     _gauge("kafka_log_log_numlogsegments", "Segments of a partition.", *_PARTITION),
     _gauge("kafka_log_log_logstartoffset", "First offset of a partition.", *_PARTITION),
@@ -192,6 +198,7 @@ async def collect(sources: MetricSources) -> list[tuple[Family, Samples]]:
     _groups(sources, found)
     _transactions(sources.transactions, found)
     _cleaner(sources.logs.cleaner_metrics, found)
+    _fetch_sessions(sources.metrics.fetch_sessions, found)
     is_controller = sources.topics.metadata.controller_id == sources.broker_id
     found.add("kafka_controller_kafkacontroller_activecontrollercount", float(is_controller))
     found.add("kafka_server_sessionexpirelistener_connected", float(sources.health.zookeeper_connected()))
@@ -287,6 +294,13 @@ def _cleaner(cleaner: CleanerMetrics, found: _Collected) -> None:
     found.add(f"{prefix}recordsread_total", cleaner.records_read)
     found.add(f"{prefix}recordskept_total", cleaner.records_kept)
     found.add("kafka_log_logcleanermanager_uncleanablepartitionscount", cleaner.uncleanable)
+
+
+def _fetch_sessions(sessions: FetchSessionMetrics, found: _Collected) -> None:
+    prefix = "kafka_server_fetchsessioncache_"
+    found.add(f"{prefix}numincrementalfetchsessions", sessions.sessions)
+    found.add(f"{prefix}numincrementalfetchpartitionscached", sessions.partitions)
+    found.add(f"{prefix}incrementalfetchsessionevictions_total", sessions.evictions)
 
 
 def _camel_case(name: str) -> str:

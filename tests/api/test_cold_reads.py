@@ -114,7 +114,7 @@ async def offset_at(partition: Partition, timestamp: int) -> tuple[int, int]:
 async def fetched(partition: Partition, offset: int, monkeypatch: pytest.MonkeyPatch) -> PartitionAnswer:
     topics: list[TopicAnswer] = []
 
-    def keep(version: int, correlation_id: int, told: list[TopicAnswer]) -> list[bytes]:
+    def keep(version: int, correlation_id: int, told: list[TopicAnswer], *, session_id: int) -> list[bytes]:
         topics.extend(told)
         return []
 

@@ -75,15 +75,6 @@ def test_the_leader_epoch_is_checked(ask: Requests, topic: str, epoch: int, code
     assert found.error_code is code
 
 
-def test_sessions_are_declined(ask: Requests, topic: str) -> None:
-    ask.create(topic)
-    wanted = [ask_for(topic)]
-    opened = ask.ask(ApiKey.FETCH, fetch_body(wanted, session_epoch=0), 12)
-    assert (opened.error_code, opened.session_id) == (ErrorCode.none, 0)
-    stale = ask.ask(ApiKey.FETCH, fetch_body(wanted, session_id=5, session_epoch=3), 12)
-    assert (stale.error_code, stale.responses) == (ErrorCode.fetch_session_id_not_found, ())
-
-
 def test_read_committed_sees_everything_without_transactions(ask: Requests, topic: str) -> None:
     ask.create(topic)
     ask.put(topic, b"a")

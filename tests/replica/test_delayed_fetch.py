@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from broker.replica.delayed_fetch import DelayedFetch
+from broker.replica.delayed_fetch import DelayedFetch, Waiter
 
 
 class Place:
     """Something to wait for."""
 
     def __init__(self) -> None:
-        self.waiters: set[DelayedFetch] = set()
+        self.waiters: set[Waiter] = set()
 
 
 def test_bytes_gained_before_the_first_step_of_the_waiting_task_count() -> None:

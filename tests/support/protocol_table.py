@@ -66,7 +66,7 @@ NOT_SERVED = {
 
 REMARKS = {
     "produce": "13 names topics by id",
-    "fetch": "sessions (KIP-227) are declined, see below; 17 and 18 are for followers of a KRaft cluster",
+    "fetch": "17 and 18 are for followers of a KRaft cluster",
     "list_offsets": "11 is of tiered storage",
     "offset_commit": "10 names topics by id",
     "offset_fetch": "10 names topics by id",

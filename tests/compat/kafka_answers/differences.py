@@ -58,13 +58,6 @@ FETCH = [
         },
     ),
     Difference(
-        "Fetch sessions are declined",
-        "session id 0 makes a client name its partitions each time, as Kafka's does when its cache is full; whoever "
-        "goes on with a session that was never given is FETCH_SESSION_ID_NOT_FOUND",
-        ("Fetch new session", "Fetch session 1 incremental", "Fetch session wrong epoch"),
-        {"session": False, "error": "fetch_session_id_not_found", "parts": []},
-    ),
-    Difference(
         "ListOffsets of unknown negative times is UNSUPPORTED_VERSION",
         "as of Kafka 4; 3.8.1 takes -5 and -6 for times, and finds the first record",
         ("ListOffsets -5", "ListOffsets -6"),
