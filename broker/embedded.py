@@ -1,12 +1,12 @@
-"""A broker for a notebook, a test or a script, in a child process that ends with its owner.
+"""A broker or a cluster for a notebook, a test or a script, in child processes that end with their owner.
 
     from broker.embedded import EmbeddedBroker
 
     with EmbeddedBroker() as kafka:
         spark.read.format("pykafka").option("kafka.bootstrap.servers", kafka.bootstrap)…
 
-It is the ordinary broker with an embedded ZooKeeper, run by `python -m broker start`. The child stops when its standard
-input closes, and so also when the owner is killed.
+A broker is the ordinary one, run by `python -m broker start`, with an embedded ZooKeeper. It stops when its standard
+input closes, and so also when the owner is killed. `EmbeddedCluster` runs several brokers with one ZooKeeper.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from broker.errors import PykafkaError
+from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 
-__all__ = ["EmbeddedBroker"]
+__all__ = ["EmbeddedBroker", "EmbeddedCluster"]
 
 _READY = re.compile(
     r"^pykafka broker \d+ listening on (\S+:\d+(?:, \S+:\d+)*)"
@@ -71,38 +72,18 @@ class EmbeddedBroker:
         return self.data_dir / "broker.log"
 
     @property
+    def _output(self) -> Path:
+        return self.data_dir / "broker.out"
+
+    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process is not None else None
 
     def start(self, timeout_s: float = 60.0) -> Self:
         """Return when it listens. Raises PykafkaError with the end of its log when it does not start."""
-        if self.running:
-            return self
-        self.data_dir.mkdir(parents=True, exist_ok=True)
-        output = self.data_dir / "broker.out"
-        overrides = [word for key, value in self._settings.items() for word in ("--override", f"{key}={value}")]
-        with output.open("wb") as stdout, self.log_file.open("ab") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "broker", "start", "--stop-on-eof", *overrides],
-                stdin=subprocess.PIPE,
-                stdout=stdout,
-                stderr=stderr,
-                start_new_session=True,
-                env={**os.environ, "PYTHONUNBUFFERED": "1"},
-            )
-        self._process = process
-        deadline = time.monotonic() + timeout_s
-        while (ready := _READY.search(output.read_text())) is None:
-            if process.poll() is not None or time.monotonic() > deadline:
-                self.kill()
-                log = self.log_file.read_text(errors="replace")[-2000:]
-                raise PykafkaError(f"the broker did not come up within {timeout_s:g} s:\n{log}")
-            time.sleep(_POLL_S)
-        bound = [one if "://" in one else f"PLAINTEXT://{one}" for one in ready.group(1).split(", ")]
-        self.listeners = dict(one.split("://") for one in bound)
-        self.bootstrap, self.zookeeper = next(iter(self.listeners.values())), ready.group(2) or self.zookeeper
-        self.metrics_url = ready.group(3) or ""
-        self._settings["listeners"] = ",".join(bound)
+        if not self.running:
+            self._launch()
+            self._wait_until_ready(timeout_s)
         return self
 
     def stop(self) -> None:
@@ -111,8 +92,140 @@ class EmbeddedBroker:
         if self._temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
+    def restart(self) -> Self:
+        """Stop it cleanly and start it again, on the same data and port."""
+        self._end(signal.SIGTERM)
+        return self.start()
+
     def kill(self) -> None:
         """Stop it with SIGKILL, as a crash would. Keeps the data for the next `start`."""
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        """Freeze its process with SIGSTOP, as on a machine that hangs, until `resume`. Its connections stay open."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after `pause`."""
+        self._signal(signal.SIGCONT)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _launch(self) -> None:
+        self._wait()  # for an earlier process that has ended by itself
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        overrides = [word for key, value in self._settings.items() for word in ("--override", f"{key}={value}")]
+        with self._output.open("wb") as stdout, self.log_file.open("ab") as stderr:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "broker", "start", "--stop-on-eof", *overrides],
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=stderr,
+                start_new_session=True,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            )
+
+    def _wait_until_ready(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while (ready := _READY.search(self._output.read_text())) is None:
+            if not self.running or time.monotonic() > deadline:
+                self.kill()
+                log = self.log_file.read_text(errors="replace")[-2000:]
+                raise PykafkaError(f"the broker did not come up within {timeout_s:g} s:\n{log}")
+            time.sleep(_POLL_S)
+        bound = [one if "://" in one else f"PLAINTEXT://{one}" for one in ready.group(1).split(", ")]
+        self.listeners = dict(one.split("://") for one in bound)
+        self.bootstrap = next(iter(self.listeners.values()))
+        self.zookeeper = ready.group(2) or self._settings["zookeeper.connect"]
+        self.metrics_url = ready.group(3) or ""
+        self._settings["listeners"] = ",".join(bound)
+
+    def _end(self, number: signal.Signals) -> None:
+        self._signal(number)
+        self._wait()
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            if number is signal.SIGTERM:
+                self._process.send_signal(signal.SIGCONT)  # a paused process acts on SIGTERM only when it goes on
+
+    def _wait(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.wait()
+            if process.stdin is not None:
+                process.stdin.close()
+
+
+class EmbeddedCluster:
+    """Several brokers with one ZooKeeper on `data_dir`, by default a temporary directory that `stop` deletes.
+
+        with EmbeddedCluster(3) as kafka:
+            kafka.brokers[2].kill()
+            kafka.brokers[2].start()
+
+    `settings` are the settings of all brokers in Kafka's names. `broker_settings` are those of single brokers by their
+    ids, and win over `settings`. With `zookeeper.connect` in `settings`, the cluster starts no ZooKeeper of its own.
+    """
+
+    broker_class: ClassVar[type[EmbeddedBroker]] = EmbeddedBroker
+
+    def __init__(
+        self,
+        count: int = 3,
+        data_dir: Path | str | None = None,
+        settings: Mapping[str, str] | None = None,
+        broker_settings: Mapping[int, Mapping[str, str]] | None = None,
+    ) -> None:
+        self._temporary = data_dir is None
+        self.data_dir = Path(tempfile.mkdtemp(prefix="pykafka-") if data_dir is None else data_dir).absolute()
+        shared, single = settings or {}, broker_settings or {}
+        self.brokers: dict[int, EmbeddedBroker] = {
+            number: self.broker_class(
+                self.data_dir / f"broker-{number}", {"broker.id": str(number), **shared, **single.get(number, {})}
+            )
+            for number in range(1, count + 1)
+        }
+        """The brokers by their ids 1, 2, …. Each can be stopped, killed, paused and started again by itself."""
+        self.zookeeper = shared.get("zookeeper.connect", "")
+        """`host:port` of the ZooKeeper."""
+        self.zookeeper_server = None if self.zookeeper else EmbeddedZooKeeper(self.data_dir / "zookeeper")
+        """The cluster's own ZooKeeper, None if it has none."""
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` of the first listener of each broker, for `kafka.bootstrap.servers`."""
+        return ",".join(broker.bootstrap for broker in self.brokers.values())
+
+    def start(self, timeout_s: float = 60.0) -> Self:
+        """Start what does not run, and return when all brokers listen. Raises PykafkaError with the end of a log."""
+        try:
+            if self.zookeeper_server is not None:
+                self.zookeeper = self.zookeeper_server.start()
+            starting = [broker for broker in self.brokers.values() if not broker.running]
+            for broker in starting:
+                broker._settings.setdefault("zookeeper.connect", self.zookeeper)
+                broker._launch()
+            for broker in starting:
+                broker._wait_until_ready(timeout_s)
+        except BaseException:
+            self.kill()
+            raise
+        return self
+
+    def stop(self) -> None:
+        """Stop all brokers cleanly, then ZooKeeper. Delete the data if the directory is temporary. Idempotent."""
+        self._end(signal.SIGTERM)
+        if self._temporary:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def kill(self) -> None:
+        """Stop all brokers with SIGKILL, then ZooKeeper. Keeps the data for the next `start`."""
         self._end(signal.SIGKILL)
 
     def __enter__(self) -> Self:
@@ -122,10 +235,9 @@ class EmbeddedBroker:
         self.stop()
 
     def _end(self, number: signal.Signals) -> None:
-        process, self._process = self._process, None
-        if process is None:
-            return
-        process.send_signal(number)
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        for broker in self.brokers.values():
+            broker._signal(number)
+        for broker in self.brokers.values():
+            broker._wait()
+        if self.zookeeper_server is not None:
+            self.zookeeper_server.stop()

@@ -1,4 +1,4 @@
-"""The embedded broker: up, restarted on the same port, cleaned away, and gone with its owner."""
+"""The embedded broker and cluster: up, restarted on the same ports, cleaned away, and gone with their owner."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import pytest
 
 from broker.client.admin import Admin, NewTopic
 from broker.client.cluster import Cluster
-from broker.embedded import EmbeddedBroker
+from broker.client.producer import Producer
+from broker.embedded import EmbeddedBroker, EmbeddedCluster
 from broker.errors import PykafkaError
+from broker.protocol.topic_partition import TopicPartition
 from tests.support.source_tree import ROOT
 from tests.support.waiting import eventually
 
@@ -37,9 +39,12 @@ def test_it_serves_keeps_its_port_and_data_over_a_crash_and_leaves_nothing_behin
     assert not kafka.data_dir.exists()
 
 
-def test_a_setting_it_cannot_use_is_told(tmp_path: Path) -> None:
+def test_a_setting_that_one_broker_of_a_cluster_cannot_use_is_told(zookeeper: str, tmp_path: Path) -> None:
+    settings = {"zookeeper.connect": f"{zookeeper}/cluster-with-a-misspelt-setting"}
+    kafka = EmbeddedCluster(2, tmp_path, settings, {2: {"log.retention.minuts": "1"}})
     with pytest.raises(PykafkaError, match="did you mean .log.retention.minutes"):
-        EmbeddedBroker(tmp_path, {"log.retention.minuts": "1"}).start()
+        kafka.start()
+    assert not any(broker.running for broker in kafka.brokers.values())
 
 
 def test_broker_and_zookeeper_end_when_their_owner_is_killed(tmp_path: Path) -> None:
@@ -59,3 +64,26 @@ def test_broker_and_zookeeper_end_when_their_owner_is_killed(tmp_path: Path) -> 
     owner.wait()
     owner.stdout.close()
     eventually(lambda: not any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family), timeout=30)
+
+
+def test_the_brokers_of_a_cluster_come_and_go_each_by_itself(zookeeper: str) -> None:
+    kafka = EmbeddedCluster(2, settings={"zookeeper.connect": f"{zookeeper}/cluster"})
+    with kafka:
+        before = kafka.bootstrap
+        with Cluster(before) as cluster:
+            Admin(cluster).create_topics([NewTopic("t", 2)])
+            assert {cluster.leader(TopicPartition("t", partition)).id for partition in range(2)} == {1, 2}
+        paused = psutil.Process(kafka.brokers[2].pid)
+        kafka.brokers[2].pause()
+        eventually(lambda: paused.status() == psutil.STATUS_STOPPED)
+        kafka.brokers[2].resume()
+        eventually(lambda: paused.status() != psutil.STATUS_STOPPED)
+        kafka.brokers[2].pause()
+        kafka.brokers[2].stop()
+        kafka.brokers[1].kill()
+        assert not any(broker.running for broker in kafka.brokers.values())
+        assert kafka.start().bootstrap == before
+        with Producer(before) as producer:
+            for partition in range(2):
+                producer.send("t", value=b"v", partition=partition).result(20)
+    assert not kafka.data_dir.exists()

@@ -1,30 +1,65 @@
-"""`pykafka cluster describe`: the brokers of a cluster, its controller, and where the brokers listen.
+"""`pykafka cluster`: run a cluster on this machine; show the brokers of a cluster, its controller and listeners.
 
-Shows what kcat -L and kafka-broker-api-versions.sh show of brokers. All listeners of a broker are read from its
-settings; where they may not be read, only the address that this client uses is shown.
+`describe` shows what kcat -L and kafka-broker-api-versions.sh show of brokers. All listeners of a broker are read from
+its settings; where they may not be read, only the address that this client uses is shown.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from broker.client.admin import Admin, ResourceType
+from broker.embedded import EmbeddedCluster
 from broker.errors import BrokerError
-from broker.tools.client_options import JsonOutput, admin_command
-from broker.tools.output import print_json, print_lines, print_table
+from broker.tools.client_options import JsonOutput, admin_command, parse_pairs
+from broker.tools.interrupt import Interrupt
+from broker.tools.output import note, print_json, print_lines, print_table
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="Show the brokers of a cluster.\n\n\b\nExamples:\n  pykafka cluster describe", no_args_is_help=True
+    help="Run a cluster on this machine; show the brokers of a cluster.\n\n\b\nExamples:\n"
+    "  pykafka cluster start --brokers 3\n  pykafka cluster describe",
+    no_args_is_help=True,
 )
 
+_LOOK_EVERY_S = 0.2
 
-@app.callback()
-def cluster() -> None:
-    """Keeps `describe` a sub-command, although it is the only one."""
+
+@app.command()
+def start(
+    brokers: Annotated[int, typer.Option(min=1, max=100, help="Number of brokers.", metavar="N")] = 3,
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Directory of the data and logs of all brokers.", metavar="DIR")
+    ] = Path("data/cluster"),
+    override: Annotated[
+        list[str] | None, typer.Option(help="Setting of all brokers; may be repeated.", metavar="KEY=VALUE")
+    ] = None,
+) -> None:
+    """Run brokers 1 to N and a ZooKeeper until Ctrl-C or SIGTERM. They take free ports, which are printed.
+
+    \b
+    Examples:
+      pykafka cluster start
+      pykafka cluster start --brokers 5 --dir /tmp/cluster --override num.partitions=6
+    """
+    interrupt = Interrupt()
+    with EmbeddedCluster(brokers, directory, parse_pairs(override, "--override")) as kafka:
+        print_lines([f"bootstrap servers: {kafka.bootstrap}", f"ZooKeeper: {kafka.zookeeper}"])
+        head = ["broker", "address", "process", "log"]
+        print_table(head, [(id, one.bootstrap, one.pid, one.log_file) for id, one in kafka.brokers.items()])
+        ended: set[int] = set()
+        while not interrupt.came_within(_LOOK_EVERY_S):
+            for id, one in kafka.brokers.items():
+                if not one.running and id not in ended:
+                    ended.add(id)
+                    note(f"broker {id} has ended by itself; see {one.log_file}")
+            if kafka.zookeeper_server is not None and not kafka.zookeeper_server.running:
+                note("ZooKeeper has ended by itself; starting it again")
+                kafka.zookeeper_server.start()
 
 
 @admin_command(app)

@@ -6,8 +6,6 @@ Meant for tests and for several brokers on one machine. For production, install 
 
 from __future__ import annotations
 
-import signal
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +13,7 @@ import typer
 
 from broker.errors import ConfigError, ConnectionFailed
 from broker.settings import read_properties_file
+from broker.tools.interrupt import Interrupt
 from broker.zookeeper.embedded_server import EmbeddedZooKeeper
 
 __all__ = ["app"]
@@ -67,11 +66,9 @@ def start(
         raise ConfigError(f"{config}: clientPort={configured_port}: expected a number")
     server = EmbeddedZooKeeper(data_dir or configured_dir, int(configured_port) if port is None else port, properties)
 
-    stop = threading.Event()
-    for signum in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(signum, lambda *_: stop.set())
+    interrupt = Interrupt()
     with server:
         typer.echo(f"ZooKeeper listens on {server.address}, data in {server.data_dir}")
-        while not stop.wait(_LOOK_EVERY_S):
+        while not interrupt.came_within(_LOOK_EVERY_S):
             if not server.running:
                 raise ConnectionFailed(f"the ZooKeeper server has ended by itself; see {server.log_file}")

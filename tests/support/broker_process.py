@@ -1,16 +1,13 @@
 """A real broker in a process of its own, for tests that talk to it over the wire or kill it.
 
 Called by the fixtures of tests/conftest.py and by tests/faults and tests/bench. It is the product's own
-`EmbeddedBroker`, and adds what tests want: a ZooKeeper that brokers share, restarts, and the log for a failed test's
-report.
+`EmbeddedBroker`, and adds what tests want: a ZooKeeper that brokers share, and the log for a failed test's report.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
 
 from broker.embedded import EmbeddedBroker
 
@@ -40,19 +37,11 @@ class BrokerProcess(EmbeddedBroker):
         """All the broker has logged, over every start."""
         return self.log_file.read_text(encoding="utf-8", errors="replace") if self.log_file.exists() else ""
 
-    def start(self, timeout_s: float = 60.0) -> Self:
-        """Start, or start again after `stop` or `kill`, on the same port and data."""
-        super().start(timeout_s)
-        if self not in RUNNING:
-            RUNNING.append(self)
-        return self
+    def _launch(self) -> None:
+        super()._launch()
+        RUNNING.append(self)
 
-    def restart(self) -> Self:
-        """Clean stop, then start."""
-        self.stop()
-        return self.start()
-
-    def _end(self, number: signal.Signals) -> None:
-        super()._end(number)
+    def _wait(self) -> None:
+        super()._wait()
         if self in RUNNING:
             RUNNING.remove(self)
