@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.znodes import PartitionState
 from tests.support.history import History, Outcome, Poll, Transaction, Write, anomalies
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -38,6 +39,14 @@ def _good() -> History:
             Poll("d", [(A, 0, "a0"), (A, 2, "a1"), (A, 6, "plain")], frozenset({A})),
         ],
         final={A: [(0, "a0"), (2, "a1"), (6, "plain")], B: [(0, "b0"), (2, "b1")]},
+        states=[
+            (A, PartitionState(1, 0, (1, 2, 3), 1, version=0)),
+            (B, PartitionState(2, 0, (2, 3), 1, version=0)),
+            (A, PartitionState(1, 0, (1, 2), 1, version=1)),
+            (A, PartitionState(2, 1, (2,), 1, version=2)),
+            (B, PartitionState(-1, 1, (2, 3), 1, version=1)),
+            (A, PartitionState(3, 4, (3, 2), 1, version=5)),
+        ],
     )
 
 
@@ -76,6 +85,10 @@ def _diverge_from_the_acknowledgement(history: History) -> None:
     history.final[A].insert(2, (5, "nobody knows"))
 
 
+def _read_what_is_gone(history: History) -> None:
+    history.polls.append(Poll("e", [(A, 8, "nobody knows")]))
+
+
 def _go_back(history: History) -> None:
     history.polls.append(Poll("c", [(A, 2, "a1")]))
 
@@ -102,6 +115,22 @@ def _cycle(history: History) -> None:
     history.final[A] = [(0, "a1"), (2, "a0"), (6, "plain")]
 
 
+def _lead_an_epoch_twice(history: History) -> None:
+    history.states.append((A, PartitionState(2, 4, (3, 2), 1, version=6)))
+
+
+def _lead_an_epoch_after_nobody(history: History) -> None:
+    history.states.append((B, PartitionState(2, 1, (2, 3), 1, version=2)))
+
+
+def _go_back_to_an_epoch(history: History) -> None:
+    history.states.append((A, PartitionState(2, 3, (3, 2), 1, version=9)))
+
+
+def _lead_out_of_sync(history: History) -> None:
+    history.states.append((B, PartitionState(1, 2, (1,), 1, version=2)))
+
+
 BAD: list[tuple[str, Callable[[History], None]]] = [
     ("lost write", _lose),
     ("lost write", _lose_a_committed_one),
@@ -116,6 +145,11 @@ BAD: list[tuple[str, Callable[[History], None]]] = [
     ("non-monotonic send", _reorder),
     ("torn transaction", _tear),
     ("write cycle", _cycle),
+    ("vanished read", _read_what_is_gone),
+    ("two leaders in one epoch", _lead_an_epoch_twice),
+    ("two leaders in one epoch", _lead_an_epoch_after_nobody),
+    ("leader epoch went back", _go_back_to_an_epoch),
+    ("unclean election", _lead_out_of_sync),
 ]
 
 

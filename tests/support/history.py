@@ -1,8 +1,9 @@
 """What clients of a log did and saw, and the rules such a history must obey.
 
-`tests/faults/test_histories.py` records a `History` while it kills and stops a broker; `anomalies` then looks for
-what Jepsen's test of Kafka-like systems looks for. Values are unique, so a value names its write. Consumers read
-committed records only.
+`tests/faults/test_histories.py` and `test_cluster_histories.py` record a `History` while they kill and stop brokers;
+`anomalies` then looks for what Jepsen's test of Kafka-like systems looks for, and for what the leaders' epochs forbid.
+Values are unique, so a value names its write. Consumers read committed records only. The files of replicas are compared
+by replica_audit.py.
 
 The rules of transactions are Kafka's: writes of two transactions that overlap in time may interleave in any way
 (KIP-98 isolates readers, not writers), so a cycle of writes counts only where one transaction had ended before the
@@ -19,6 +20,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.znodes import PartitionState
 
 __all__ = ["Anomaly", "History", "Outcome", "Poll", "Transaction", "Write", "anomalies"]
 
@@ -76,11 +78,13 @@ class Poll:
 @dataclasses.dataclass
 class History:
     """All writes in the order each producer made them, all polls in the order each consumer made them, and the log
-    as one last reader of committed records saw it from its start: per partition (offset, value)."""
+    as one last reader of committed records saw it from its start: per partition (offset, value). `states`: what
+    ZooKeeper said about leaders and ISRs, in its order."""
 
     writes: list[Write] = dataclasses.field(default_factory=list)
     polls: list[Poll] = dataclasses.field(default_factory=list)
     final: dict[TopicPartition, list[tuple[int, str]]] = dataclasses.field(default_factory=dict)
+    states: list[tuple[TopicPartition, PartitionState]] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +100,7 @@ def anomalies(history: History) -> list[Anomaly]:
     return list(
         itertools.chain(
             _lost_writes(history),
+            _vanished_reads(history),
             _aborted_reads(history),
             _duplicates(history),
             _divergence(history),
@@ -103,6 +108,7 @@ def anomalies(history: History) -> list[Anomaly]:
             _send_order(history),
             _torn_transactions(history),
             _write_cycles(history),
+            _leaders(history),
         )
     )
 
@@ -125,6 +131,15 @@ def _lost_writes(history: History) -> Iterator[Anomaly]:
     for write in history.writes:
         if write.must_be_there and write.value not in there:
             yield Anomaly("lost write", f"{write.value} of {write.producer} to {write.tp}, offset {write.offset}")
+
+
+def _vanished_reads(history: History) -> Iterator[Anomaly]:
+    """What a consumer has seen, every later leader has (promise P2)."""
+    final = {tp: set(records) for tp, records in history.final.items()}
+    for poll in history.polls:
+        for tp, offset, value in poll.records:
+            if (offset, value) not in final.get(tp, ()):
+                yield Anomaly("vanished read", f"{poll.consumer} read {value} at {tp} offset {offset}; it is gone")
 
 
 def _aborted_reads(history: History) -> Iterator[Anomaly]:
@@ -230,6 +245,26 @@ def _write_cycles(history: History) -> Iterator[Anomaly]:
                 )
             if latest_begin is None or transaction.began > latest_begin.began:
                 latest_begin = transaction
+
+
+def _leaders(history: History) -> Iterator[Anomaly]:
+    """An epoch has one leader (P4), and an in-sync replica becomes leader (P5). Epochs only go forward."""
+    leaders: dict[tuple[TopicPartition, int], int] = {}
+    before: dict[TopicPartition, PartitionState] = {}
+    for tp, state in history.states:
+        leader = leaders.setdefault((tp, state.leader_epoch), state.leader)
+        if leader != state.leader:
+            yield Anomaly(
+                "two leaders in one epoch", f"{tp}: brokers {leader} and {state.leader} in epoch {state.leader_epoch}"
+            )
+        last = before.get(tp, state)
+        if state.leader_epoch < last.leader_epoch:
+            yield Anomaly("leader epoch went back", f"{tp}: from {last.leader_epoch} to {state.leader_epoch}")
+        # A state that was overwritten before it was read is not in the history.
+        adjacent = state.version == last.version + 1
+        if adjacent and state.leader not in (-1, last.leader) and state.leader not in last.isr:
+            yield Anomaly("unclean election", f"{tp}: broker {state.leader} leads, and the ISR was {list(last.isr)}")
+        before[tp] = state
 
 
 def _by_transaction(writes: Iterable[Write]) -> list[tuple[Transaction, list[Write]]]:
