@@ -17,7 +17,7 @@ import errno
 import os
 import struct
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,13 +87,19 @@ class BrokenIndex(ValueError):
         self.base_offset = int(path.stem)
 
 
+def _refuse(broken: BrokenIndex) -> None:
+    raise broken
+
+
 class AbortedIndex:
     """The aborted transactions of one log."""
 
-    __slots__ = ("_bases", "_directory")
+    __slots__ = ("_bases", "_directory", "rebuild")
 
     def __init__(self, directory: Path, bases: Iterable[int] = ()) -> None:
         """`bases` are the base offsets of the segments that have a file."""
+        self.rebuild: Callable[[BrokenIndex], None] = _refuse
+        """Called to rebuild a damaged file; the owner sets it."""
         self._directory = directory
         self._bases = sorted(bases)
 
@@ -120,7 +126,12 @@ class AbortedIndex:
 
     def between(self, start: int, end: int) -> list[AbortedEntry]:
         """The transactions with records in [start, end), in the order of their markers. Raises OSError, BrokenIndex."""
-        return list(self._walk(start, end)) if self._bases else []
+        while self._bases:
+            try:
+                return list(self._walk(start, end))
+            except BrokenIndex as broken:
+                self.rebuild(broken)
+        return []
 
     def _walk(self, start: int, end: int) -> Iterator[AbortedEntry]:
         first = max(bisect_right(self._bases, start) - 1, 0)
@@ -137,14 +148,18 @@ class AbortedIndex:
             self._bases.remove(base_offset)
 
     def truncate(self, end: int) -> None:
-        """Drop the entries at or after offset `end`. Raises OSError, BrokenIndex."""
+        """Drop the entries at or after offset `end`, which the log ends with already. Raises OSError, BrokenIndex."""
         for base_offset in self._bases[bisect_left(self._bases, end) :]:
             self.drop(base_offset)
         if not self._bases:
             return
         base_offset = self._bases[-1]
-        file = _Reader(self._path(base_offset))
-        kept = file.first_from(end)
+        try:
+            file = _Reader(self._path(base_offset))
+            kept = file.first_from(end)
+        except BrokenIndex as broken:
+            self.rebuild(broken)
+            return
         if kept == file.count:
             return
         if kept:

@@ -43,7 +43,9 @@ __all__ = [
     "Allowance",
     "BatchCheck",
     "Batches",
+    "PlacedBatches",
     "assign_offsets",
+    "check_fits_segment",
     "coordinator_batches",
     "stamp_append_time",
     "writable",
@@ -51,6 +53,9 @@ __all__ = [
 
 Batches = list[tuple[int, BatchHeader]]
 """(position, header) of each batch of a buffer."""
+
+PlacedBatches = list[tuple[int, BatchHeader]]
+"""(last offset, header) of each batch of a buffer. The header may lack the offset if it was read before."""
 
 _RECOMPRESSION_COST: Final = 8
 """Compressing a byte takes about as long as checking so many."""
@@ -223,7 +228,17 @@ def coordinator_batches(buffer: bytearray | memoryview, config: LogConfig) -> Ba
         position += header.size
     if not batches:
         raise _invalid("no record batch to append")
+    check_fits_segment(buffer, config)
     return batches
+
+
+def check_fits_segment(buffer: Buffer, config: LogConfig) -> None:
+    """Raise BrokerError `record_list_too_large` for more bytes than a segment may have."""
+    if len(buffer) > config.segment_bytes:
+        raise BrokerError(
+            ErrorCode.record_list_too_large,
+            f"{len(buffer)} bytes of records; segment.bytes is {config.segment_bytes}",
+        )
 
 
 def _check_size(header: BatchHeader, config: LogConfig) -> None:
@@ -259,12 +274,15 @@ def writable(records: Buffer) -> bytearray | memoryview:
     return bytearray(records)
 
 
-def assign_offsets(buffer: bytearray | memoryview, batches: Batches, offset: int, leader_epoch: int) -> int:
-    """Patch offsets, from `offset` on, and the leader epoch into the batches; returns the next offset."""
+def assign_offsets(buffer: bytearray | memoryview, batches: Batches, offset: int, leader_epoch: int) -> PlacedBatches:
+    """Patch offsets, from `offset` on, and the leader epoch into the batches; returns them with their last offsets."""
+    placed = []
     for position, header in batches:
         patch_base_offset(buffer, position, offset, leader_epoch)
-        offset += header.last_offset_delta + 1
-    return offset
+        offset += header.last_offset_delta
+        placed.append((offset, header))
+        offset += 1
+    return placed
 
 
 def stamp_append_time(buffer: bytearray | memoryview, batches: Batches, now_ms: int) -> Batches:

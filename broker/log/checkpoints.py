@@ -2,7 +2,8 @@
 
 Used by log_directory.py (one file per data directory for all its partitions), leader_epochs.py and log.py:
 
-    recovery-point-offset-checkpoint, log-start-offset-checkpoint, cleaner-offset-checkpoint
+    recovery-point-offset-checkpoint, log-start-offset-checkpoint, cleaner-offset-checkpoint,
+    replication-offset-checkpoint (high watermarks)
         version (0), number of lines, then `topic partition offset`
     leader-epoch-checkpoint
         version (0), number of lines, then `epoch start-offset`
@@ -15,6 +16,7 @@ A file that cannot be parsed raises ConfigError with its name; a missing one cou
 from __future__ import annotations
 
 import base64
+import logging
 import uuid
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -25,10 +27,12 @@ from broker.protocol.topic_partition import TopicPartition
 
 __all__ = [
     "CLEAN_OFFSETS",
+    "HIGH_WATERMARKS",
     "LEADER_EPOCHS",
     "LOG_START_OFFSETS",
     "PARTITION_METADATA",
     "RECOVERY_POINTS",
+    "known_topic_id",
     "read_epochs",
     "read_offsets",
     "read_topic_id",
@@ -37,9 +41,12 @@ __all__ = [
     "write_topic_id",
 ]
 
+logger = logging.getLogger(__name__)
+
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS = "log-start-offset-checkpoint"
 CLEAN_OFFSETS = "cleaner-offset-checkpoint"
+HIGH_WATERMARKS = "replication-offset-checkpoint"
 LEADER_EPOCHS = "leader-epoch-checkpoint"
 PARTITION_METADATA = "partition.metadata"
 
@@ -85,6 +92,15 @@ def read_topic_id(path: Path) -> uuid.UUID | None:
         return uuid.UUID(bytes=base64.urlsafe_b64decode(values["topic_id"] + "=="))
     except (KeyError, ValueError):
         raise ConfigError(f"{path} names no topic_id") from None
+
+
+def known_topic_id(path: Path) -> uuid.UUID | None:
+    """As `read_topic_id`, and None for a damaged file as well, which `Log.assign_topic_id` writes again."""
+    try:
+        return read_topic_id(path)
+    except ConfigError as error:
+        logger.warning("%s; it is written again with the topic's id from ZooKeeper", error)
+        return None
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import NamedTuple
@@ -90,6 +91,14 @@ class Cleaner:
         """The partition was deleted; a new one of that name starts without a clean offset."""
         self._clean_offsets.pop(tp, None)
 
+    def truncated(self, tp: TopicPartition, offset: int) -> None:
+        """The log is cut at `offset`: records from there on are new, and a compaction under way is of no use."""
+        clean = self._clean_offsets.get(tp)
+        if clean is not None and clean > offset:
+            self._clean_offsets[tp] = offset
+        if self._cleaning is not None and self._cleaning.tp == tp:
+            self._cleaning.valid = False
+
     def tick(self, run: Run) -> None:
         """Swap in the segments that are ready, and start the next compaction if one is due."""
         self._take_answers()
@@ -97,7 +106,7 @@ class Cleaner:
             return
         if self._checkpoint_due:
             self._checkpoint_due = False
-            self._start_job(run, self._checkpoint_writer(dict(self._clean_offsets)))
+            self._start_job(run, self._write_checkpoints)
         elif self.settings.log_cleaner_enable and self._clock.monotonic() >= self._look_again:
             chosen = self._dirtiest()
             if chosen is None:
@@ -112,7 +121,7 @@ class Cleaner:
         self._compactor.close()
         self._take_answers()
         if self._checkpoint_due:
-            self._checkpoint_writer(self._clean_offsets)()
+            self._write_checkpoints()
 
     # --- which log
 
@@ -166,25 +175,20 @@ class Cleaner:
         except Exception as error:
             self._answers.put(error)
 
-    def _checkpoint_writer(self, offsets: dict[TopicPartition, int]) -> Callable[[], None]:
-        """A job that writes the clean offsets, without those of deleted logs."""
-        by_directory = {
-            directory: {
-                tp: offset
-                for tp, offset in offsets.items()
-                if (log := self._logs.get(tp)) is not None and log.directory.parent == directory.path
-            }
-            for directory in self._directories
+    def _write_checkpoints(self) -> None:
+        """Write the clean offsets, without those of deleted logs; from any thread."""
+        for directory in self._directories:
+            try:
+                directory.write_clean_offsets(partial(self._clean_in, directory))
+            except OSError as error:
+                logger.error("no checkpoint of what is compacted in %s: %s", directory.path, error)
+
+    def _clean_in(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        return {
+            tp: offset
+            for tp, offset in list(self._clean_offsets.items())
+            if (log := self._logs.get(tp)) is not None and log.directory.parent == directory.path
         }
-
-        def write() -> None:
-            for directory, clean in by_directory.items():
-                try:
-                    directory.write_clean_offsets(clean)
-                except OSError as error:
-                    logger.error("no checkpoint of what is compacted in %s: %s", directory.path, error)
-
-        return write
 
     def _start_job(self, run: Run, work: Callable[[], None]) -> None:
         def job() -> None:
@@ -231,13 +235,15 @@ class Cleaner:
     def _finish(self, cleaning: _Cleaning, answer: CompactionResult | Exception) -> None:
         self._cleaning = None
         tp = cleaning.tp
-        if isinstance(answer, CorruptBatch):
+        if not cleaning.valid:
+            pass  # the log was cut while it was read
+        elif isinstance(answer, CorruptBatch):
             logger.error("%s is not compacted any more until the broker starts again: %s", tp, answer.message)
             self._give_up(tp, cleaning.log)
         elif isinstance(answer, Exception):
             logger.error("compacting %s failed: %s", tp, answer)
             self._look_again = self._clock.monotonic() + self.settings.log_cleaner_backoff_ms / 1000
-        elif cleaning.valid and self._logs.get(tp) is cleaning.log:
+        elif self._logs.get(tp) is cleaning.log:
             self._count(answer)
             before = sum(segment.size for segment in cleaning.plan.segments)
             logger.info(
@@ -303,7 +309,7 @@ def cleanable_part(log: Log, clean_offset: int | None, now_ms: int) -> Cleanable
         first_dirty = clean_offset
     closed = tuple(segments[:-1])
     dirty_from = sum(1 for following in segments[1:] if following.base_offset <= first_dirty)
-    up_to = _stable(segments, log.first_unstable_offset)
+    up_to = _stable(segments, log.first_unstable_offset, log.committed)
     if log.config.min_compaction_lag_ms:
         up_to = min(up_to, _old_enough(closed, dirty_from, now_ms - log.config.min_compaction_lag_ms))
     dirty = sum(segment.size for segment in closed[dirty_from:up_to])
@@ -314,11 +320,12 @@ def cleanable_part(log: Log, clean_offset: int | None, now_ms: int) -> Cleanable
     return Cleanable(first_dirty, closed[:up_to], ratio, is_due)
 
 
-def _stable(segments: Sequence[Segment], first_unstable: int | None) -> int:
-    """How many closed segments end before the first open transaction."""
+def _stable(segments: Sequence[Segment], *bounds: int | None) -> int:
+    """How many closed segments end before the first open transaction and the high watermark."""
     count = len(segments) - 1
-    if first_unstable is not None:
-        while count and segments[count].base_offset > first_unstable:
+    lowest = min((bound for bound in bounds if bound is not None), default=None)
+    if lowest is not None:
+        while count and segments[count].base_offset > lowest:
             count -= 1
     return count
 

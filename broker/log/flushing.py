@@ -71,7 +71,7 @@ class Flusher:
             if point >= end:
                 return
             try:
-                self._sync(segments, point)
+                is_listed = self._sync(segments, point)
             except OSError:
                 self.has_failed = True
                 raise
@@ -80,9 +80,12 @@ class Flusher:
                 self._flushed_ms = self._clock.now_ms()
                 if truncations == self._truncations:
                     self.recovery_point = max(self.recovery_point, end)
+                    if is_listed:
+                        self._synced_base = segments[-1].base_offset
             self._snapshots.save()
 
-    def _sync(self, segments: Sequence[Segment], point: int) -> None:
+    def _sync(self, segments: Sequence[Segment], point: int) -> bool:
+        """Returns whether the directory entries of all segments are synced."""
         for number, segment in enumerate(segments):
             closed = number + 1 < len(segments)
             if not closed or segments[number + 1].base_offset > point:
@@ -92,11 +95,12 @@ class Flusher:
                 sync_directory(self._directory)
                 sync_directory(self._directory.parent)
             except FileNotFoundError:
-                return
-            self._synced_base = segments[-1].base_offset
+                return False
+        return True
 
     def truncate(self, end: int) -> None:
         """Lower the recovery point, because the log now ends at `end`."""
         with self._lock:
             self._truncations += 1
             self.recovery_point = min(self.recovery_point, end)
+            self._synced_base = -1  # the next segments may have the names of those that are dropped

@@ -55,7 +55,11 @@ class LeaderEpochs:
         return self._entries is self._saved
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Let `epoch` begin at `start_offset`, unless it is known already."""
+        """Let `epoch` begin at `start_offset`, the end of the log before it, unless the epoch is known already.
+
+        In a copy of a compacted log the epoch's first batch may lie behind a gap. If the epoch began there, a replica
+        with records of an older epoch in the gap would not be told to drop them.
+        """
         if epoch > self.latest:
             self._entries = [*self._entries, (epoch, start_offset)]
 

@@ -1,45 +1,51 @@
 """The log of one partition: append-only segments, and how records are appended, read and deleted.
 
-The partition's leader appends and reads; manager.py flushes, rolls, applies retention and closes. The log patches
-offsets and the leader epoch into the headers of batches that append_checks.py has checked, and writes their bytes.
-A method that raises leaves the log unchanged. The event loop's thread owns a log. Only two things may run in another
-thread: `flush`, and the write of a `PendingAppend`, which nobody sees before the owner resumes that append.
-Idea: Kafka's `UnifiedLog`.
+The partition's leader or follower appends and reads; manager.py flushes, rolls, applies retention and closes. Batches
+of a leader, checked by append_checks.py, get offsets and the leader epoch in their headers. Those of a follower,
+checked by follower_append.py, stay as they are. A method that raises leaves the log unchanged. The event loop's thread
+owns a log. Only two things may run in another thread: `flush`, and the write of a `PendingAppend`, which nobody sees
+before the owner resumes that append. Idea: Kafka's `UnifiedLog`.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from broker.clock import Clock
-from broker.errors import BrokerError, ConfigError, CorruptBatch, ErrorCode
+from broker.errors import BrokerError, CorruptBatch, ErrorCode
 from broker.log import timestamps
 from broker.log.aborted_index import AbortedEntry, AbortedTransaction, BrokenIndex
 from broker.log.append_checks import (
     BatchCheck,
     Batches,
+    PlacedBatches,
     assign_offsets,
+    check_fits_segment,
     coordinator_batches,
     stamp_append_time,
     writable,
 )
-from broker.log.checkpoints import PARTITION_METADATA, read_topic_id, write_topic_id
+from broker.log.checkpoints import PARTITION_METADATA, known_topic_id, write_topic_id
 from broker.log.disk import Disk, storage_error, wrap_disk_errors
 from broker.log.flushing import Flusher
+from broker.log.follower_append import FollowerAppend, FollowerRun, plan_follower_append
+from broker.log.leader_epochs import NO_EPOCH
 from broker.log.log_config import LogConfig
 from broker.log.pending_append import AppendResult, PendingAppend
 from broker.log.producer_snapshot import SNAPSHOT_SUFFIX, TakenSnapshots, drop_snapshots, save_snapshot
 from broker.log.producer_state import ProducerStates
-from broker.log.recovery import LoadedLog, load_log, new_segment, note_aborted, rebuild_aborted, rebuild_producers
+from broker.log.recovery import LoadedLog, Replay, load_log, note_aborted, rebuild_aborted, rebuild_producers
 from broker.log.segment import OpenSegments, Segment, segment_path
 from broker.log.segment_file import FileSlice, SegmentFile, waiting
-from broker.log.segment_swap import swap_in
-from broker.log.segments import DeletedFiles, Segments, expired_segments, is_aged, must_roll
-from broker.records.batch import NO_TIMESTAMP, parse_header
+from broker.log.segment_swap import mark_compacted
+from broker.log.segments import Segments, expired_segments, is_aged, must_roll
+from broker.records.batch import NO_TIMESTAMP, Buffer, parse_header
 from broker.records.control import ControlType, EndMarker, end_transaction_marker
 
 __all__ = ["DELETED_DIRECTORY_SUFFIX", "Log"]
@@ -64,16 +70,20 @@ class Log:
         self.epochs = loaded.epochs
         self.failure = ""
         """Why the log takes no more appends; empty while it does."""
-        self.topic_id = _read_topic_id(directory)
+        self.topic_id = known_topic_id(directory / PARTITION_METADATA)
         """As in partition.metadata; `assign_topic_id` sets it."""
+        self.committed: int | None = None
+        """The high watermark of a replicated partition, set by its owner. Retention, compaction and DeleteRecords stop
+        there: above it records may still be replaced by those of another leader. None: no bound."""
+        self.before_truncation: Callable[[int], None] = lambda offset: None
+        """Called with an offset before records from there on are dropped, to lower the checkpoints. Raises OSError."""
         self._disk = disk
         self._clock = clock
-        self._opened = opened
-        self._segments = Segments(loaded.segments)
+        self._segments = Segments(directory, loaded.segments, clock, opened)
         self._aborted = loaded.aborted
+        self._aborted.rebuild = self._rebuild_aborted
         self._start = loaded.log_start_offset
         self._end = loaded.log_end_offset
-        self._deleted = DeletedFiles()
         self._is_writing = False
         """Whether a pending append is writing to the active segment, perhaps in another thread."""
         self._is_sealed = loaded.is_sealed
@@ -185,7 +195,7 @@ class Log:
             known = self.producers.check(header)
             if known is not None:
                 return AppendResult(known.base_offset, known.last_offset, known.timestamp, self._start, True)
-        self._check_size(check.batch)
+        check_fits_segment(check.batch, self.config)
         return (yield from self._append(check.batch, [(0, header)], leader_epoch))
 
     def check_coordinator_batches(self, records: bytes | WritableBuffer) -> tuple[WritableBuffer, Batches]:
@@ -193,10 +203,7 @@ class Log:
 
         Raises BrokerError: `message_too_large`, `record_list_too_large`, `corrupt_message`.
         """
-        buffer = writable(records)
-        batches = coordinator_batches(buffer, self.config)
-        self._check_size(buffer)
-        return buffer, batches
+        return (buffer := writable(records)), coordinator_batches(buffer, self.config)
 
     def prepare_coordinator_append(
         self, buffer: WritableBuffer, batches: Batches, *, leader_epoch: int
@@ -206,26 +213,17 @@ class Log:
             self.producers.check_epoch(header)
         return (yield from self._append(buffer, batches, leader_epoch))
 
-    def _check_size(self, buffer: WritableBuffer) -> None:
-        if len(buffer) > self.config.segment_bytes:
-            raise BrokerError(
-                ErrorCode.record_list_too_large,
-                f"{len(buffer)} bytes of records; segment.bytes is {self.config.segment_bytes}",
-            )
-
     def _append(self, buffer: WritableBuffer, batches: Batches, leader_epoch: int) -> PendingAppend[AppendResult]:
         base_offset, now = self._end, self._clock.now_ms()
         append_time = now if self.config.stamps_append_time else NO_TIMESTAMP
         if append_time >= 0:
             batches = stamp_append_time(buffer, batches, now)
-        end = assign_offsets(buffer, batches, base_offset, leader_epoch)
-        yield from self._write(buffer, batches, base_offset, end, leader_epoch, now)
-        offset = base_offset
-        for _, header in batches:
+        placed = assign_offsets(buffer, batches, base_offset, leader_epoch)
+        yield from self._write(buffer, placed, base_offset, leader_epoch, now)
+        for last_offset, header in placed:
             if header.producer_id >= 0:
-                self.producers.record(header, offset, now)
-            offset += header.last_offset_delta + 1
-        return AppendResult(base_offset, end - 1, append_time, self._start, False)
+                self.producers.record(header, last_offset - header.last_offset_delta, now)
+        return AppendResult(base_offset, self._end - 1, append_time, self._start, False)
 
     def prepare_marker(self, marker: EndMarker, *, leader_epoch: int) -> PendingAppend[AppendResult]:
         """Append a marker: it ends the producer's open transaction, if any, and sets its epoch to the marker's.
@@ -237,38 +235,64 @@ class Log:
         self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
         now = self._clock.now_ms()
         buffer = bytearray(end_transaction_marker(*marker, now))
-        batches = [(0, parse_header(buffer))]
         offset = self._end
-        assign_offsets(buffer, batches, offset, leader_epoch)
-        yield from self._write(buffer, batches, offset, offset + 1, leader_epoch, now)
+        placed = assign_offsets(buffer, [(0, parse_header(buffer))], offset, leader_epoch)
+        yield from self._write(buffer, placed, offset, leader_epoch, now)
         if control_type is ControlType.ABORT:
-            self._note_aborted(producer_id, offset, len(buffer))
+            with self._undo_on_error(offset):
+                note_aborted(self._aborted, self.producers, self._segments.active.base_offset, producer_id, offset)
         self.producers.end_transaction(producer_id, producer_epoch, coordinator_epoch, now, offset)
         return AppendResult(offset, offset, NO_TIMESTAMP, self._start, False)
 
-    def _note_aborted(self, producer_id: int, offset: int, size: int) -> None:
-        """Add the aborted transaction to the index. If that fails, remove its marker of `size` bytes at `offset`."""
-        active = self._segments.active
+    def prepare_follower_append(self, records: Buffer) -> PendingAppend[FollowerAppend]:
+        """Append the leader's whole batches as they are, with its offsets and leader epochs; a cut one is skipped.
+
+        Raises as `plan_follower_append`, and BrokerError `kafka_storage_error`. If the batches need several segments and
+        the disk refuses one, those before it stay in the log.
+        """
+        empty = len(self._segments) == 1 and not self.size
+        plan = plan_follower_append(records, self._end, self.epochs.latest, self.config.segment_bytes, empty=empty)
+        self._check_writable()
+        if plan.has_gaps:
+            with wrap_disk_errors("append to", self.directory):
+                mark_compacted(self.directory)  # first, or recovery takes the gaps for damage
+        for run in plan.runs:
+            yield from self._append_run(run)
+        return plan.result
+
+    def _append_run(self, run: FollowerRun) -> PendingAppend[None]:
+        epoch_start, base_offset, now = self._end, run.batches[0][1].base_offset, self._clock.now_ms()
+        placed = [(header.last_offset, header) for _, header in run.batches]
+        yield from self._write(run.buffer, placed, base_offset, NO_EPOCH, now)
+        for last_offset, header in placed:
+            self.epochs.assign(header.leader_epoch, epoch_start)
+            epoch_start = last_offset + 1
+        self._start = max(self._start, self._segments.first.base_offset)
+        active, replay = self._segments.active, Replay(self.producers, now, self._aborted)
+        moved_by = active.size - len(run.buffer) - run.start
+        with self._undo_on_error(base_offset):
+            file = active.file()
+            for position, header in run.batches:
+                replay.take(file, position + moved_by, header, active.base_offset)
+
+    @contextmanager
+    def _undo_on_error(self, offset: int) -> Iterator[None]:
+        """Remove the batches from `offset` on, which were just written, if aborted transactions cannot be noted."""
         try:
-            note_aborted(self._aborted, self.producers, active.base_offset, producer_id, offset)
+            yield
         except OSError as error:
-            with wrap_disk_errors("cut", self.directory):
-                active.cut(active.size - size)
-            self._end = offset
+            with wrap_disk_errors("cut", self.directory), self._truncation(offset):
+                self._cut(offset)
             raise storage_error("note an aborted transaction in", self.directory, error) from error
 
     def _write(
-        self, buffer: WritableBuffer, batches: Batches, base_offset: int, end: int, leader_epoch: int, now: int
+        self, buffer: WritableBuffer, placed: PlacedBatches, base_offset: int, leader_epoch: int, now: int
     ) -> PendingAppend[None]:
-        self._check_not_writing()
-        self._check_usable()
+        self._check_writable()
         try:
             active = self._segments.active
-            newest = (
-                max(header.max_timestamp for _, header in batches) if len(batches) > 1 else batches[0][1].max_timestamp
-            )
-            if must_roll(active, self.config, len(buffer), newest, end - 1, now):
-                self._roll()
+            if must_roll(active, self.config, len(buffer), placed, base_offset, now):
+                self._roll(base_offset)
                 active = self._segments.active
             file = active.begin_append()
             self._is_writing = True
@@ -276,9 +300,9 @@ class Log:
                 yield partial(self._write_bytes, file, buffer, active.size)
             finally:
                 self._is_writing = False
-            self._check_usable()
+            self._check_writable()
             try:
-                active.append(batches, base_offset)
+                active.append(placed)
             except (OSError, CorruptBatch):
                 file.truncate(active.size)
                 raise
@@ -288,16 +312,13 @@ class Log:
             self._disk.taken()
         if leader_epoch > self.epochs.latest:
             self.epochs.assign(leader_epoch, base_offset)
-        self._end = end
+        self._end = placed[-1][0] + 1
         self._is_sealed = False
 
-    def _check_usable(self) -> None:
-        if self.failure:
-            raise BrokerError(ErrorCode.kafka_storage_error, self.failure)
-
-    def _check_not_writing(self) -> None:
-        if self._is_writing:
-            raise BrokerError(ErrorCode.kafka_storage_error, f"{self.directory}: an append is under way")
+    def _check_writable(self) -> None:
+        reason = f"{self.directory}: an append is under way" if self._is_writing else self.failure
+        if reason:
+            raise BrokerError(ErrorCode.kafka_storage_error, reason)
 
     def _write_bytes(self, file: SegmentFile, buffer: WritableBuffer, position: int) -> None:
         """The blocking step of an append. It may run in any thread, so it touches no other state of the log."""
@@ -315,10 +336,8 @@ class Log:
         """
         end = self._end
         if not self._start <= offset <= end:
-            raise BrokerError(
-                ErrorCode.offset_out_of_range,
-                f"offset {offset} is not in [{self._start}, {end}] of {self.directory.name}",
-            )
+            reason = f"offset {offset} is not in [{self._start}, {end}] of {self.directory.name}"
+            raise BrokerError(ErrorCode.offset_out_of_range, reason)
         if up_to is None or up_to > end:
             up_to = end
         if offset >= up_to:
@@ -334,11 +353,7 @@ class Log:
         Raises BrokerError `kafka_storage_error`.
         """
         with wrap_disk_errors("read the aborted transactions of", self.directory):
-            while True:
-                try:
-                    return self._aborted.between(start, end)
-                except BrokenIndex as broken:
-                    self._rebuild_aborted(broken)
+            return self._aborted.between(start, end)
 
     def aborted_between(self, start: int, end: int) -> list[AbortedTransaction]:
         """The same as a fetch reports them, so that a reader of committed records can skip their records."""
@@ -358,9 +373,9 @@ class Log:
 
     def _rebuild_aborted(self, broken: BrokenIndex) -> None:
         logger.warning("%s; rebuilding the index of aborted transactions", broken)
-        now = self._clock.now_ms()
         with waiting():
-            rebuild_aborted(self.directory, tuple(self._segments), broken.base_offset, self._aborted, now)
+            segments, now = tuple(self._segments), self._clock.now_ms()
+            rebuild_aborted(self.directory, segments, broken.base_offset, self._aborted, now)
 
     def offset_for_timestamp(self, ms: int) -> tuple[int, int] | None:
         """(offset, timestamp) of the first record with a timestamp of at least `ms`; None when there is none."""
@@ -407,21 +422,17 @@ class Log:
     def roll(self) -> None:
         """Close the active segment and begin a new one, unless it is empty or an append is writing to it."""
         with wrap_disk_errors("roll", self.directory):
-            self._roll()
+            self._roll(self._end)
 
     def roll_if_aged(self) -> None:
         """Roll an active segment that is older than segment.ms, without waiting for an append."""
         if is_aged(self._segments.active, self.config, self._clock.now_ms()):
             self.roll()
 
-    def _roll(self) -> None:
-        active = self._segments.active
-        if not active.size or self._is_writing:
-            return
-        active.seal()
-        segment = new_segment(self.directory, self._end, self.config, self._clock, self._opened)
-        self._snapshots.take(self._end, self.producers)  # last, because a refused append is retried again and again
-        self._segments.append(segment)
+    def _roll(self, base_offset: int) -> None:
+        if not self._is_writing and self._segments.active.base_offset != base_offset:
+            self._segments.roll(base_offset, self.config)
+            self._snapshots.take(base_offset, self.producers)  # last, because a refused append is retried again
 
     def apply_retention(self) -> int:
         """Delete the segments that retention.ms and retention.bytes let go; returns how many.
@@ -429,20 +440,24 @@ class Log:
         Their files are renamed and stay for file.delete.delay.ms: see `take_deleted`.
         """
         with wrap_disk_errors("apply retention to", self.directory):
-            now_ms = self._clock.now_ms()
-            count, why = expired_segments(tuple(self._segments), self.config, now_ms, self._start)
-            if count == len(self._segments):
-                self._roll()
-                count = len(self._segments) - 1
+            count, why = expired_segments(tuple(self._segments), self.config, self._clock.now_ms(), self._start)
+            if count == len(self._segments) and self._end <= self._deletable_end:
+                self._roll(self._end)
+            count = min(count, self._segments.older_than(self._deletable_end))
             self._delete_oldest(count, why)
         return count
 
+    @property
+    def _deletable_end(self) -> int:
+        """Records before this offset may be deleted: a follower may lack those above the high watermark."""
+        return self._end if self.committed is None else min(self.committed, self._end)
+
     def delete_records(self, before: int) -> int:
         """Let the log start at offset `before`; returns the new start. Raises BrokerError `offset_out_of_range`."""
-        if before > self._end:
-            raise BrokerError(
-                ErrorCode.offset_out_of_range, f"cannot delete before {before}: the log ends at {self._end}"
-            )
+        end = self._deletable_end
+        if before > end:
+            what = "the log ends" if end == self._end else "the high watermark is"
+            raise BrokerError(ErrorCode.offset_out_of_range, f"cannot delete before {before}: {what} at {end}")
         self._start = max(self._start, before)
         with wrap_disk_errors("delete records of", self.directory):
             self.epochs.truncate_from_start(self._start)
@@ -463,7 +478,7 @@ class Log:
         deleted = self._segments.remove_oldest(count)
         self._start = max(self._start, after)  # before anything below can fail: these records are gone
         for segment in deleted:
-            self._deleted.add(due, segment.mark_deleted())
+            self._segments.deleted.add(due, segment.mark_deleted())
         self.epochs.truncate_from_start(self._start)
         self._aborted.forget(0, after)
         drop_snapshots(self.directory, low=after)
@@ -476,62 +491,70 @@ class Log:
         """
         if self.failure or not self._segments.holds_closed(old):
             return False
-        base_offset = old[0].base_offset
         with wrap_disk_errors("compact", self.directory):
             try:
-                deleted = swap_in(cleaned, self.directory, base_offset, old)
+                deleted = self._segments.swap_in(old, cleaned, size, self.config)
             except OSError:
                 self.failure = f"{self.directory}: a swap of segments was cut short; restart the broker to finish it"
                 raise
-        compacted = Segment(
-            self.directory,
-            base_offset,
-            self._opened,
-            size=size,
-            created_ms=old[-1].created_ms,
-            index_interval=self.config.index_interval_bytes,
-        )
-        self._segments.replace(old, compacted)
-        self._aborted.forget(base_offset, old[-1].base_offset + 1)
+        self._aborted.forget(old[0].base_offset, old[-1].base_offset + 1)
         deleted += [segment_path(self.directory, segment.base_offset, SNAPSHOT_SUFFIX) for segment in old[1:]]
-        self._deleted.add(self._clock.now_ms() + self.config.file_delete_delay_ms, deleted)
+        self._segments.deleted.add(self._clock.now_ms() + self.config.file_delete_delay_ms, deleted)
         return True
 
     def truncate_to(self, offset: int) -> None:
         """Drop the batch that holds `offset` and everything after it. A follower does this when it diverged.
 
-        Raises BrokerError `offset_out_of_range` below the log's start, `kafka_storage_error`.
+        Below its start the log becomes empty and starts at `offset`. Raises BrokerError `kafka_storage_error`.
         """
-        if offset >= self._end:
-            return
-        self._check_not_writing()
         if offset < self._start:
-            raise BrokerError(ErrorCode.offset_out_of_range, f"cannot cut at {offset}: the log starts at {self._start}")
-        self._flusher.truncate(offset)
-        with wrap_disk_errors("truncate", self.directory):
-            for segment in self._segments.remove_after(offset):
-                for path in segment.mark_deleted():
-                    path.unlink()
-            active = self._segments.active
-            found = active.locate(offset)
-            if found is not None:
-                active.cut(found[0])
-            self._end = active.next_offset()
-            self._start = min(self._start, self._end)  # the dropped batch may have held the start as well
-            self._is_sealed = False
-            self._snapshots.truncate(self._end)
-            drop_snapshots(self.directory, high=self._end)
-            self.epochs.truncate_from_end(self._end)
-            self._flusher.truncate(self._end)
-            try:
-                self._aborted.truncate(self._end)
-            except BrokenIndex as broken:
-                self._rebuild_aborted(broken)
-            self.producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
+            self.truncate_fully_and_start_at(offset)
+        elif offset < self._end:
+            self._check_writable()
+            with wrap_disk_errors("truncate", self.directory), self._truncation(offset):
+                self._cut(offset)
+                self.epochs.save()  # the next records may be of an older epoch than those that are dropped
 
-    def expire_producers(self, expiration_ms: int) -> int:
-        """Forget producers that appended nothing for `expiration_ms`; returns how many."""
-        return self.producers.expire(self._clock.now_ms(), expiration_ms)
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything and start at `offset`, as the leader's log does. Raises BrokerError `kafka_storage_error`."""
+        self._check_writable()
+        self._start = min(self._start, offset)
+        with wrap_disk_errors("truncate", self.directory), self._truncation(offset):
+            self._segments.unlink_all()
+            self._forget_after(-1)
+            self.epochs.save()
+            self._aborted.forget(0, sys.maxsize)
+            self.producers = ProducerStates()
+            self._segments.start_at(offset, self.config)
+            self._start = self._end = offset
+
+    def _cut(self, offset: int) -> None:
+        self._end = self._segments.cut(offset)
+        if self._end < offset:
+            self.before_truncation(self._end)  # the offset lay inside a batch
+        self._start = min(self._start, self._end)  # the dropped batch may have held the start as well
+        self._forget_after(self._end)
+        self._flusher.truncate(self._end)
+        self._aborted.truncate(self._end)
+        self.producers = rebuild_producers(self.directory, tuple(self._segments), self._end, self._clock.now_ms())
+
+    @contextmanager
+    def _truncation(self, offset: int) -> Iterator[None]:
+        """Lower the recovery point and the checkpoints to `offset` before the records are dropped."""
+        self._flusher.truncate(offset)
+        self.before_truncation(offset)
+        self._is_sealed = False
+        try:
+            yield
+        except (OSError, CorruptBatch):
+            self.failure = f"{self.directory}: a truncation was cut short; restart the broker to finish it"
+            raise
+
+    def _forget_after(self, end: int) -> None:
+        """Forget the producer snapshots and the leader epochs of records that are dropped."""
+        self._snapshots.truncate(end)
+        drop_snapshots(self.directory, high=end)
+        self.epochs.truncate_from_end(end)
 
     def update_config(self, config: LogConfig) -> None:
         """Use new settings from the next append, roll or retention check on."""
@@ -540,13 +563,13 @@ class Log:
 
     def take_deleted(self) -> list[Path]:
         """Files of deleted segments whose file.delete.delay.ms is over, for the caller to unlink."""
-        return self._deleted.take(self._clock.now_ms())
+        return self._segments.deleted.take(self._clock.now_ms())
 
     # --- closing
 
     def close(self) -> None:
         """Sync the log and write its indexes and producer state, so that the next start has nothing to recover."""
-        self._check_not_writing()
+        self._check_writable()
         with wrap_disk_errors("close", self.directory):
             if not self._is_sealed:
                 self._segments.active.seal()
@@ -575,12 +598,3 @@ class Log:
             self.epochs.abandon()
             self._snapshots.abandon()
             return self.directory.rename(renamed)
-
-
-def _read_topic_id(directory: Path) -> uuid.UUID | None:
-    """The id in partition.metadata; None for a damaged file, which `assign_topic_id` writes again."""
-    try:
-        return read_topic_id(directory / PARTITION_METADATA)
-    except ConfigError as error:
-        logger.warning("%s; it is written again with the topic's id from ZooKeeper", error)
-        return None

@@ -1,7 +1,7 @@
 """One data directory: its lock, its mark of a clean stop, its checkpoints and its partitions.
 
 Used by manager.py and cleaner.py. All files have Kafka's names: `.lock`, `.kafka_cleanshutdown`, the recovery-point,
-log-start and cleaner checkpoints, and a directory `topic-partition` for each log.
+log-start, cleaner and replication checkpoints, and a directory `topic-partition` for each log.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from broker.durable_files import write_atomically
 from broker.errors import ConfigError
 from broker.log.checkpoints import (
     CLEAN_OFFSETS,
+    HIGH_WATERMARKS,
     LOG_START_OFFSETS,
     RECOVERY_POINTS,
     read_offsets,
@@ -30,6 +31,8 @@ from broker.protocol.topic_partition import TopicPartition
 __all__ = ["CLEAN_MARK", "LogDirectory"]
 
 logger = logging.getLogger(__name__)
+
+OffsetsOf = Callable[[], Mapping[TopicPartition, int]]
 
 CLEAN_MARK = ".kafka_cleanshutdown"
 _LOCK = ".lock"
@@ -109,9 +112,16 @@ class LogDirectory:
         """The offset up to which each compacted log is clean. Raises OSError."""
         return self._read(CLEAN_OFFSETS, "its compacted logs are compacted again")
 
+    def read_high_watermarks(self) -> dict[TopicPartition, int]:
+        """Raises OSError."""
+        return self._read(HIGH_WATERMARKS, "each replica learns its high watermark from the others")
+
     def _read(self, name: str, otherwise: str) -> dict[TopicPartition, int]:
         try:
-            return read_offsets(self.path / name)
+            found = read_offsets(self.path / name)
+            if found:
+                self._written[name] = found
+            return found
         except ConfigError as error:
             logger.warning("%s; continuing without it: %s", error, otherwise)
             return {}
@@ -127,28 +137,42 @@ class LogDirectory:
         """Whether every partition was opened, so that a clean mark is true for all."""
         return not self._kept[RECOVERY_POINTS]
 
-    def write_clean_offsets(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """Raises OSError."""
-        write_offsets(self.path / CLEAN_OFFSETS, offsets)
+    def write_recovery_points(self, offsets: OffsetsOf) -> None:
+        """As `write_log_starts`."""
+        self._write_changed(RECOVERY_POINTS, offsets)
 
-    def write_checkpoints(
-        self, recovery_points: Mapping[TopicPartition, int], log_starts: Callable[[], Mapping[TopicPartition, int]]
-    ) -> None:
-        """Write the files that changed since the last time. Raises OSError."""
-        self._write_changed(RECOVERY_POINTS, lambda: recovery_points)
-        self.write_log_starts(log_starts)
-
-    def write_log_starts(self, log_starts: Callable[[], Mapping[TopicPartition, int]]) -> None:
+    def write_log_starts(self, offsets: OffsetsOf) -> None:
         """Write the log start offsets, if they changed since the last time. Raises OSError.
 
-        The periodic checkpoint and DeleteRecords may call this in two threads at once. `log_starts` is then called by
-        one after the other, so that an older result never replaces a newer one.
+        The periodic checkpoint, DeleteRecords and truncations may write in several threads at once. `offsets` is
+        therefore called by one after the other, so that an older result never replaces a newer one.
         """
-        self._write_changed(LOG_START_OFFSETS, log_starts)
+        self._write_changed(LOG_START_OFFSETS, offsets)
 
-    def _write_changed(self, name: str, offsets_of: Callable[[], Mapping[TopicPartition, int]]) -> None:
+    def write_clean_offsets(self, offsets: OffsetsOf) -> None:
+        """As `write_log_starts`."""
+        self._write_changed(CLEAN_OFFSETS, offsets)
+
+    def write_high_watermarks(self, offsets: OffsetsOf) -> None:
+        """As `write_log_starts`; no file before a partition is replicated."""
+        if offsets() or HIGH_WATERMARKS in self._written:
+            self._write_changed(HIGH_WATERMARKS, offsets)
+
+    def _write_changed(self, name: str, offsets_of: OffsetsOf) -> None:
         with self._writing:
-            offsets = {**self._kept[name], **offsets_of()}
-            if self._written.get(name) != offsets:
-                write_offsets(self.path / name, offsets)
-                self._written[name] = offsets
+            self._write(name, {**self._kept.get(name, {}), **offsets_of()})
+
+    def _write(self, name: str, offsets: dict[TopicPartition, int]) -> None:
+        if self._written.get(name) != offsets:
+            write_offsets(self.path / name, offsets)
+            self._written[name] = offsets
+
+    def lower(self, tp: TopicPartition, offset: int) -> None:
+        """Lower every checkpoint of a log that will be cut at `offset`. Raises OSError.
+
+        Otherwise, after a crash, records that are appended there later would count as flushed, compacted or committed.
+        """
+        with self._writing:
+            for name, offsets in list(self._written.items()):
+                if offsets.get(tp, 0) > offset:
+                    self._write(name, {**offsets, tp: offset})

@@ -25,6 +25,7 @@ from broker.errors import BrokerError, ConfigError, ErrorCode, PykafkaError
 from broker.log.checkpoints import PARTITION_METADATA, read_topic_id
 from broker.log.cleaner import Cleaner, Run
 from broker.log.compaction_process import CompactionProcess
+from broker.log.disk import wrap_disk_errors
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.log_directory import LogDirectory
@@ -71,6 +72,11 @@ class LogManager:
         """For the writes of appends to a slow disk, so that they do not queue behind fsyncs."""
         self._loaded = False
         self._deleted = DeletedFiles()
+        self.high_watermarks: Callable[[], Mapping[TopicPartition, int]] = dict
+        """The high watermarks of the replicated partitions, for their checkpoint. The owner of the partitions sets
+        it; it is called in the event loop's thread."""
+        self._known_watermarks: dict[TopicPartition, int] = {}
+        """As last read or asked for."""
         self._producer_expiration_ms = producer_expiration_ms
         self._retention_check = _Interval(clock, retention_check_interval_ms)
         self._checkpoint = _Interval(clock, checkpoint_interval_ms)
@@ -121,6 +127,7 @@ class LogManager:
         for path in deleted:
             shutil.rmtree(path, ignore_errors=True)
         points, starts = directory.read_checkpoints()
+        self._known_watermarks |= directory.read_high_watermarks()
         self._cleaner.load(directory)
         clean = directory.take_clean_mark()
         if partitions and not clean:
@@ -148,7 +155,7 @@ class LogManager:
                 self.offline[tp] = f"{tp} is offline: {getattr(error, 'message', '') or error}"
                 directory.keep(tp, points.get(tp, 0), starts.get(tp))
                 continue
-            self._logs[tp] = log
+            self._add(tp, log, directory)
 
     def take_offline(self, path: Path, reason: str) -> None:
         """Stop using a directory until the next start (Kafka: `LogDirFailure`). Raises ConfigError for the last one."""
@@ -219,13 +226,38 @@ class LogManager:
             if tp in self.offline:
                 raise BrokerError(ErrorCode.kafka_storage_error, self.offline[tp])
             directory = self._emptiest_directory()
+            with wrap_disk_errors("create", directory.path / str(tp)):
+                directory.lower(tp, 0)  # checkpoints may still name an earlier topic of that name
             log = Log.open(
                 directory.path / str(tp), config, self._clock, clean=True, opened=self._opened, disk=directory.disk
             )
-            self._logs[tp] = log
+            self._add(tp, log, directory)
         if topic_id is not None:
             log.assign_topic_id(topic_id)
         return log
+
+    def _add(self, tp: TopicPartition, log: Log, directory: LogDirectory) -> None:
+        log.before_truncation = functools.partial(self._before_truncation, tp, directory)
+        self._logs[tp] = log
+
+    def _before_truncation(self, tp: TopicPartition, directory: LogDirectory, offset: int) -> None:
+        """Let no checkpoint say more than `offset` of the log. Raises OSError."""
+        self._cleaner.truncated(tp, offset)
+        if self._known_watermarks.get(tp, 0) > offset:
+            self._known_watermarks[tp] = offset
+        directory.lower(tp, offset)
+
+    def high_watermark(self, tp: TopicPartition) -> int:
+        """The high watermark in the checkpoint, at most the log's end; 0 if it is not known."""
+        log = self._logs.get(tp)
+        return 0 if log is None else min(self._known_watermarks.get(tp, 0), log.log_end_offset)
+
+    def stray(self, topic_ids: Collection[uuid.UUID]) -> list[TopicPartition]:
+        """The logs of topics that are not among the cluster's `topic_ids`. Nothing is deleted; the caller decides.
+
+        A log whose topic id is not known is not among them.
+        """
+        return [tp for tp, log in self._logs.items() if log.topic_id is not None and log.topic_id not in topic_ids]
 
     def _emptiest_directory(self) -> LogDirectory:
         online = self._online()
@@ -242,6 +274,7 @@ class LogManager:
         if log is not None:
             path = log.delete()
             del self._logs[tp]
+            self._known_watermarks.pop(tp, None)
             self._cleaner.forget(tp)
             self._remove_later([path], log.config.file_delete_delay_ms)
 
@@ -275,7 +308,7 @@ class LogManager:
                 log.roll_if_aged()
                 if check_retention:
                     log.apply_retention()
-                    log.expire_producers(self._producer_expiration_ms)
+                    log.producers.expire(self._clock.now_ms(), self._producer_expiration_ms)
             except BrokerError as error:
                 logger.error("%s: %s", tp, error)
         self._cleaner.tick(run)
@@ -291,6 +324,8 @@ class LogManager:
         checkpoint = self._checkpoint.is_over()
         if not (flushes or paths or checkpoint):
             return
+        if checkpoint:
+            self._known_watermarks.update(self.high_watermarks())
 
         def job() -> None:
             try:
@@ -325,9 +360,10 @@ class LogManager:
                     logger.error("no checkpoint of %s: %s", directory.path, error)
 
     def _write_checkpoints(self, directory: LogDirectory) -> None:
-        """Recovery points and log start offsets of the logs in a directory. Raises OSError."""
-        points = {tp: log.recovery_point for tp, log in self._logs_in(directory)}
-        directory.write_checkpoints(points, lambda: self._log_starts(directory))
+        """Write recovery points, log start offsets and high watermarks of the logs in a directory. Raises OSError."""
+        directory.write_recovery_points(lambda: {tp: log.recovery_point for tp, log in self._logs_in(directory)})
+        directory.write_log_starts(functools.partial(self._log_starts, directory))
+        directory.write_high_watermarks(functools.partial(self._watermarks, directory))
 
     def write_log_starts(self) -> None:
         """Make the log start offsets durable after DeleteRecords; from any thread.
@@ -348,6 +384,10 @@ class LogManager:
             if log.log_start_offset > log.segments[0].base_offset
         }
 
+    def _watermarks(self, directory: LogDirectory) -> dict[TopicPartition, int]:
+        known = self._known_watermarks
+        return {tp: known[tp] for tp, _ in self._logs_in(directory) if tp in known}
+
     def _online(self) -> list[LogDirectory]:
         return [directory for directory in self._directories if not directory.failure]
 
@@ -363,6 +403,7 @@ class LogManager:
             self._unlock()
             return
         self._loaded = False
+        self._known_watermarks.update(self.high_watermarks())
         self._cleaner.close()
         unclean = set()
         self._flush_together()

@@ -28,10 +28,11 @@ from broker.log.producer_state import NO_OFFSET, ProducerStates
 from broker.log.segment import ABORTED_SUFFIX, DELETED_SUFFIX, MAX_RELATIVE_OFFSET, OpenSegments, Segment, segment_path
 from broker.log.segment_file import SegmentFile, scan_verified
 from broker.log.segment_swap import CLEANED_SUFFIX, SWAP_SUFFIX, finish_swaps, was_compacted
+from broker.log.segments import new_segment
 from broker.records.batch import BatchHeader
 from broker.records.control import ControlType, read_end_marker
 
-__all__ = ["LoadedLog", "Replay", "load_log", "new_segment", "note_aborted", "rebuild_aborted", "rebuild_producers"]
+__all__ = ["LoadedLog", "Replay", "load_log", "note_aborted", "rebuild_aborted", "rebuild_producers"]
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,9 @@ def load_log(
     ]
     epochs = LeaderEpochs(directory / LEADER_EPOCHS)
     epochs_lost = epochs.is_lost and bool(segments)
+    if not segments:  # a crash cut `truncate_fully_and_start_at` short, or the log is new
+        drop_snapshots(directory, high=-1)
+        epochs.truncate_from_end(-1)
     end: int | None = None
     producers: ProducerStates | None = None
     if segments and clean:
@@ -107,18 +111,6 @@ def load_log(
     )
 
 
-def new_segment(directory: Path, base_offset: int, config: LogConfig, clock: Clock, opened: OpenSegments) -> Segment:
-    """Create an empty active segment by the topic's settings. Raises OSError."""
-    return Segment.create(
-        directory,
-        base_offset,
-        opened,
-        created_ms=clock.now_ms(),
-        index_interval=config.index_interval_bytes,
-        reserve=config.segment_bytes if config.preallocate else 0,
-    )
-
-
 def rebuild_producers(directory: Path, segments: Sequence[Segment], end: int, now_ms: int) -> ProducerStates:
     """Producer state at `end`: the newest sound snapshot before it, plus the batches after that. Raises OSError."""
     states, offset = _newest_snapshot(directory, end, now_ms) or (ProducerStates(), segments[0].base_offset)
@@ -142,11 +134,16 @@ def rebuild_aborted(
 
 
 def _find_epochs(segments: Sequence[Segment], epochs: LeaderEpochs) -> None:
-    """Collect the leader epochs from the batches of the whole log. Raises OSError, CorruptBatch."""
+    """Collect the leader epochs from the batches of the whole log. Raises OSError, CorruptBatch.
+
+    An epoch begins where the batch before it ends: see `LeaderEpochs.assign`.
+    """
     epochs.truncate_from_end(0)
+    end = segments[0].base_offset
     for segment in segments:
         for _, header in segment.batches():
-            epochs.assign(header.leader_epoch, header.base_offset)
+            epochs.assign(header.leader_epoch, end)
+            end = header.next_offset
 
 
 def _newest_snapshot(directory: Path, end: int, now_ms: int) -> tuple[ProducerStates, int] | None:
@@ -218,7 +215,7 @@ class _Recovery:
                     raise CorruptBatch(f"offset {base} does not fit in the segment")
                 segment.note(header, header.last_offset)
                 replay.take(file, position, header, segment.base_offset)
-                self.epochs.assign(header.leader_epoch, base)
+                self.epochs.assign(header.leader_epoch, expected)
                 expected = header.next_offset
         except CorruptBatch as error:
             complaint = error.message

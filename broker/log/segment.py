@@ -117,17 +117,12 @@ class Segment:
             self._times()
         return file
 
-    def append(self, batches: Sequence[tuple[int, BatchHeader]], offset: int) -> None:
-        """Add `batches`, (position, header) of each, that were written at `size` with offsets from `offset` on.
-
-        Raises OSError.
-        """
+    def append(self, placed: Sequence[tuple[int, BatchHeader]]) -> None:
+        """Add batches, (last offset, header) of each, that were written at `size`. Raises OSError."""
         if self._file is None:
             self.begin_append()  # the segment was released during the write
-        for _, header in batches:
-            offset += header.last_offset_delta
-            self.note(header, offset)
-            offset += 1
+        for last_offset, header in placed:
+            self.note(header, last_offset)
         self._opened.touch(self)
 
     def note(self, header: BatchHeader, last_offset: int) -> None:

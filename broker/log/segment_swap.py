@@ -24,7 +24,7 @@ from pathlib import Path
 from broker.log.segment import Segment, segment_path
 from broker.log.segment_file import SegmentFile, scan_headers
 
-__all__ = ["CLEANED_SUFFIX", "SWAP_SUFFIX", "finish_swaps", "swap_in", "was_compacted"]
+__all__ = ["CLEANED_SUFFIX", "SWAP_SUFFIX", "finish_swaps", "mark_compacted", "swap_in", "was_compacted"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +42,7 @@ def swap_in(cleaned: Path, directory: Path, base_offset: int, old: Sequence[Segm
 
     Raises OSError; the log must then not be used before `finish_swaps` ran.
     """
-    if not was_compacted(directory):
-        (directory / _COMPACTED_MARK).touch()
+    mark_compacted(directory)
     for suffix in (*_INDEXES, ".log"):
         segment_path(cleaned, base_offset, suffix).rename(_swap_path(directory, base_offset, suffix))
     doomed = [path for segment in old for path in segment.mark_deleted()]
@@ -51,8 +50,17 @@ def swap_in(cleaned: Path, directory: Path, base_offset: int, old: Sequence[Segm
     return doomed
 
 
+def mark_compacted(directory: Path) -> None:
+    """Note that offsets of this partition may have gaps: it is compacted, or copied from a compacted one.
+
+    Raises OSError.
+    """
+    if not was_compacted(directory):
+        (directory / _COMPACTED_MARK).touch()
+
+
 def was_compacted(directory: Path) -> bool:
-    """Whether a segment of this partition was ever compacted, so that offsets may have gaps."""
+    """Whether a segment of this partition, or of its leader, was ever compacted, so that offsets may have gaps."""
     return (directory / _COMPACTED_MARK).exists()
 
 

@@ -9,25 +9,32 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from broker.clock import Clock
 from broker.log.log_config import LogConfig
-from broker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment
 from broker.log.segment_file import FileSlice
+from broker.log.segment_swap import swap_in
+from broker.records.batch import BatchHeader
 from broker.records.crc32c import crc32c
 
-__all__ = ["DeletedFiles", "Segments", "expired_segments", "is_aged", "must_roll"]
+__all__ = ["DeletedFiles", "Segments", "expired_segments", "is_aged", "must_roll", "new_segment"]
 
 
 class Segments:
-    """The segments ordered by base offset: never empty, the last one is active.
+    """The segments and their files, ordered by base offset: never empty, the last one is active.
 
     Not thread-safe. `tuple(segments)` is a snapshot that another thread may walk.
     """
 
-    __slots__ = ("_bases", "_segments")
+    __slots__ = ("_bases", "_clock", "_directory", "_opened", "_segments", "deleted")
 
-    def __init__(self, segments: Iterable[Segment]) -> None:
+    def __init__(self, directory: Path, segments: Iterable[Segment], clock: Clock, opened: OpenSegments) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._opened = opened
         self._segments = list(segments)
         self._bases = [segment.base_offset for segment in self._segments]
+        self.deleted = DeletedFiles()
 
     def __len__(self) -> int:
         return len(self._segments)
@@ -39,10 +46,25 @@ class Segments:
     def active(self) -> Segment:
         return self._segments[-1]
 
-    def append(self, segment: Segment) -> None:
-        """Make `segment` the active one."""
-        self._segments.append(segment)
-        self._bases.append(segment.base_offset)
+    @property
+    def first(self) -> Segment:
+        return self._segments[0]
+
+    def roll(self, base_offset: int, config: LogConfig) -> None:
+        """Make a new segment at `base_offset` the active one. It replaces an empty one that begins elsewhere.
+
+        Raises OSError.
+        """
+        active = self.active
+        if active.size:
+            active.seal()
+        segment = new_segment(self._directory, base_offset, config, self._clock, self._opened)
+        if active.size:
+            self._segments.append(segment)
+            self._bases.append(base_offset)
+        else:
+            self._replace([active], segment)
+            self.deleted.add(0, active.mark_deleted())
 
     def older_than(self, offset: int) -> int:
         """How many segments hold only records before `offset`."""
@@ -53,12 +75,27 @@ class Segments:
         del self._segments[:count], self._bases[:count]
         return removed
 
-    def remove_after(self, offset: int) -> list[Segment]:
-        """Remove the segments that begin after `offset`, but never the first."""
+    def cut(self, offset: int) -> int:
+        """Drop the batch that holds `offset` and everything after it; returns the end offset of the rest.
+
+        Raises OSError, CorruptBatch.
+        """
         keep = max(bisect_right(self._bases, offset), 1)
-        removed = self._segments[keep:]
+        _unlink(self._segments[keep:])
         del self._segments[keep:], self._bases[keep:]
-        return removed
+        found = self.active.locate(offset)
+        if found is not None:
+            self.active.cut(found[0])
+        return self.active.next_offset()
+
+    def unlink_all(self) -> None:
+        """Delete the files of all segments. `start_at` must follow. Raises OSError."""
+        _unlink(self._segments)
+
+    def start_at(self, base_offset: int, config: LogConfig) -> None:
+        """Begin with an empty segment at `base_offset` instead of the segments so far. Raises OSError."""
+        segment = new_segment(self._directory, base_offset, config, self._clock, self._opened)
+        self._segments, self._bases = [segment], [base_offset]
 
     def holds_closed(self, run: Sequence[Segment]) -> bool:
         """Whether `run` is a run of closed segments of this log."""
@@ -67,8 +104,24 @@ class Segments:
         first = self._segments.index(run[0])
         return self._segments[first : first + len(run)] == list(run) and run[-1] is not self.active
 
-    def replace(self, old: Sequence[Segment], new: Segment) -> None:
-        """Put `new` in the place of the run `old`, which has the same base offset."""
+    def swap_in(self, old: Sequence[Segment], cleaned: Path, size: int, config: LogConfig) -> list[Path]:
+        """Put the segment of `size` bytes in the directory `cleaned` in the place of the run `old`.
+
+        Returns the files to unlink later. Raises OSError.
+        """
+        deleted = swap_in(cleaned, self._directory, old[0].base_offset, old)
+        compacted = Segment(
+            self._directory,
+            old[0].base_offset,
+            self._opened,
+            size=size,
+            created_ms=old[-1].created_ms,
+            index_interval=config.index_interval_bytes,
+        )
+        self._replace(old, compacted)
+        return deleted
+
+    def _replace(self, old: Sequence[Segment], new: Segment) -> None:
         first = self._segments.index(old[0])
         self._segments[first : first + len(old)] = [new]
         self._bases[first : first + len(old)] = [new.base_offset]
@@ -99,22 +152,52 @@ class Segments:
         return None
 
 
+def _unlink(segments: Sequence[Segment]) -> None:
+    """Delete segments, the newest first: after a crash the others are still a log without gaps."""
+    for segment in reversed(segments):
+        for path in segment.mark_deleted():
+            path.unlink()
+
+
 # --- when a new segment begins
 
 
-def must_roll(active: Segment, config: LogConfig, incoming: int, newest_ms: int, last_offset: int, now_ms: int) -> bool:
-    """Whether `incoming` bytes up to `last_offset`, none newer than `newest_ms`, need a new segment.
+def new_segment(directory: Path, base_offset: int, config: LogConfig, clock: Clock, opened: OpenSegments) -> Segment:
+    """Create an empty active segment by the topic's settings. Raises OSError."""
+    return Segment.create(
+        directory,
+        base_offset,
+        opened,
+        created_ms=clock.now_ms(),
+        index_interval=config.index_interval_bytes,
+        reserve=config.segment_bytes if config.preallocate else 0,
+    )
+
+
+def must_roll(
+    active: Segment,
+    config: LogConfig,
+    incoming: int,
+    placed: Sequence[tuple[int, BatchHeader]],
+    base_offset: int,
+    now_ms: int,
+) -> bool:
+    """Whether `incoming` bytes from `base_offset` on, batches as (last offset, header), need a new segment.
+
+    The first offset of a follower may lie before the empty segment that its log began with, or far behind it.
 
     The age of a segment is measured in the records' own timestamps, as in Kafka: a replay of old data gets segments
     by its own time. Records without timestamps are measured by the broker's clock.
     """
+    last_offset, header = placed[-1]
     if not active.size:
-        return last_offset - active.base_offset > MAX_RELATIVE_OFFSET
+        return base_offset < active.base_offset or last_offset - active.base_offset > MAX_RELATIVE_OFFSET
     if active.size + incoming > config.segment_bytes or last_offset - active.base_offset > MAX_RELATIVE_OFFSET:
         return True
     if active.indexes_full(config.segment_index_bytes):
         return True
     first = active.first_timestamp
+    newest_ms = header.max_timestamp if len(placed) == 1 else max(header.max_timestamp for _, header in placed)
     if first < 0 or newest_ms < 0:
         return is_aged(active, config, now_ms)
     return newest_ms - first > _roll_after(active, config)

@@ -228,7 +228,7 @@ class TestProducers:
     def test_a_forgotten_producer_keeps_nothing(self, manager: LogManager, log: Log) -> None:
         append(log, keyed((b"a", b"x"), producer_id=9, producer_epoch=0, sequence=0))
         put(log, (b"a", b"y"), roll=True)
-        log.expire_producers(0)
+        log.producers.expire(1 << 62, 0)
         clean(manager)
         assert [header.base_offset for header in headers_of(log)] == [1]
 

@@ -106,7 +106,7 @@ def test_markers_go_once_their_transaction_is_gone_and_the_horizon_over(
     writer.put((b"a", b"1"))
     writer.end(COMMIT)
     put(log, (b"a", b"2"), roll=True)
-    log.expire_producers(0)
+    log.producers.expire(1 << 62, 0)
 
     def again(number: int) -> list[tuple[int, int, bool]]:
         put(log, (b"k%d" % number, b"x"), roll=True)
@@ -211,7 +211,7 @@ def test_any_history_of_transactions_reads_as_a_dictionary(
             case ("later",):
                 clock.advance(700)
             case ("expire",):
-                log.expire_producers(0)
+                log.producers.expire(1 << 62, 0)
                 for producer, writer in writers.items():
                     if not open_records[producer]:
                         writers[producer] = Writer(log, writer.producer_id + 10)

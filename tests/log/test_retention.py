@@ -317,11 +317,6 @@ class TestTruncation:
         log.truncate_to(4)
         assert log.log_end_offset == 3
 
-    def test_below_the_start_is_refused(self, log: Log) -> None:
-        log.delete_records(4)
-        with pytest.raises(BrokerError, match="the log starts at 4"):
-            log.truncate_to(3)
-
     def test_a_truncated_log_closes_cleanly(self, log: Log, tmp_path: Path) -> None:
         held = read_all(log)
         log.close()
