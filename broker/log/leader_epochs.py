@@ -96,6 +96,11 @@ class LeaderEpochs:
                 write_epochs(self._path, entries)
                 self._saved = entries
 
+    def save_truncation(self) -> None:
+        """Write the file if it names epochs that were dropped, which would come back after a crash. Raises OSError."""
+        if self._saved and self._saved[-1][0] > self.latest:
+            self.save()
+
     def abandon(self) -> None:
         """Save nothing any more: the partition was deleted, and a new one may get its directory."""
         with self._saving:

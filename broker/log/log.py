@@ -247,8 +247,8 @@ class Log:
     def prepare_follower_append(self, records: Buffer) -> PendingAppend[FollowerAppend]:
         """Append the leader's whole batches as they are, with its offsets and leader epochs; a cut one is skipped.
 
-        Raises as `plan_follower_append`, and BrokerError `kafka_storage_error`. If the batches need several segments and
-        the disk refuses one, those before it stay in the log.
+        Raises as `plan_follower_append`, and BrokerError `kafka_storage_error`. If the batches need several segments
+        and the disk refuses one, those before it stay in the log.
         """
         empty = len(self._segments) == 1 and not self.size
         plan = plan_follower_append(records, self._end, self.epochs.latest, self.config.segment_bytes, empty=empty)
@@ -513,7 +513,7 @@ class Log:
             self._check_writable()
             with wrap_disk_errors("truncate", self.directory), self._truncation(offset):
                 self._cut(offset)
-                self.epochs.save()  # the next records may be of an older epoch than those that are dropped
+                self.epochs.save_truncation()  # the next records may be of an older epoch
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything and start at `offset`, as the leader's log does. Raises BrokerError `kafka_storage_error`."""
@@ -522,7 +522,7 @@ class Log:
         with wrap_disk_errors("truncate", self.directory), self._truncation(offset):
             self._segments.unlink_all()
             self._forget_after(-1)
-            self.epochs.save()
+            self.epochs.save_truncation()
             self._aborted.forget(0, sys.maxsize)
             self.producers = ProducerStates()
             self._segments.start_at(offset, self.config)

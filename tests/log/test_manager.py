@@ -16,7 +16,7 @@ import pytest
 
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ConfigError
-from broker.log.checkpoints import LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets
+from broker.log.checkpoints import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, read_offsets
 from broker.log.log_config import LogConfig
 from broker.log.log_directory import CLEAN_MARK
 from broker.log.manager import LogManager
@@ -361,3 +361,115 @@ def test_many_partitions_stay_within_the_descriptors(start: Start, clock: Manual
     manager.close()
     again = start(max_open_segments=8)
     assert all(len(records) == 9 for records in held(again).values())
+
+
+class TestHighWatermarks:
+    """`replication-offset-checkpoint`, in Kafka's format."""
+
+    def path(self, manager: LogManager) -> Path:
+        return manager.directories[0] / HIGH_WATERMARKS
+
+    def test_there_is_no_file_before_a_partition_is_replicated(self, start: Start) -> None:
+        manager = start()
+        fill(manager.create(T0, SMALL), 3)
+        assert manager.high_watermark(T0) == 0
+        manager.close()
+        assert not self.path(manager).exists()
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_they_are_known_after_a_start(self, start: Start, clock: ManualClock, clean: bool) -> None:
+        manager = start()
+        for tp in (T0, T1):
+            fill(manager.create(tp, SMALL), 7)
+        manager.high_watermarks = lambda: {T0: 5, T1: 99}
+        if clean:
+            manager.close()
+        else:
+            clock.advance(60_000)
+            manager.tick()
+        again = start()
+        assert [again.high_watermark(tp) for tp in (T0, T1, U0)] == [5, 7, 0]
+        clock.advance(60_000)
+        again.tick()  # nobody says anything about T0 and T1 yet, as without ZooKeeper
+        assert read_offsets(self.path(again)) == {T0: 5, T1: 99}
+
+    def test_a_damaged_file_counts_as_none(self, start: Start) -> None:
+        manager = start()
+        fill(manager.create(T0, SMALL), 3)
+        manager.high_watermarks = lambda: {T0: 2}
+        manager.close()
+        self.path(manager).write_text("?")
+        assert start().high_watermark(T0) == 0
+
+    def test_a_new_partition_does_not_inherit_that_of_a_deleted_one(self, start: Start) -> None:
+        manager = start()
+        fill(manager.create(T0, SMALL), 7)
+        manager.high_watermarks = lambda: {T0: 5}
+        manager.close()
+        manager = start()
+        manager.delete(T0)
+        fill(manager.create(T0, SMALL), 7)
+        assert manager.high_watermark(T0) == 0
+        manager = start()
+        assert manager.high_watermark(T0) == 0
+
+
+def test_a_truncation_lowers_every_checkpoint_first(start: Start, clock: ManualClock) -> None:
+    """After a crash, records appended there later would count as flushed, committed or compacted."""
+    manager = start()
+    log, other = manager.create(T0, SMALL), manager.create(T1, SMALL)
+    for one in (log, other):
+        fill(one, 9)
+        one.flush()
+        one.delete_records(2)
+    manager.high_watermarks = lambda: {T0: 8, T1: 8}
+    clock.advance(60_000)
+    manager.tick()
+    root = manager.directories[0]
+    names = (RECOVERY_POINTS, LOG_START_OFFSETS, HIGH_WATERMARKS)
+
+    def offsets(tp: TopicPartition) -> list[int]:
+        return [read_offsets(root / name)[tp] for name in names]
+
+    assert offsets(T0) == offsets(T1) == [9, 2, 8]
+    log.truncate_to(5)
+    assert offsets(T0) == [5, 2, 5]
+    log.truncate_fully_and_start_at(1)
+    assert offsets(T0) == [1, 1, 1]
+    assert offsets(T1) == [9, 2, 8]
+    fill(log, 9)
+    again = start()
+    assert again.high_watermark(T0) == 1
+    assert (again.logs()[T0].log_start_offset, again.logs()[T0].log_end_offset) == (1, 10)
+
+
+def test_a_truncation_that_cannot_lower_the_checkpoints_drops_nothing(
+    start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manager = start()
+    log = manager.create(T0, SMALL)
+    fill(log, 9)
+    log.flush()
+    clock.advance(60_000)
+    manager.tick()
+
+    def fails(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("broker.log.log_directory.write_offsets", fails)
+        with pytest.raises(BrokerError, match="No space left"):
+            log.truncate_to(5)
+    assert (log.log_end_offset, log.failure) == (9, "")
+    log.truncate_to(5)
+    assert log.log_end_offset == 5
+
+
+def test_stray_logs_are_those_of_unknown_topics(start: Start) -> None:
+    manager = start()
+    here, gone = uuid.uuid4(), uuid.uuid4()
+    manager.create(T0, SMALL, here)
+    manager.create(T1, SMALL)
+    manager.create(U0, SMALL, gone)
+    assert manager.stray({here}) == [U0]
+    assert set(manager.logs()) == {T0, T1, U0}

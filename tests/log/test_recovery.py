@@ -478,9 +478,9 @@ class TestProducerState:
         assert list(log.producers) == before
         assert log.aborted_between(0, 99) == [(1, 2)]
         clock.advance(99)
-        assert log.expire_producers(100) == 0
+        assert log.producers.expire(clock.now_ms(), 100) == 0
         clock.advance(1)
-        assert log.expire_producers(100) == 2
+        assert log.producers.expire(clock.now_ms(), 100) == 2
 
     def test_a_snapshot_from_behind_the_end_is_dropped(self, tmp_path: Path) -> None:
         directory = tmp_path / "t-0"

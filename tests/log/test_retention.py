@@ -13,8 +13,7 @@ import pytest
 
 from broker.clock import ManualClock
 from broker.errors import BrokerError, ErrorCode
-from broker.log import log as log_module
-from broker.log import producer_snapshot
+from broker.log import producer_snapshot, segments
 from broker.log.log import Log
 from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import snapshot_offsets
@@ -75,7 +74,7 @@ class TestRoll:
         log = open_log(tmp_path / "t-0", THREE_PER_SEGMENT)
         fill(log, 3)
         with monkeypatch.context() as patched:
-            patched.setattr(log_module, "new_segment", _no_room)
+            patched.setattr(segments, "new_segment", _no_room)
             for _ in range(5):
                 with pytest.raises(BrokerError, match="No space left"):
                     fill(log, 1)

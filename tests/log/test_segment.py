@@ -30,7 +30,7 @@ def add(segment: Segment, offset: int, *values: bytes, timestamp: int = NOW) -> 
     data = bytearray(batch(*values, timestamp=timestamp))
     patch_base_offset(data, 0, offset, 0)
     segment.begin_append().pwrite(data, segment.size)
-    segment.append(list(walk_batches(data)), offset)
+    segment.append([(header.last_offset, header) for _, header in walk_batches(data)])
 
 
 def headers(segment: Segment) -> list[BatchHeader]:
