@@ -66,10 +66,10 @@ class TestOpenTransactions:
         producers = Producers(log)
         producers.send(ALICE)
         clock.advance(10)
-        assert log.expire_producers(5) == 0
+        assert log.producers.expire(clock.now_ms(), 5) == 0
         producers.commit(ALICE)
         clock.advance(10)
-        assert log.expire_producers(5) == 1
+        assert log.producers.expire(clock.now_ms(), 5) == 1
 
     def test_deleted_records_are_no_part_of_it_any_more(self, log: Log, producers: Producers) -> None:
         """Kafka's `maybeIncrementFirstUnstableOffset`: it never lies before the log's start."""
