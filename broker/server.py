@@ -17,9 +17,11 @@ from broker.api.check_threads import CheckThreads
 from broker.api.context import ApiContext
 from broker.api.fetch_sessions import FetchSessionCache
 from broker.api.table import make_routes
+from broker.boot_id import may_have_lost_records, record_boot
 from broker.clock import Clock, SystemClock
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
+from broker.cluster.leadership_handover import rejoin_partitions
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
@@ -28,12 +30,14 @@ from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
 from broker.coordinator.coordinators import Coordinators
 from broker.log.log_config import LogConfig
+from broker.log.log_directory import CLEAN_MARK
 from broker.log.manager import LogManager
 from broker.meta_properties import check_meta_properties, refuse_foreign, stored_broker_id
 from broker.metrics import Metrics
 from broker.net.listener import ListenerSet
 from broker.net.request_log import RequestLog
 from broker.net.router import Router
+from broker.protocol.topic_partition import TopicPartition
 from broker.replica.replica_manager import stored_log_config
 from broker.web.collector import MetricSources
 from broker.web.health import Health
@@ -199,14 +203,27 @@ class BrokerServer:
             self._set_broker_id(registry)
         topics = registry.topics()
         self._claim_directories(registry.cluster_id(), topics)
+        may_have_lost = may_have_lost_records(self._online(), CLEAN_MARK)
         self._load_logs(registry, topics)
+        record_boot(self._online())
         membership = Membership(zookeeper, registry, self._info(bound), session_file=self._online()[0] / SESSION_FILE)
-        membership.start()
+        changed: list[TopicPartition] = []
+
+        def rejoin() -> None:
+            changed.extend(
+                rejoin_partitions(
+                    registry,
+                    self.config.broker_id,
+                    topics.values(),
+                    lambda tp: may_have_lost or self._logs.get(tp) is None,
+                )
+            )
+
+        membership.start(rejoin)
         self._undo.append(membership.stop)
         changes = ChangeNotifications(zookeeper, self._clock)
-        raised = registry.raise_leader_epochs(self.config.broker_id, topics.values())
-        if raised and len(registry.brokers()) > 1:
-            changes.notify_isr_change(raised)
+        if changed and len(registry.brokers()) > 1:
+            changes.notify_isr_change(changed)
         registry.resume_deletions()
         election = ControllerElection(registry, self.config.broker_id)
         election.start()

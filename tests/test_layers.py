@@ -32,7 +32,7 @@ ROWS: list[set[str]] = [
     {"net", "client"},
     {"records"},
     {"protocol"},
-    {"errors", "clock", "config", "settings", "security", "meta_properties", "metrics", "durable_files"},
+    {"errors", "clock", "config", "settings", "security", "meta_properties", "boot_id", "metrics", "durable_files"},
 ]
 RANK = {layer: rank for rank, row in enumerate(ROWS) for layer in row}
 BASE = ROWS[-1]

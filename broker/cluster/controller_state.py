@@ -3,13 +3,13 @@
 The controller calls `next_state` for every partition that an event may concern, and for all of them when it is elected.
 It compares what ZooKeeper says with what should be, so an event that was missed or came twice does no harm. A broker
 that stops or starts calls `state_without` or `state_at_start` for its own partitions. Whoever writes a state does it by
-compare-and-set on its znode, and every new leader begins a new leader epoch. Rules of Kafka's
-`PartitionStateMachine` and KIP-455:
+compare-and-set on its znode, and every new leader begins a new leader epoch (promise P4). Rules of Kafka's
+`PartitionStateMachine`, `ReplicaStateMachine` and KIP-455:
 
 - A partition without a live leader gets the first live replica, in the order of its assignment, that is in the ISR.
-- Without one it has no leader, and keeps its ISR: those are the replicas that have all committed records. A topic with
-  `unclean.leader.election.enable` gets the first live replica all the same. Records may be lost then.
-- A broker that is not alive leaves every ISR that has another live member.
+- Without one it has no leader, and keeps its ISR: those are the replicas that have all committed records (P1). A topic
+  with `unclean.leader.election.enable` gets the first live replica all the same. Records may be lost then (P5).
+- A broker that is not alive, or that is no replica, leaves every ISR that has another live member.
 - A reassignment adds replicas first. When all new ones are in the ISR, the others leave, and the partition gets another
   leader if its leader leaves.
 """
@@ -17,65 +17,64 @@ compare-and-set on its znode, and every new leader begins a new leader epoch. Ru
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
 
-__all__ = ["NO_LEADER", "Election", "PartitionView", "next_state", "state_at_start", "state_without"]
+from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo
+from broker.zookeeper.znodes import NO_STATE
 
-NO_LEADER = -1
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class PartitionView:
-    """One partition as ZooKeeper has it. `leader_epoch` is -1 while it has no state."""
-
-    replicas: tuple[int, ...]
-    leader: int
-    leader_epoch: int
-    isr: tuple[int, ...]
-    adding: tuple[int, ...] = ()
-    removing: tuple[int, ...] = ()
-
-    @property
-    def target(self) -> tuple[int, ...]:
-        """The replicas after the reassignment that is in progress."""
-        return tuple(replica for replica in self.replicas if replica not in self.removing)
+__all__ = [
+    "Election",
+    "imbalanced_partitions",
+    "next_state",
+    "state_at_start",
+    "state_reassigned",
+    "state_without",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Election:
     """The state that a partition should have, and why."""
 
-    view: PartitionView
+    after: PartitionInfo
     reason: str
     unclean: bool = False
     """Whether the new leader was not in the ISR."""
 
+    def __str__(self) -> str:
+        """For the log."""
+        now = self.after
+        leader = "no leader" if now.leader == NO_LEADER else f"leader {now.leader}"
+        return f"{leader}, leader epoch {now.leader_epoch}, ISR {list(now.isr)}: {self.reason}"
+
 
 def next_state(
-    now: PartitionView, live: Collection[int], *, unclean_allowed: bool = False, prefer: bool = False
+    now: PartitionInfo, live: Collection[int], *, unclean_allowed: bool = False, prefer: bool = False
 ) -> Election | None:
     """The state to write for a partition, or None if it is as it should be.
 
     `live`: brokers that are registered and not suspected to be dead. `prefer`: the preferred replica, which is the
     first of the assignment, shall lead if it is alive and in the ISR.
     """
-    if now.leader_epoch < 0:
+    if now.version == NO_STATE:
         return _first_state(now, live)
     if _is_reassigned(now, live):
-        return _completed(now, live)
-    isr = tuple(replica for replica in now.isr if replica in live)
+        return _completed(now)
+    isr = tuple(replica for replica in now.isr if replica in live and replica in now.replicas)
     if now.leader in live and now.leader in now.replicas:
-        preferred = now.target[0]
+        preferred = now.replicas[0]
         if prefer and now.leader != preferred and preferred in isr:
             return Election(_led_by(now, preferred, isr), f"broker {preferred} is the preferred leader")
-        gone = [replica for replica in now.isr if replica not in live]
-        if gone:
-            return Election(dataclasses.replace(now, isr=isr), f"{_brokers(gone)} not alive")
+        gone = [replica for replica in now.isr if replica not in isr]
+        if gone and isr:
+            return Election(dataclasses.replace(now, isr=isr), f"{_brokers(gone)} not alive or no replica")
         return None
     return _elected(now, live, isr, unclean_allowed)
 
 
-def state_without(now: PartitionView, broker: int, live: Collection[int]) -> Election | None:
+def state_without(now: PartitionInfo, broker: int, live: Collection[int]) -> Election | None:
     """The state to write before `broker` stops; None where it plays no part, or nobody can take its place.
 
     It leaves the ISR if that has another live member. If it leads, the first of those leads after it.
@@ -91,7 +90,7 @@ def state_without(now: PartitionView, broker: int, live: Collection[int]) -> Ele
     return Election(_led_by(now, leader, rest), f"broker {broker} stops")
 
 
-def state_at_start(now: PartitionView, broker: int, *, may_have_lost: bool) -> Election | None:
+def state_at_start(now: PartitionInfo, broker: int, *, may_have_lost: bool) -> Election | None:
     """The state to write before `broker` registers, or None where nothing changes.
 
     `may_have_lost`: its machine went down without a clean stop, so the end of its logs may be gone with the page cache.
@@ -115,44 +114,91 @@ def state_at_start(now: PartitionView, broker: int, *, may_have_lost: bool) -> E
     return Election(_led_by(now, broker, now.isr), f"its leader, broker {broker}, starts")
 
 
-def _first_state(now: PartitionView, live: Collection[int]) -> Election | None:
+def state_reassigned(now: PartitionInfo, target: Sequence[int]) -> Election | None:
+    """The state to write when a reassignment to the replicas `target` begins, replaces another one or cancels it.
+
+    None if it would leave no in-sync replica: those of `now` are all among the replicas that a reassignment was adding,
+    and that the partition loses now. The new leader epoch fences them.
+    """
+    origin = tuple(replica for replica in now.replicas if replica not in now.adding)
+    replicas = tuple(dict.fromkeys((*target, *origin)))
+    isr = tuple(replica for replica in now.isr if replica in replicas)
+    if now.isr and not isr:
+        return None
+    adding = tuple(replica for replica in replicas if replica not in origin)
+    removing = tuple(replica for replica in replicas if replica not in target)
+    leader = now.leader
+    if leader != NO_LEADER and leader not in replicas:
+        leader = next(replica for replica in replicas if replica in isr)
+    after = PartitionInfo(leader, now.leader_epoch + 1, replicas, isr, now.version, adding, removing)
+    return Election(after, f"it is reassigned to brokers {list(target)}")
+
+
+def imbalanced_partitions(
+    partitions: Iterable[tuple[TopicPartition, PartitionInfo]], live: Collection[int], percentage: int
+) -> list[TopicPartition]:
+    """The partitions whose preferred leader should lead again, by `leader.imbalance.per.broker.percentage`.
+
+    A broker counts when it is alive and others lead more than that share of the partitions that prefer it. Partitions
+    whose preferred leader is not in the ISR, or that are being reassigned, stay as they are (KafkaController's
+    checkAndTriggerAutoLeaderRebalance).
+    """
+    preferring: dict[int, int] = defaultdict(int)
+    led_by_others: dict[int, list[tuple[TopicPartition, PartitionInfo]]] = defaultdict(list)
+    for tp, now in partitions:
+        if now.replicas and now.replicas[0] in live:
+            preferring[now.replicas[0]] += 1
+            if now.leader != now.replicas[0]:
+                led_by_others[now.replicas[0]].append((tp, now))
+    return [
+        tp
+        for preferred, others in led_by_others.items()
+        if len(others) * 100 > preferring[preferred] * percentage
+        for tp, now in others
+        if preferred in now.isr and not now.adding and not now.removing
+    ]
+
+
+def _first_state(now: PartitionInfo, live: Collection[int]) -> Election | None:
     alive = tuple(replica for replica in now.replicas if replica in live)
     if not alive:
         return None
-    state = dataclasses.replace(now, leader=alive[0], leader_epoch=0, isr=alive)
-    return Election(state, "the partition is new")
+    return Election(dataclasses.replace(now, leader=alive[0], leader_epoch=0, isr=alive), "the partition is new")
 
 
-def _elected(now: PartitionView, live: Collection[int], isr: tuple[int, ...], unclean_allowed: bool) -> Election | None:
-    why = f"broker {now.leader} is not alive" if now.leader != NO_LEADER else "it has no leader"
+def _elected(now: PartitionInfo, live: Collection[int], isr: tuple[int, ...], unclean_allowed: bool) -> Election | None:
+    why = f"broker {now.leader} cannot lead" if now.leader in live else f"broker {now.leader} is not alive"
+    if now.leader == NO_LEADER:
+        why = "it has no leader"
     leader = next((replica for replica in now.replicas if replica in isr), NO_LEADER)
     if leader != NO_LEADER:
         return Election(_led_by(now, leader, isr), why)
     if unclean_allowed:
         leader = next((replica for replica in now.replicas if replica in live), NO_LEADER)
         if leader != NO_LEADER:
-            text = f"{why}, and no in-sync replica is: an unclean election, records may be lost"
+            text = f"{why}, and no in-sync replica is alive: an unclean election, records may be lost"
             return Election(_led_by(now, leader, (leader,)), text, unclean=True)
     if now.leader == NO_LEADER:
         return None
-    return Election(_led_by(now, NO_LEADER, now.isr), f"{why}, and no in-sync replica is")
+    return Election(_led_by(now, NO_LEADER, now.isr), f"{why}, and no in-sync replica is alive")
 
 
-def _is_reassigned(now: PartitionView, live: Collection[int]) -> bool:
+def _is_reassigned(now: PartitionInfo, live: Collection[int]) -> bool:
     if not now.adding and not now.removing:
         return False
-    return all(replica in now.isr and replica in live for replica in now.target)
-
-
-def _completed(now: PartitionView, live: Collection[int]) -> Election | None:
     target = now.target
-    isr = tuple(replica for replica in now.isr if replica in target and replica in live)
-    leader = now.leader if now.leader in target and now.leader in live else target[0]
-    view = PartitionView(target, leader, now.leader_epoch + 1, isr)
-    return Election(view, f"its reassignment to brokers {list(target)} is complete")
+    return bool(target) and all(replica in now.isr and replica in live for replica in target)
 
 
-def _led_by(now: PartitionView, leader: int, isr: tuple[int, ...]) -> PartitionView:
+def _completed(now: PartitionInfo) -> Election:
+    """All replicas of the target are alive and in the ISR."""
+    target = now.target
+    leader = now.leader if now.leader in target else target[0]
+    after = PartitionInfo(leader, now.leader_epoch + 1, target, target, now.version)
+    return Election(after, f"its reassignment to brokers {list(target)} is complete")
+
+
+def _led_by(now: PartitionInfo, leader: int, isr: tuple[int, ...]) -> PartitionInfo:
     return dataclasses.replace(now, leader=leader, leader_epoch=now.leader_epoch + 1, isr=isr)
 
 

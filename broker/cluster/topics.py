@@ -154,7 +154,7 @@ class Topics:
             if error.code is ErrorCode.topic_already_exists:
                 await self.refresh([new.name])  # another broker was faster
             raise
-        states = {index: PartitionInfo(ids[0], 0, ids, ids) for index, ids in assignment.items()}
+        states = {index: PartitionInfo(ids[0], 0, ids, ids, version=0) for index, ids in assignment.items()}
         if self._listings > listings and new.name not in self._listed:
             await self.refresh([new.name])  # the list is older than the topic, or the topic was deleted at once
         else:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
-from broker.zookeeper.znodes import BrokerInfo, Endpoint, PartitionState, TopicRecord
+from broker.zookeeper.znodes import NO_STATE, BrokerInfo, Endpoint, PartitionState, TopicRecord
 
 __all__ = ["NO_LEADER", "ClusterMetadata", "PartitionInfo", "Topic"]
 
@@ -29,13 +29,26 @@ class PartitionInfo:
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    version: int = NO_STATE
+    """Version of the state's node, over which the next state is written."""
+    adding: tuple[int, ...] = ()
+    """Replicas that a reassignment adds (KIP-455). They are among `replicas`."""
+    removing: tuple[int, ...] = ()
+    """Replicas that a reassignment removes at its end. They are among `replicas` until then."""
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        """The replicas after the reassignment that is in progress, or the present ones."""
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
 
     @classmethod
-    def of(cls, replicas: tuple[int, ...], state: PartitionState | None) -> PartitionInfo:
+    def of(cls, record: TopicRecord, partition: int, state: PartitionState | None) -> PartitionInfo:
         """`state` is None while no leader has been written."""
+        replicas = record.assignment[partition]
+        adding, removing = record.adding_replicas.get(partition, ()), record.removing_replicas.get(partition, ())
         if state is None:
-            return cls(NO_LEADER, 0, replicas, ())
-        return cls(state.leader, state.leader_epoch, replicas, state.isr)
+            return cls(NO_LEADER, 0, replicas, (), adding=adding, removing=removing)
+        return cls(state.leader, state.leader_epoch, replicas, state.isr, state.version, adding, removing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +70,7 @@ class Topic:
     @classmethod
     def of(cls, record: TopicRecord, states: Mapping[TopicPartition, PartitionState]) -> Topic:
         partitions = {
-            tp.partition: PartitionInfo.of(record.assignment[tp.partition], states.get(tp))
-            for tp in record.partitions()
+            tp.partition: PartitionInfo.of(record, tp.partition, states.get(tp)) for tp in record.partitions()
         }
         return cls(record.name, record.topic_id, partitions, record.config)
 

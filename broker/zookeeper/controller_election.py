@@ -45,4 +45,4 @@ class ControllerElection:
         if controller_id == -1:
             epoch = self._registry.elect_controller(self._broker_id)
             if epoch is not None:
-                log.info("broker %d is the controller, epoch %d", self._broker_id, epoch)
+                log.info("broker %d is the controller, epoch %d", self._broker_id, epoch.epoch)

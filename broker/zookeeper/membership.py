@@ -11,6 +11,7 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from broker.errors import ConfigError, ConnectionFailed
@@ -59,16 +60,21 @@ class Membership:
         """Whether, as far as known, the node exists and is ours; False while ZooKeeper is away."""
         return self._owner != 0 and self._owner == self._zk.session_id
 
-    def start(self) -> None:
+    def start(self, prepare: Callable[[], None] = lambda: None) -> None:
         """Register. While the node of a broker that seems dead exists, wait for up to the session timeout.
 
+        `prepare()` is called when the id is free and before the others see this broker; if a try to register fails, it
+        is called again.
         Raises ConfigError when another broker has this id; ConnectionFailed when ZooKeeper does not answer.
         """
         previous_session = self._read_session_file()
         deadline = time.monotonic() + self._zk.session_timeout_ms / 1000 + _EXPIRY_SLACK_S
-        while not self._try_register():
+        while True:
             found = self._registry.broker_node(self._info.broker_id)
             if found is None:
+                prepare()
+                if self._try_register():
+                    break
                 continue
             other, stat = found
             if stat.ephemeral_owner == previous_session:

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from broker.clock import Clock, SystemClock
 from broker.errors import BrokerError, ErrorCode
@@ -24,6 +26,7 @@ from broker.zookeeper.client import Watch, ZooKeeper
 from broker.zookeeper.cluster_metadata import ClusterMetadata, Topic
 from broker.zookeeper.operations import (
     BadVersion,
+    Check,
     Create,
     Delete,
     NodeExists,
@@ -33,16 +36,22 @@ from broker.zookeeper.operations import (
     Operation,
     SetData,
 )
-from broker.zookeeper.znodes import BrokerInfo, PartitionState, TopicRecord
+from broker.zookeeper.znodes import NO_STATE, BrokerInfo, PartitionState, TopicRecord
 
-__all__ = ["PRODUCER_ID_BLOCK_SIZE", "Registry"]
+__all__ = ["PRODUCER_ID_BLOCK_SIZE", "ControllerEpoch", "Registry"]
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 DEFAULT_RESERVED_BROKER_MAX_ID = 1000
 
 _TRANSACTION_BYTES = 900_000  # ZooKeeper refuses requests above jute.maxbuffer, 1 MiB less a byte
 _OPERATION_OVERHEAD = 64  # header, ACL, lengths
-_STATES_AT_ONCE = 2000
+
+
+class ControllerEpoch(NamedTuple):
+    """Which controller wrote something. `version` is that of `/controller_epoch`, which fences earlier controllers."""
+
+    epoch: int
+    version: int
 
 
 class Registry:
@@ -136,23 +145,23 @@ class Registry:
 
     # -- the controller
 
-    def elect_controller(self, broker_id: int) -> int | None:
+    def elect_controller(self, broker_id: int) -> ControllerEpoch | None:
         """Try to become the controller: the new controller epoch, or None when another broker is the controller.
 
         Creates the node and raises the epoch in one transaction. If this session is the controller already, returns
         its epoch.
         """
         while True:
-            epoch, version = self._read_controller_epoch()
+            epoch, version = self.controller_epoch()
             node = znodes.encode_controller(broker_id, self._clock.now_ms())
             try:
-                self._zk.transaction(
+                _, stat = self._zk.transaction(
                     [
                         Create(znodes.CONTROLLER, node, ephemeral=True),
                         SetData(znodes.CONTROLLER_EPOCH, str(epoch + 1).encode(), version),
                     ]
                 )
-                return epoch + 1
+                return ControllerEpoch(epoch + 1, stat.version)
             except BadVersion:
                 continue
             except NodeExists:
@@ -176,24 +185,21 @@ class Registry:
         except NoNode:
             return -1
 
-    def controller_epoch(self) -> int:
-        """The number of controllers so far."""
-        return self._read_controller_epoch()[0]
-
     def watch_controller(self, callback: Callable[[int], None]) -> Watch:
         """Call back with the controller's id (-1: none) whenever it changes."""
         return self._zk.watch_data(
             znodes.CONTROLLER, lambda data, _: callback(-1 if data is None else znodes.decode_controller(data))
         )
 
-    def _read_controller_epoch(self) -> tuple[int, int]:
+    def controller_epoch(self) -> ControllerEpoch:
+        """The number of controllers so far."""
         try:
             data, stat = self._zk.get(znodes.CONTROLLER_EPOCH)
         except NoNode:
             with contextlib.suppress(NodeExists):
                 self._zk.create(znodes.CONTROLLER_EPOCH, b"0")
             data, stat = self._zk.get(znodes.CONTROLLER_EPOCH)
-        return int(data), stat.version
+        return ControllerEpoch(int(data), stat.version)
 
     # -- producer ids
 
@@ -333,40 +339,58 @@ class Registry:
         found = zip(partitions, nodes, strict=True)
         return {tp: PartitionState.decode(tp, node[0], node[1].version) for tp, node in found if node is not None}
 
-    def set_partition_states(
-        self, states: Mapping[TopicPartition, PartitionState]
-    ) -> dict[TopicPartition, PartitionState]:
-        """Write states over the versions they were read with, and return them with their new versions.
+    def write_states(
+        self, states: Mapping[TopicPartition, PartitionState], *, controller_version: int | None = None
+    ) -> set[TopicPartition]:
+        """Write each state over the version it was read with; returns the partitions whose state was written.
 
-        Uses as few transactions as possible. Raises BadVersion when another broker has changed one, NoNode when one
-        does not exist; then nothing of that transaction is written.
+        A partition that another broker has changed or deleted since is left out: read it again. `controller_version`:
+        the version of the controller epoch for which the writer was elected. Raises BrokerError `not_controller` when
+        there has been another controller since; then nothing more is written. None: any broker may write.
         """
-        operations = [SetData(znodes.state_path(tp), state.encode(), state.version) for tp, state in states.items()]
-        stats = [stat for chunk in _chunks(operations) for stat in self._zk.transaction(chunk)]
-        return {
-            tp: dataclasses.replace(state, version=stat.version)
-            for (tp, state), stat in zip(states.items(), stats, strict=True)
-        }
+        self._create_partition_nodes([tp for tp, state in states.items() if state.version == NO_STATE])
+        fence = () if controller_version is None else (Check(znodes.CONTROLLER_EPOCH, controller_version),)
+        partitions, written = iter(states), set()
+        for chunk in _chunks([_state_operation(tp, state) for tp, state in states.items()]):
+            written |= self._write_chunk({tp: states[tp] for tp in itertools.islice(partitions, len(chunk))}, fence)
+        return written
 
-    def raise_leader_epochs(self, broker_id: int, topics: Iterable[TopicRecord]) -> list[TopicPartition]:
-        """Begin a new leader epoch in every partition of `topics` that the broker leads; returns those (KIP-320).
+    def _write_chunk(
+        self, states: Mapping[TopicPartition, PartitionState], fence: Sequence[Operation]
+    ) -> set[TopicPartition]:
+        """Write states that fit in one transaction. When one was changed meanwhile, write the others."""
+        written: set[TopicPartition] = set()
+        while states:
+            try:
+                self._zk.transaction([*fence, *(_state_operation(tp, state) for tp, state in states.items())])
+                return written | states.keys()
+            except (BadVersion, NodeExists, NoNode) as error:
+                refused = error.path
+                if refused == znodes.CONTROLLER_EPOCH:
+                    raise BrokerError(ErrorCode.not_controller, "another broker has become the controller") from error
+            found = self.partition_states(list(states))
+            # The response to an earlier attempt may have been lost: then the next version is ours.
+            written |= {
+                tp
+                for tp, state in states.items()
+                if (now := found.get(tp)) == state and now.version == state.version + 1
+            }
+            states = {
+                tp: state
+                for tp, state in states.items()
+                if (found[tp].version if tp in found else NO_STATE) == state.version
+                and znodes.state_path(tp) != refused
+            }
+        return written
 
-        To be called when a leader starts. Clients that read its log before then ask where the old epoch ends, and so
-        notice when the log has lost its end. Needs few round trips for any number of partitions.
-        """
-        left = [tp for record in topics for tp in record.partitions() if broker_id in record.assignment[tp.partition]]
-        raised: list[TopicPartition] = []
-        while left:
-            led = {tp: state for tp, state in self.partition_states(left).items() if state.leader == broker_id}
-            left = []
-            for start in range(0, len(led), _STATES_AT_ONCE):
-                chunk = list(led)[start : start + _STATES_AT_ONCE]
-                try:
-                    self.set_partition_states({tp: led[tp].next_epoch() for tp in chunk})
-                    raised += chunk
-                except (BadVersion, NoNode):
-                    left += chunk  # another broker changed or deleted one: read them again
-        return raised
+    def _create_partition_nodes(self, partitions: Sequence[TopicPartition]) -> None:
+        """Create the missing parents of states: Kafka's tools create topics without them."""
+        roots = dict.fromkeys(znodes.partitions_path(tp.topic) for tp in partitions)
+        paths = [*roots, *map(znodes.partition_path, partitions)]
+        missing = [Create(path) for path, node in zip(paths, self._zk.get_many(paths), strict=True) if node is None]
+        for chunk in _chunks(missing):
+            with contextlib.suppress(NodeExists, NoNode):  # created by another broker, or the topic was deleted
+                self._zk.transaction(chunk)
 
     # -- settings of topics and brokers, users
 
@@ -487,6 +511,11 @@ class Registry:
         )
         paths += [path for path, node in zip(last, self._zk.get_many(last), strict=True) if node is not None]
         return [Delete(path) for path in paths]
+
+
+def _state_operation(tp: TopicPartition, state: PartitionState) -> Operation:
+    path = znodes.state_path(tp)
+    return Create(path, state.encode()) if state.version == NO_STATE else SetData(path, state.encode(), state.version)
 
 
 def _new_partitions(name: str, assignment: Mapping[int, tuple[int, ...]]) -> list[Operation]:

@@ -19,6 +19,7 @@ from broker.protocol.topic_partition import TopicPartition
 
 __all__ = [
     "ALL_BROKERS",
+    "NO_STATE",
     "PERSISTENT_PATHS",
     "BrokerInfo",
     "Endpoint",
@@ -46,6 +47,8 @@ ALL_BROKERS = "<default>"
 USER_CONFIGS = "/config/users"
 CONFIG_CHANGES = "/config/changes"
 ISR_CHANGES = "/isr_change_notification"
+NO_STATE = -1
+"""As the version of a partition's state: the node does not exist yet."""
 PRODUCER_ID_BLOCK = "/latest_producer_id_block"
 CONSUMERS = "/consumers"
 
@@ -239,17 +242,16 @@ class TopicRecord:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Leader (-1: none), leader epoch and ISR: `…/partitions/P/state`. `version` is that of the node that was read."""
+    """Leader (-1: none), leader epoch and ISR: `…/partitions/P/state`.
+
+    `version` is that of the node that was read, NO_STATE if there was none.
+    """
 
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
     controller_epoch: int
     version: int = field(default=0, compare=False)
-
-    def next_epoch(self) -> PartitionState:
-        """The same leader in the next leader epoch, over the version that was read."""
-        return PartitionState(self.leader, self.leader_epoch + 1, self.isr, self.controller_epoch, self.version)
 
     def encode(self) -> bytes:
         return _encode(

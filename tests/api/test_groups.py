@@ -233,7 +233,7 @@ def test_group_follows_its_partition_to_another_broker_and_back(
 
     def lead(leader: int) -> None:
         state = registry.partition_states([tp])[tp]
-        registry.set_partition_states(
+        registry.write_states(
             {tp: PartitionState(leader, state.leader_epoch + 1, (leader,), state.controller_epoch, state.version)}
         )
         ChangeNotifications(zk).notify_config_change(f"topics/{tp.topic}")

@@ -13,8 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.cluster.controller_state import NO_LEADER, PartitionView, next_state, state_at_start, state_without
+from broker.cluster.controller_state import next_state, state_at_start, state_without
 from broker.replica.in_sync_state import InSyncState
+from broker.zookeeper.cluster_metadata import NO_LEADER, PartitionInfo
 
 BROKERS = (1, 2, 3)
 MIN_ISR = 2
@@ -60,8 +61,7 @@ class Replication(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.brokers = {i: Broker(i) for i in BROKERS}
-        self.view = PartitionView(BROKERS, NO_LEADER, -1, ())
-        self.version = 0
+        self.view = PartitionInfo(NO_LEADER, 0, BROKERS, ())
         self.now = 0.0
         self.records = 0
         self.acknowledged: list[tuple[int, Record]] = []
@@ -75,10 +75,10 @@ class Replication(RuleBasedStateMachine):
     def live(self) -> set[int]:
         return {b.id for b in self.brokers.values() if b.alive}
 
-    def write(self, view: PartitionView, version: int) -> bool:
-        if version != self.version:
+    def write(self, view: PartitionInfo, version: int) -> bool:
+        if version != self.view.version:
             return False
-        self.view, self.version = view, version + 1
+        self.view = dataclasses.replace(view, version=version + 1)
         if view.leader != NO_LEADER:
             assert self.leaders.setdefault(view.leader_epoch, view.leader) == view.leader, "two leaders in one epoch"
         return True
@@ -114,19 +114,19 @@ class Replication(RuleBasedStateMachine):
     def create(self) -> None:
         made = next_state(self.view, self.live())
         assert made is not None
-        self.write(made.view, self.version)
+        self.write(made.after, self.view.version)
         for _ in BROKERS:
             self.learn(0)
 
     @rule(n=NUMBERS)
     def learn(self, n: int) -> None:
         """A broker reads the state in ZooKeeper."""
-        b = self.pick(n, lambda b: b.alive and b.seen_version != self.version)
+        b = self.pick(n, lambda b: b.alive and b.seen_version != self.view.version)
         if b is None:
             return
-        b.seen_version = self.version
+        b.seen_version = self.view.version
         if b.role is not None and self.view.leader_epoch == b.epoch:
-            b.role.written(self.view.isr, self.now, by_leader=b.wrote == self.version)
+            b.role.written(self.view.isr, self.now, by_leader=b.wrote == self.view.version)
             self.settle(b)
             return
         if self.view.leader_epoch <= b.epoch:
@@ -190,7 +190,7 @@ class Replication(RuleBasedStateMachine):
         b.role.writing(wanted)
         isr = tuple(r for r in self.view.replicas if r in wanted)
         if self.write(dataclasses.replace(self.view, isr=isr), b.seen_version):
-            b.wrote = self.version
+            b.wrote = self.view.version
 
     @rule()
     def control(self) -> None:
@@ -198,7 +198,7 @@ class Replication(RuleBasedStateMachine):
         election = next_state(self.view, self.live(), unclean_allowed=self.unclean)
         if election is not None:
             assert election.unclean is False or self.unclean
-            self.write(election.view, self.version)
+            self.write(election.after, self.view.version)
 
     @rule(n=NUMBERS)
     def kill(self, n: int) -> None:
@@ -239,7 +239,7 @@ class Replication(RuleBasedStateMachine):
             return
         election = state_at_start(self.view, b.id, may_have_lost=b.lost)
         if election is not None:
-            self.write(election.view, self.version)
+            self.write(election.after, self.view.version)
         b.alive, b.lost, b.epoch, b.leader, b.seen_version = True, False, -1, NO_LEADER, -1
 
     @rule(n=NUMBERS)
@@ -250,7 +250,7 @@ class Replication(RuleBasedStateMachine):
             return
         election = state_without(self.view, b.id, self.live())
         if election is not None:
-            self.write(election.view, self.version)
+            self.write(election.after, self.view.version)
         self.end(b)
 
     @rule(seconds=st.sampled_from((1.0, 20.0)))

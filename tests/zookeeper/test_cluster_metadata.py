@@ -16,13 +16,14 @@ def topic(name: str, topic_id: uuid.UUID = ID) -> Topic:
 
 
 def test_a_topic_is_put_together_from_its_record_and_the_states_of_its_partitions() -> None:
-    record = TopicRecord("t", ID, {1: (2, 1), 0: (1, 2)}, {"retention.ms": "1"})
-    states = {TopicPartition("t", 1): PartitionState(leader=2, leader_epoch=5, isr=(2,), controller_epoch=1)}
+    record = TopicRecord("t", ID, {1: (2, 1), 0: (1, 2)}, {"retention.ms": "1"}, {0: (1,)}, {0: (2,)})
+    states = {TopicPartition("t", 1): PartitionState(leader=2, leader_epoch=5, isr=(2,), controller_epoch=1, version=3)}
     made = Topic.of(record, states)
     assert list(made.partitions.items()) == [
-        (0, PartitionInfo(NO_LEADER, 0, (1, 2), ())),
-        (1, PartitionInfo(2, 5, (2, 1), (2,))),
+        (0, PartitionInfo(NO_LEADER, 0, (1, 2), (), -1, (1,), (2,))),
+        (1, PartitionInfo(2, 5, (2, 1), (2,), version=3)),
     ]
+    assert [info.target for info in made.partitions.values()] == [(1,), (2, 1)]
     assert (made.topic_id, made.config) == (ID, {"retention.ms": "1"})
 
 

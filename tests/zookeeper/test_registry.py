@@ -17,9 +17,9 @@ from broker.errors import BrokerError, ErrorCode
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
 from broker.zookeeper.client import ZooKeeper
-from broker.zookeeper.operations import BadVersion, Create, NodeExists, NoNode
+from broker.zookeeper.operations import Create, NodeExists
 from broker.zookeeper.registry import PRODUCER_ID_BLOCK_SIZE, Registry
-from broker.zookeeper.znodes import BrokerInfo, MalformedNode, PartitionState
+from broker.zookeeper.znodes import NO_STATE, BrokerInfo, MalformedNode, PartitionState
 from tests.support.waiting import eventually
 from tests.zookeeper.conftest import Connect
 
@@ -93,11 +93,11 @@ def test_one_of_many_becomes_the_controller(connect: Connect, registry: Registry
     sessions = {broker_id: connect() for broker_id in range(4)}
     registries = {broker_id: Registry(zk) for broker_id, zk in sessions.items()}
     epochs = at_once(*(lambda b=b, r=r: r.elect_controller(b) for b, r in registries.items()))
-    assert sorted(epochs, key=str) == [1, None, None, None]
-    winner = epochs.index(1)
+    first = registry.controller_epoch()
+    assert sorted(epochs, key=str) == [(1, first.version), None, None, None]
+    winner = epochs.index(first)
     assert registry.controller_id() == winner
-    assert registry.controller_epoch() == 1
-    assert registries[winner].elect_controller(winner) == 1  # it is it already
+    assert registries[winner].elect_controller(winner) == first  # it is it already
 
     seen: queue.Queue[int] = queue.Queue()
     registry.watch_controller(seen.put)
@@ -105,7 +105,7 @@ def test_one_of_many_becomes_the_controller(connect: Connect, registry: Registry
     sessions[winner].close()
     assert seen.get(timeout=5) == -1
     other = (winner + 1) % 4
-    assert registries[other].elect_controller(other) == 2
+    assert registries[other].elect_controller(other) == (2, first.version + 1)
     assert seen.get(timeout=5) == other
 
 
@@ -327,18 +327,53 @@ def test_only_the_next_partitions_can_be_added(registry: Registry) -> None:
     assert refusal.value.code is ErrorCode.unknown_topic_or_partition
 
 
-def test_a_partition_state_is_written_over_the_version_it_was_read_with(registry: Registry) -> None:
+def test_states_are_written_over_the_versions_they_were_read_with_and_others_are_left_out(registry: Registry) -> None:
+    registry.create_topic("t", {0: [1, 2], 1: [1, 2], 2: [1, 2]})
+    first, second, third, absent = (TopicPartition("t", partition) for partition in range(4))
+    read = registry.partition_states([first, second, third])
+    wanted = {tp: PartitionState(2, state.leader_epoch + 1, (2,), 1, state.version) for tp, state in read.items()}
+    assert registry.write_states({second: wanted[second]}) == {second}
+    other = PartitionState(1, 5, (1,), 1, read[second].version)
+    assert registry.write_states({second: other, absent: other}) == set()
+    assert registry.write_states({**wanted, second: other, absent: other}) == {first, third}
+    written = registry.partition_states([first, second, third])
+    assert written == wanted
+    assert [written[tp].version - read[tp].version for tp in (first, second, third)] == [1, 1, 1]
+
+
+def test_a_state_whose_answer_was_lost_counts_as_written(registry: Registry) -> None:
     registry.create_topic("t", {0: [1, 2]})
     tp = TopicPartition("t", 0)
-    read = registry.partition_states([tp])[tp]
-    changed = PartitionState(2, read.leader_epoch + 1, (2,), 1, read.version)
-    written = registry.set_partition_states({tp: changed})[tp]
-    assert registry.partition_states([tp])[tp] == written
-    assert registry.set_partition_states({tp: written})[tp].version == written.version + 1
-    with pytest.raises(BadVersion):
-        registry.set_partition_states({tp: read})
-    with pytest.raises(NoNode):
-        registry.set_partition_states({TopicPartition("t", 1): read})
+    wanted = PartitionState(2, 1, (2,), 1, registry.partition_states([tp])[tp].version)
+    assert registry.write_states({tp: wanted}) == registry.write_states({tp: wanted}) == {tp}
+    registry.write_states(registry.partition_states([tp]))
+    assert registry.write_states({tp: wanted}) == set()
+
+
+def test_the_first_states_of_a_topic_that_kafkas_tools_made_are_written(zk: ZooKeeper, registry: Registry) -> None:
+    zk.create("/brokers/topics/t", b'{"version":1,"partitions":{"0":[1],"1":[1]}}')
+    state = PartitionState(1, 0, (1,), 1, NO_STATE)
+    partitions = {TopicPartition("t", partition) for partition in range(2)}
+    assert registry.write_states(dict.fromkeys(partitions, state)) == partitions
+    assert registry.write_states({TopicPartition("gone", 0): state}) == set()
+
+
+def test_an_earlier_controller_can_write_no_state(connect: Connect, registry: Registry) -> None:
+    """Promise P4: the transaction checks the version of the controller epoch."""
+    earlier = connect()
+    fence = Registry(earlier).elect_controller(1)
+    assert fence is not None
+    registry.create_topic("t", {0: [1, 2]})
+    tp = TopicPartition("t", 0)
+    wanted = PartitionState(2, 1, (2,), 1, registry.partition_states([tp])[tp].version)
+    Registry(earlier).resign_controller()
+    assert registry.write_states({tp: wanted}, controller_version=fence.version) == {tp}
+    now = registry.elect_controller(2)
+    assert now is not None
+    with pytest.raises(BrokerError) as refusal:
+        registry.write_states(registry.partition_states([tp]), controller_version=fence.version)
+    assert refusal.value.code is ErrorCode.not_controller
+    assert registry.write_states(registry.partition_states([tp]), controller_version=now.version) == {tp}
 
 
 def test_settings_are_altered(registry: Registry) -> None:

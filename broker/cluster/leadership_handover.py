@@ -1,0 +1,80 @@
+"""A broker that starts or stops writes the states of its own partitions (Kafka's controlled shutdown, KIP-320).
+
+Each state is written by compare-and-set, so this needs no request to the controller. Both functions block.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Collection, Iterable
+
+from broker.cluster.controller_state import Election, state_at_start, state_without
+from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.zookeeper.registry import Registry
+from broker.zookeeper.znodes import PartitionState, TopicRecord
+
+__all__ = ["leave_partitions", "rejoin_partitions"]
+
+logger = logging.getLogger(__name__)
+
+
+def rejoin_partitions(
+    registry: Registry,
+    broker_id: int,
+    topics: Iterable[TopicRecord],
+    may_have_lost: Callable[[TopicPartition], bool],
+) -> list[TopicPartition]:
+    """Call before the broker registers. Returns the partitions with a new state, of which others must be notified.
+
+    After that its leaders are in a new leader epoch, and it is in no ISR for which it may lack records, if that has
+    another member.
+    """
+    return _write(
+        registry,
+        broker_id,
+        topics,
+        lambda tp, now: state_at_start(now, broker_id, may_have_lost=may_have_lost(tp)),
+        log_level=logging.DEBUG,
+    )
+
+
+def leave_partitions(
+    registry: Registry, broker_id: int, topics: Iterable[TopicRecord], live: Collection[int]
+) -> list[TopicPartition]:
+    """Call before the broker closes its listeners: another live in-sync replica leads each partition that has one.
+
+    Returns the partitions with a new state, of which others must be notified (promise P9).
+    """
+    return _write(
+        registry, broker_id, topics, lambda _, now: state_without(now, broker_id, live), log_level=logging.INFO
+    )
+
+
+def _write(
+    registry: Registry,
+    broker_id: int,
+    topics: Iterable[TopicRecord],
+    decide: Callable[[TopicPartition, PartitionInfo], Election | None],
+    *,
+    log_level: int,
+) -> list[TopicPartition]:
+    """Decide on every partition of the broker, and again where another broker has changed the state meanwhile."""
+    records = {tp: record for record in topics for tp in record.partitions()}
+    left = [tp for tp, record in records.items() if broker_id in record.assignment[tp.partition]]
+    done: list[TopicPartition] = []
+    while left:
+        states: dict[TopicPartition, PartitionState] = {}
+        for tp, state in registry.partition_states(left).items():
+            election = decide(tp, PartitionInfo.of(records[tp], tp.partition, state))
+            if election is not None:
+                after = election.after
+                states[tp] = dataclasses.replace(
+                    state, leader=after.leader, leader_epoch=after.leader_epoch, isr=after.isr
+                )
+                logger.log(log_level, "%s: %s", tp, election)
+        written = registry.write_states(states)
+        done += written
+        left = [tp for tp in states if tp not in written]
+    return done
