@@ -21,7 +21,8 @@ from broker.boot_id import may_have_lost_records, record_boot
 from broker.clock import Clock, SystemClock
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
-from broker.cluster.leadership_handover import rejoin_partitions
+from broker.cluster.controller import Controller
+from broker.cluster.leadership_handover import leave_partitions, rejoin_partitions
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
@@ -29,6 +30,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_config import DynamicConfig
 from broker.config.listener import Listener, advertised_listeners
 from broker.coordinator.coordinators import Coordinators
+from broker.errors import PykafkaError
 from broker.log.log_config import LogConfig
 from broker.log.log_directory import CLEAN_MARK
 from broker.log.manager import LogManager
@@ -59,6 +61,7 @@ SESSION_FILE = "zookeeper.session"
 ZOOKEEPER_OPERATION_TIMEOUT_S = 10.0
 """How long a request that needs ZooKeeper waits while that is away, before its client gets an error; less when sessions
 are short."""
+HAND_OVER_TIMEOUT_S = 5.0
 
 
 class BrokerServer:
@@ -88,6 +91,7 @@ class BrokerServer:
         self._calls = ZooKeeperCalls()
         self._zookeeper: ZooKeeper | None = None
         self._undo: list[Callable[[], object]] = []
+        self._leave: Callable[[], Coroutine[Any, Any, None]] | None = None
         self._topics: Topics
         self._coordinators: Coordinators | None = None
 
@@ -105,7 +109,7 @@ class BrokerServer:
         if self.config.metrics_listener:
             self._http = HttpListener(self.config.metrics_listener)
             self.metrics_url = self._http.url
-        registry, changes = await self._connect(bound)
+        registry, changes, election = await self._connect(bound)
         metadata = await asyncio.to_thread(registry.load_metadata)
         self._topics = Topics(
             self._dynamic.current, registry, self._logs, metadata, self._calls, notify=changes.notify_config_change
@@ -118,6 +122,9 @@ class BrokerServer:
         await users.refresh()
         slots = self.config.max_incremental_fetch_session_cache_slots
         fetch_sessions = FetchSessionCache(slots, self._clock, self._metrics.fetch_sessions)
+        controller = Controller(
+            election, registry, self._calls, self._topics, self._dynamic, notify=changes.notify_isr_change
+        )
         context = ApiContext(
             configs,
             self._clock,
@@ -136,6 +143,9 @@ class BrokerServer:
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.add_config_listener("users", users.refresh)
         self._watch(watch)
+        controller.start()
+        self._begin(controller.run())
+        self._leave = lambda: self._hand_over(registry, changes)
         await self._listeners.serve(
             Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms)), users.credential
         )
@@ -174,7 +184,7 @@ class BrokerServer:
         )
         await http.serve(sources, health)
 
-    async def _connect(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:
+    async def _connect(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications, ControllerElection]:
         """Run `_connect_blocking` in a thread. When the start is cancelled, wait until that thread has ended."""
         connecting = asyncio.ensure_future(asyncio.to_thread(self._connect_blocking, bound))
         try:
@@ -185,7 +195,7 @@ class BrokerServer:
             await asyncio.gather(connecting, return_exceptions=True)
             raise
 
-    def _connect_blocking(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications]:
+    def _connect_blocking(self, bound: list[Listener]) -> tuple[Registry, ChangeNotifications, ControllerElection]:
         """Connect to ZooKeeper, load the logs (their settings are in ZooKeeper), and register."""
         own_zookeeper = None if self.config.zookeeper_connect else self._directories[0] / ZOOKEEPER_DIRECTORY
         self._logs.lock()
@@ -228,7 +238,7 @@ class BrokerServer:
         election = ControllerElection(registry, self.config.broker_id)
         election.start()
         self._undo.append(election.stop)
-        return registry, changes
+        return registry, changes, election
 
     def _start_embedded_zookeeper(self) -> str:
         supervisor = ZooKeeperSupervisor(
@@ -275,7 +285,9 @@ class BrokerServer:
         advertised = advertised_listeners(bound, self.config.parsed_advertised())
         endpoints = tuple(Endpoint(a.name, a.host, a.port) for a in advertised)
         protocols = {a.name: a.protocol for a in advertised}
-        return BrokerInfo(self.config.broker_id, endpoints, protocols, timestamp_ms=self._clock.now_ms())
+        return BrokerInfo(
+            self.config.broker_id, endpoints, protocols, self.config.broker_rack, timestamp_ms=self._clock.now_ms()
+        )
 
     # --- while it runs
 
@@ -309,8 +321,30 @@ class BrokerServer:
 
     # --- stopping
 
+    async def _hand_over(self, registry: Registry, changes: ChangeNotifications) -> None:
+        """Let other in-sync replicas lead the partitions that have some, while this broker still serves (P9)."""
+        metadata, broker_id = self._topics.metadata, self.config.broker_id
+        names = [
+            name
+            for name, topic in metadata.topics.items()
+            if any(broker_id in info.isr and len(info.isr) > 1 for info in topic.partitions.values())
+        ]
+        if not names or self._zookeeper is None or not self._zookeeper.connected:
+            return
+
+        def leave() -> None:
+            left = leave_partitions(registry, broker_id, registry.topics(names).values(), set(registry.brokers()))
+            changes.notify_isr_change(left)
+
+        try:
+            await asyncio.wait_for(self._calls(leave), HAND_OVER_TIMEOUT_S)
+        except (PykafkaError, TimeoutError) as error:
+            logger.warning("cannot hand over leadership; the controller elects when this broker is gone: %s", error)
+
     async def stop(self) -> None:
-        """Close connections, flush and mark the logs, leave ZooKeeper, stop an embedded one."""
+        """Hand over leadership, close connections, flush and mark the logs, leave ZooKeeper, stop an embedded one."""
+        if self._leave is not None and self.config.controlled_shutdown_enable:
+            await self._leave()
         if self._http is not None:
             self._http.close()
         await self._listeners.close()

@@ -35,7 +35,7 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
         "endpoint_type": BROKERS,
         "cluster_authorized_operations": CLUSTER_OPERATIONS if asked else NOT_ASKED,
         "brokers": [
-            {"broker_id": broker_id, "host": at.host, "port": at.port, "rack": None}
+            {"broker_id": broker_id, "host": at.host, "port": at.port, "rack": metadata.brokers[broker_id].rack}
             for broker_id, at in metadata.endpoints(client.listener).items()
         ],
     }

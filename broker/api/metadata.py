@@ -92,7 +92,7 @@ def _response(context: ApiContext, request: Request, client: Client, topics: Seq
     asked = field(request.body, "include_cluster_authorized_operations", False)
     body = {
         "brokers": [
-            {"node_id": broker_id, "host": at.host, "port": at.port, "rack": None}
+            {"node_id": broker_id, "host": at.host, "port": at.port, "rack": metadata.brokers[broker_id].rack}
             for broker_id, at in metadata.endpoints(client.listener).items()
         ],
         "cluster_id": metadata.cluster_id,

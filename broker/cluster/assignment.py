@@ -1,24 +1,31 @@
-"""Assigns replicas to brokers. Pure.
+"""Assigns replicas to brokers by the rule of Kafka's `AdminUtils.assignReplicasToBrokers`. Pure.
 
-Kafka's AdminUtils.assignReplicasToBrokers without racks and with a fixed shift: replica j of partition i is on broker
-(start + i + j) mod n. An assignment maps a partition to broker ids, the preferred leader first.
+The preferred leaders of partitions go round the brokers. The other replicas of a partition follow its leader, one
+broker further in each round, so that the followers of one broker's partitions are spread over all others. If every
+broker has a rack (KIP-36), neighbours in the list of brokers are of different racks, and a partition gets a second
+replica in one rack only when each rack has one. An assignment maps a partition to broker ids, the preferred leader
+first. Kafka begins at random. Here the caller passes the start, so added partitions continue the same pattern.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 
 from broker.errors import BrokerError, ErrorCode
 
-__all__ = ["assign_replicas", "check_assignment", "check_replication_factor"]
+__all__ = ["MAX_REPLICATION_FACTOR", "assign_replicas", "check_assignment", "check_replication_factor"]
+
+MAX_REPLICATION_FACTOR = 1
+"""Records are not replicated yet."""
 
 
-def check_replication_factor(factor: int, asked: str) -> None:
-    """Raise BrokerError `invalid_replication_factor` for more than one replica: records are not replicated yet.
+def check_replication_factor(factor: int, asked: str, most: int = MAX_REPLICATION_FACTOR) -> None:
+    """Raise BrokerError `invalid_replication_factor` for more than `most` replicas.
 
     `asked` is the source of the factor, such as "default.replication.factor=3".
     """
-    if factor > 1:
+    if factor > most:
         raise BrokerError(
             ErrorCode.invalid_replication_factor,
             f"{asked}: pykafka does not replicate records, so a partition has one replica; use replication factor 1",
@@ -32,10 +39,12 @@ def assign_replicas(
     *,
     start: int = 0,
     first_partition: int = 0,
+    racks: Mapping[int, str | None] | None = None,
 ) -> dict[int, tuple[int, ...]]:
     """Assign partitions `first_partition … first_partition + partitions - 1` to the brokers, ordered by id.
 
-    To add partitions to a topic, pass its partition count as `first_partition`, and the same `start`.
+    To add partitions to a topic, pass its partition count as `first_partition`, and the same `start`. `racks`: the rack
+    of each broker; they count only if every broker has one.
     Raises BrokerError `invalid_partitions`, `invalid_replication_factor`, `broker_not_available`.
     """
     if partitions < 1:
@@ -52,10 +61,39 @@ def assign_replicas(
             ErrorCode.invalid_replication_factor,
             f"replication factor {replication_factor} is larger than the number of available brokers, {len(ids)}",
         )
+    rack_of = {broker: (racks or {}).get(broker) or "" for broker in ids}
+    if not all(rack_of.values()):
+        rack_of = dict.fromkeys(ids, "")
+    ring = _alternating(rack_of)
     return {
-        partition: tuple(ids[(start + partition + replica) % len(ids)] for replica in range(replication_factor))
+        partition: _replicas(ring, rack_of, start, partition, replication_factor)
         for partition in range(first_partition, first_partition + partitions)
     }
+
+
+def _alternating(rack_of: Mapping[int, str]) -> list[int]:
+    """The brokers, one of each rack in turn."""
+    by_rack: dict[str, list[int]] = defaultdict(list)
+    for broker, rack in rack_of.items():
+        by_rack[rack].append(broker)
+    columns = [by_rack[rack] for rack in sorted(by_rack)]
+    return [column[row] for row in range(len(rack_of)) for column in columns if row < len(column)]
+
+
+def _replicas(
+    ring: Sequence[int], rack_of: Mapping[int, str], start: int, partition: int, count: int
+) -> tuple[int, ...]:
+    size, racks = len(ring), set(rack_of.values())
+    leader = (start + partition) % size
+    chosen = [ring[leader]]
+    shift = (start + partition // size) * len(racks)
+    while len(chosen) < count:
+        broker = ring[(leader + 1 + shift % (size - 1)) % size]
+        shift += 1
+        used = {rack_of[one] for one in chosen}
+        if broker not in chosen and (rack_of[broker] not in used or used == racks):
+            chosen.append(broker)
+    return tuple(chosen)
 
 
 def check_assignment(

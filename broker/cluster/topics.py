@@ -16,7 +16,12 @@ import zlib
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any
 
-from broker.cluster.assignment import assign_replicas, check_assignment, check_replication_factor
+from broker.cluster.assignment import (
+    MAX_REPLICATION_FACTOR,
+    assign_replicas,
+    check_assignment,
+    check_replication_factor,
+)
 from broker.config.broker_config import BrokerConfig
 from broker.errors import BrokerError, ConfigError, ErrorCode
 from broker.log.log_config import LogConfig
@@ -71,11 +76,13 @@ class Topics:
         calls: ZooKeeperCalls,
         *,
         notify: Callable[[str], None] = lambda entity: None,
+        max_replication_factor: int = MAX_REPLICATION_FACTOR,
     ) -> None:
         """`notify("topics/NAME")`, which blocks, notifies the other brokers of new partitions or settings; they watch
         the list of topics themselves."""
         self._config = config
         self._notify_brokers = notify
+        self._max_factor = max_replication_factor
         self._call = calls
         self._registry = registry
         self._replicas = ReplicaManager(config.broker_id, logs, LogConfig.from_properties(config.topic_defaults()))
@@ -85,6 +92,7 @@ class Topics:
         self._on_elected: dict[str, OnLeadership] = {}
         self._on_resigned: dict[str, OnLeadership] = {}
         self._on_deleted: list[OnDeleted] = []
+        self._on_change: list[Callable[[Collection[str]], None]] = []
         self._listings = 0
         self._listed: Collection[str] = ()
         self._cluster_id = metadata.cluster_id
@@ -174,20 +182,25 @@ class Topics:
     def _internal_topic(self, name: str) -> NewTopic | None:
         """How the broker creates an internal topic; None for any other.
 
-        Compacted, because the last record of each key counts. Always one replica: the files of most Kafka clusters
-        ask for 3 (BrokerConfig.load warns).
+        Compacted, because the last record of each key counts. It has fewer replicas than its setting asks for while
+        fewer brokers are registered, or while factors above 1 are refused (BrokerConfig.load warns).
         """
         if name == GROUP_OFFSETS_TOPIC:
-            partitions, segment_bytes = (
-                self._config.offsets_topic_num_partitions,
-                self._config.offsets_topic_segment_bytes,
-            )
+            partitions = self._config.offsets_topic_num_partitions
+            segment_bytes = self._config.offsets_topic_segment_bytes
+            asked = self._config.offsets_topic_replication_factor
         elif name == TRANSACTION_STATE_TOPIC:
             partitions = self._config.transaction_state_log_num_partitions
             segment_bytes = self._config.transaction_state_log_segment_bytes
+            asked = self._config.transaction_state_log_replication_factor
         else:
             return None
-        return NewTopic(name, partitions, 1, {}, {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)})
+        factor = min(asked, self._max_factor, len(self.metadata.brokers))
+        if factor < min(asked, self._max_factor):
+            logger.warning("%s is created with %d replicas of %d: no more brokers are registered", name, factor, asked)
+        return NewTopic(
+            name, partitions, factor, {}, {"cleanup.policy": "compact", "segment.bytes": str(segment_bytes)}
+        )
 
     async def delete(self, name: str) -> uuid.UUID:
         """Delete a topic and its logs; returns its id."""
@@ -222,9 +235,12 @@ class Topics:
             raise BrokerError(ErrorCode.invalid_request, f"{name} is internal: its keys would be in other partitions")
         _check_count(count - have)
         brokers = sorted(self.metadata.brokers)
+        first = topic.partitions[0].target
         if assignments is None:
-            start = brokers.index(topic.partitions[0].replicas[0]) if topic.partitions[0].replicas[0] in brokers else 0
-            added = assign_replicas(brokers, count - have, 1, start=start, first_partition=have)
+            start = brokers.index(first[0]) if first[0] in brokers else 0
+            added = assign_replicas(
+                brokers, count - have, len(first), start=start, first_partition=have, racks=self._racks()
+            )
         else:
             if len(assignments) != count - have:
                 raise BrokerError(
@@ -232,7 +248,12 @@ class Topics:
                 )
             named = {have + i: replicas for i, replicas in enumerate(assignments)}
             added = check_assignment(named, brokers, first_partition=have)
-            check_replication_factor(len(added[have]), f"partitions on brokers {list(added[have])}")
+            self._check_factor(len(added[have]), f"partitions on brokers {list(added[have])}")
+            if len(added[have]) != len(first):
+                raise BrokerError(
+                    ErrorCode.invalid_replica_assignment,
+                    f"partitions of topic {name} have {len(first)} replicas, asked for {len(added[have])}",
+                )
         if not validate_only:
             await self._call(self._registry.add_partitions, name, added)
             await self._refresh_and_notify(name)
@@ -319,6 +340,8 @@ class Topics:
         led, gone = self._replicas.apply(self.metadata, after, names)
         resigned = [partition.tp for partition in held if self._replicas.get(partition.tp) is not partition]
         self.metadata = after.with_controller(self._controller_id)
+        for on_change in self._on_change:
+            on_change(names)
         await self._replicas.delete(gone)
         return resigned, led, gone
 
@@ -361,6 +384,11 @@ class Topics:
         for partition in self._replicas.of_topic(topic):
             await on_elected(partition.tp.partition)
 
+    def add_change_listener(self, on_change: Callable[[Collection[str]], None]) -> None:
+        """Call `on_change` with the names of topics that changed, after the metadata was replaced. They are all topics
+        when the brokers may have changed."""
+        self._on_change.append(on_change)
+
     def add_deletion_listener(self, on_deleted: OnDeleted) -> None:
         """Await `on_deleted` with the partitions of every topic that is deleted."""
         self._on_deleted.append(on_deleted)
@@ -391,7 +419,7 @@ class Topics:
                     "an assignment gives the counts of partitions and replicas: leave both at -1",
                 )
             checked = check_assignment(new.assignment, brokers)
-            check_replication_factor(len(checked[0]), f"partitions on brokers {list(checked[0])}")
+            self._check_factor(len(checked[0]), f"partitions on brokers {list(checked[0])}")
             return checked
         partitions = self._config.num_partitions if new.partitions == -1 else new.partitions
         if partitions < 1:
@@ -401,8 +429,15 @@ class Topics:
         if factor == -1:
             factor = self._config.default_replication_factor
             asked = f"default.replication.factor={factor}"
-        check_replication_factor(factor, asked)
-        return assign_replicas(brokers, partitions, factor, start=zlib.crc32(new.name.encode()))
+        self._check_factor(factor, asked)
+        start = zlib.crc32(new.name.encode())
+        return assign_replicas(brokers, partitions, factor, start=start, racks=self._racks())
+
+    def _racks(self) -> dict[int, str | None]:
+        return {broker_id: broker.rack for broker_id, broker in self.metadata.brokers.items()}
+
+    def _check_factor(self, factor: int, asked: str) -> None:
+        check_replication_factor(factor, asked, self._max_factor)
 
 
 def _check_count(partitions: int) -> None:

@@ -20,6 +20,7 @@ from broker.config.security_settings import (
 )
 from broker.config.setting_groups import (
     CleanerSettings,
+    ControllerSettings,
     GroupSettings,
     LogSettings,
     ObservabilitySettings,
@@ -106,6 +107,7 @@ class BrokerConfig(
     ObservabilitySettings,
     TransactionSettings,
     GroupSettings,
+    ControllerSettings,
     ZooKeeperSettings,
     CleanerSettings,
     ReplicaSettings,

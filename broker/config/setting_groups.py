@@ -9,6 +9,7 @@ from broker.settings import Long, Short, UpdateMode, at_least, between, gzip_lev
 
 __all__ = [
     "CleanerSettings",
+    "ControllerSettings",
     "GroupSettings",
     "LogSettings",
     "ObservabilitySettings",
@@ -28,6 +29,7 @@ _flush = partial(setting, group="flush")
 _retention = partial(setting, group="retention")
 _cleaner = partial(setting, group="cleaner")
 _zookeeper = partial(setting, group="zookeeper")
+_controller = partial(setting, group="controller")
 _group = partial(setting, group="groups")
 _transaction = partial(setting, group="transactions")
 _observability = partial(setting, group="observability")
@@ -51,6 +53,9 @@ class ServerSettings:
     num_partitions: int = _basic(1, "Partitions of a topic created without a count.", at_least(1))
     default_replication_factor: int = _basic(
         1, "Replicas of a topic created without a factor; above 1 such a topic is refused.", at_least(1)
+    )
+    broker_rack: str | None = _basic(
+        None, "Rack or zone of this broker; the replicas of a partition are spread over racks if every broker has one."
     )
     auto_create_topics_enable: bool = _basic(True, "Create a topic when a client first names it.")
     delete_topic_enable: bool = _basic(True, "Allow topics to be deleted.")
@@ -251,6 +256,24 @@ class ZooKeeperSettings:
     )
     zookeeper_session_timeout_ms: int = _zookeeper(
         18000, "The broker's registration ends after this time without contact.", between(1000, 3600000)
+    )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ControllerSettings:
+    """When brokers take over leadership from each other."""
+
+    controlled_shutdown_enable: bool = _controller(
+        True, "A broker that stops hands leadership to other in-sync replicas first."
+    )
+    auto_leader_rebalance_enable: bool = _controller(
+        True, "The controller gives partitions back to their preferred leaders."
+    )
+    leader_imbalance_check_interval_seconds: Long = _controller(
+        300, "How often the controller looks for such partitions.", at_least(1)
+    )
+    leader_imbalance_per_broker_percentage: int = _controller(
+        10, "It acts for a broker when others lead more than this share of the partitions that prefer it.", at_least(1)
     )
 
 

@@ -37,6 +37,11 @@ class PartitionInfo:
     """Replicas that a reassignment removes at its end. They are among `replicas` until then."""
 
     @property
+    def assignment(self) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """As `TopicRecord.replicas_of`."""
+        return self.replicas, self.adding, self.removing
+
+    @property
     def target(self) -> tuple[int, ...]:
         """The replicas after the reassignment that is in progress, or the present ones."""
         return tuple(replica for replica in self.replicas if replica not in self.removing)
@@ -44,8 +49,7 @@ class PartitionInfo:
     @classmethod
     def of(cls, record: TopicRecord, partition: int, state: PartitionState | None) -> PartitionInfo:
         """`state` is None while no leader has been written."""
-        replicas = record.assignment[partition]
-        adding, removing = record.adding_replicas.get(partition, ()), record.removing_replicas.get(partition, ())
+        replicas, adding, removing = record.replicas_of(partition)
         if state is None:
             return cls(NO_LEADER, 0, replicas, (), adding=adding, removing=removing)
         return cls(state.leader, state.leader_epoch, replicas, state.isr, state.version, adding, removing)

@@ -7,10 +7,11 @@ ends, on this broker or another, the next election begins at once.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from broker.errors import ConnectionFailed
 from broker.zookeeper.client import Watch
-from broker.zookeeper.registry import Registry
+from broker.zookeeper.registry import ControllerEpoch, Registry
 
 __all__ = ["ControllerElection"]
 
@@ -24,10 +25,19 @@ class ControllerElection:
         self._registry = registry
         self._broker_id = broker_id
         self._watch: Watch | None = None
+        self._on_elected: Callable[[], None] = lambda: None
+        self.epoch: ControllerEpoch | None = None
+        """The epoch for which this broker was elected; None while it is not the controller, as far as it knows."""
+
+    def subscribe(self, on_elected: Callable[[], None]) -> None:
+        """Call `on_elected` whenever this broker is elected, on ZooKeeper's event thread; now if it is."""
+        self._on_elected = on_elected
+        if self.epoch is not None:
+            on_elected()
 
     def start(self) -> None:
         """Elect at once if there is no controller, and watch from then on. Raises ConnectionFailed."""
-        self._registry.elect_controller(self._broker_id)
+        self._elect()
         self._watch = self._registry.watch_controller(self._controller_changed)
 
     def stop(self) -> None:
@@ -36,6 +46,7 @@ class ControllerElection:
             return
         self._watch.cancel()
         self._watch = None
+        self.epoch = None
         try:
             self._registry.resign_controller()
         except ConnectionFailed as error:
@@ -43,6 +54,12 @@ class ControllerElection:
 
     def _controller_changed(self, controller_id: int) -> None:
         if controller_id == -1:
-            epoch = self._registry.elect_controller(self._broker_id)
-            if epoch is not None:
-                log.info("broker %d is the controller, epoch %d", self._broker_id, epoch.epoch)
+            self._elect()
+        elif controller_id != self._broker_id:
+            self.epoch = None
+
+    def _elect(self) -> None:
+        self.epoch = self._registry.elect_controller(self._broker_id)
+        if self.epoch is not None:
+            log.info("broker %d is the controller, epoch %d", self._broker_id, self.epoch.epoch)
+            self._on_elected()

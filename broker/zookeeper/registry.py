@@ -23,7 +23,7 @@ from broker.protocol.topic_names import check_collision, check_topic_name
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper import znodes
 from broker.zookeeper.client import Watch, ZooKeeper
-from broker.zookeeper.cluster_metadata import ClusterMetadata, Topic
+from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper.operations import (
     BadVersion,
     Check,
@@ -227,9 +227,9 @@ class Registry:
         """Names of all topics, sorted."""
         return self._zk.children(znodes.TOPICS)
 
-    def topics(self) -> dict[str, TopicRecord]:
-        """All topics, ordered by name."""
-        return self._read_topics(self.topic_names())
+    def topics(self, names: Sequence[str] | None = None) -> dict[str, TopicRecord]:
+        """Topics, ordered by name; all of them without `names`."""
+        return self._read_topics(self.topic_names() if names is None else names)
 
     def topic(self, name: str) -> TopicRecord | None:
         return self._read_topics([name]).get(name)
@@ -367,7 +367,7 @@ class Registry:
             except (BadVersion, NodeExists, NoNode) as error:
                 refused = error.path
                 if refused == znodes.CONTROLLER_EPOCH:
-                    raise BrokerError(ErrorCode.not_controller, "another broker has become the controller") from error
+                    raise _not_controller() from error
             found = self.partition_states(list(states))
             # The response to an earlier attempt may have been lost: then the next version is ours.
             written |= {
@@ -382,6 +382,46 @@ class Registry:
                 and znodes.state_path(tp) != refused
             }
         return written
+
+    def write_assignment(
+        self,
+        tp: TopicPartition,
+        before: PartitionInfo,
+        after: PartitionInfo,
+        state: PartitionState,
+        *,
+        controller_version: int,
+    ) -> bool:
+        """Replace a partition's replicas and its state in one transaction, as a step of a reassignment (KIP-455).
+
+        False, and nothing is written, if its replicas are not those of `before` any more or another broker has changed
+        the state. Raises BrokerError `not_controller` as `write_states`.
+        """
+        while True:
+            try:
+                record, version = self._read_versioned(tp.topic)
+            except BrokerError:
+                return False
+            if tp.partition not in record.assignment or record.replicas_of(tp.partition) != before.assignment:
+                return False
+            try:
+                self._zk.transaction(
+                    [
+                        Check(znodes.CONTROLLER_EPOCH, controller_version),
+                        SetData(
+                            znodes.topic_path(tp.topic),
+                            record.reassigned(tp.partition, *after.assignment).encode(),
+                            version,
+                        ),
+                        _state_operation(tp, state),
+                    ]
+                )
+                return True
+            except (BadVersion, NodeExists, NoNode) as error:
+                if error.path == znodes.CONTROLLER_EPOCH:
+                    raise _not_controller() from error
+                if error.path != znodes.topic_path(tp.topic):
+                    return False
 
     def _create_partition_nodes(self, partitions: Sequence[TopicPartition]) -> None:
         """Create the missing parents of states: Kafka's tools create topics without them."""
@@ -562,6 +602,10 @@ def _secret_config(path: str, data: bytes) -> dict[str, str]:
         return znodes.decode_config(path, data)
     except znodes.MalformedNode:
         raise znodes.MalformedNode(path, b"(hidden)", "it is not Kafka's JSON for a config") from None
+
+
+def _not_controller() -> BrokerError:
+    return BrokerError(ErrorCode.not_controller, "another broker has become the controller")
 
 
 def _unknown(name: str) -> BrokerError:

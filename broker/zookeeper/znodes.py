@@ -7,6 +7,7 @@ that Kafka has written since 0.8 and ignore unknown fields. Encoders write what 
 from __future__ import annotations
 
 import base64
+import dataclasses
 import json
 import urllib.parse
 import uuid
@@ -216,6 +217,26 @@ class TopicRecord:
 
     def partitions(self) -> list[TopicPartition]:
         return [TopicPartition(self.name, partition) for partition in sorted(self.assignment)]
+
+    def replicas_of(self, partition: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """(all replicas, those that a reassignment adds, those that it removes)."""
+        moves = (self.adding_replicas, self.removing_replicas)
+        return self.assignment[partition], *(move.get(partition, ()) for move in moves)
+
+    def reassigned(
+        self, partition: int, replicas: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...]
+    ) -> TopicRecord:
+        """With other replicas of a partition, as `replicas_of` gives them."""
+
+        def changed(old: Mapping[int, tuple[int, ...]], value: tuple[int, ...]) -> dict[int, tuple[int, ...]]:
+            return {key: ids for key, ids in {**old, partition: value}.items() if ids}
+
+        return dataclasses.replace(
+            self,
+            assignment=changed(self.assignment, replicas),
+            adding_replicas=changed(self.adding_replicas, adding),
+            removing_replicas=changed(self.removing_replicas, removing),
+        )
 
     def encode(self) -> bytes:
         """The topic's node, without its config, which has a node of its own."""

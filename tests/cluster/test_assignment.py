@@ -12,12 +12,45 @@ from broker.cluster.assignment import assign_replicas, check_assignment, check_r
 from broker.errors import BrokerError, ErrorCode
 
 
-def test_partition_i_begins_on_broker_i_and_its_replicas_follow() -> None:
-    assert assign_replicas([3, 1, 2], 4, 2) == {0: (1, 2), 1: (2, 3), 2: (3, 1), 3: (1, 2)}
+def test_partition_i_begins_on_broker_i_and_its_replicas_follow_one_further_in_each_round() -> None:
+    assert assign_replicas([3, 1, 2], 4, 2) == {0: (1, 2), 1: (2, 3), 2: (3, 1), 3: (1, 3)}
 
 
 def test_the_start_shifts_everything() -> None:
     assert assign_replicas([1, 2, 3], 2, 2, start=2) == {0: (3, 1), 1: (1, 2)}
+
+
+RACKS = {0: "rack1", 1: "rack3", 2: "rack3", 3: "rack2", 4: "rack2", 5: "rack1"}
+
+
+def test_racks_alternate_as_in_the_example_of_kafkas_admin_utils() -> None:
+    assert list(assign_replicas(RACKS, 12, 3, racks=RACKS).values()) == [
+        *((0, 3, 1), (3, 1, 5), (1, 5, 4), (5, 4, 2), (4, 2, 0), (2, 0, 3)),
+        *((0, 4, 2), (3, 2, 0), (1, 0, 3), (5, 3, 1), (4, 1, 5), (2, 5, 4)),
+    ]
+
+
+def test_racks_do_not_count_while_a_broker_has_none() -> None:
+    racks = {**RACKS, 3: None}
+    assert assign_replicas(RACKS, 12, 3, racks=racks) == assign_replicas(RACKS, 12, 3)
+
+
+@given(
+    racks=st.dictionaries(st.integers(0, 20), st.sampled_from("abcd"), min_size=1, max_size=9),
+    partitions=st.integers(1, 30),
+    factor=st.integers(1, 9),
+    start=st.integers(0, 2**32),
+)
+def test_the_replicas_of_a_partition_are_in_as_many_racks_as_possible(
+    racks: dict[int, str], partitions: int, factor: int, start: int
+) -> None:
+    factor = min(factor, len(racks))
+    assignment = assign_replicas(racks, partitions, factor, start=start, racks=racks)
+    for replicas in assignment.values():
+        assert len(set(replicas)) == factor
+        assert len({racks[replica] for replica in replicas}) == min(factor, len(set(racks.values())))
+    leaders = Counter(replicas[0] for replicas in assignment.values())
+    assert max(leaders.values()) - min(leaders[broker] for broker in racks) <= 1
 
 
 def test_added_partitions_go_on_where_the_topic_ended() -> None:

@@ -32,6 +32,7 @@ TITLES = {
     "cleaner": "Log cleaner",
     "zookeeper": "ZooKeeper",
     "groups": "Consumer groups",
+    "controller": "Leadership",
     "transactions": "Transactions",
     "observability": "Metrics and logs",
 }
