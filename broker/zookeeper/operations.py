@@ -9,12 +9,14 @@ ZooKeeperError        ZooKeeper refused an operation; `.path` says where
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from broker.errors import PykafkaError
 
 __all__ = [
     "ANY_VERSION",
+    "MAX_TRANSACTION_BYTES",
     "BadVersion",
     "Check",
     "Create",
@@ -26,10 +28,17 @@ __all__ = [
     "Operation",
     "SetData",
     "ZooKeeperError",
+    "in_transactions",
+    "request_size",
 ]
 
 ANY_VERSION = -1
 """As the expected version of a set, delete or check: any version will do."""
+
+
+MAX_TRANSACTION_BYTES = 900_000
+"""ZooKeeper refuses requests above jute.maxbuffer, 1 MiB less a byte."""
+_OPERATION_OVERHEAD = 64  # header, ACL, lengths
 
 
 class ZooKeeperError(PykafkaError):
@@ -105,3 +114,23 @@ class Check:
 
 
 Operation = Create | SetData | Delete | Check
+
+
+def request_size(operation: Operation) -> int:
+    """About how many bytes an operation takes in a transaction."""
+    data = operation.data if isinstance(operation, Create | SetData) else b""
+    return len(operation.path) + len(data) + _OPERATION_OVERHEAD
+
+
+def in_transactions(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
+    """Cut a list of operations into transactions of the size that ZooKeeper accepts."""
+    chunk: list[Operation] = []
+    size = 0
+    for operation in operations:
+        size += request_size(operation)
+        if chunk and size > MAX_TRANSACTION_BYTES:
+            yield chunk
+            chunk, size = [], request_size(operation)
+        chunk.append(operation)
+    if chunk:
+        yield chunk

@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import itertools
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from broker.clock import Clock, SystemClock
@@ -25,6 +25,7 @@ from broker.zookeeper import znodes
 from broker.zookeeper.client import Watch, ZooKeeper
 from broker.zookeeper.cluster_metadata import ClusterMetadata, PartitionInfo, Topic
 from broker.zookeeper.operations import (
+    MAX_TRANSACTION_BYTES,
     BadVersion,
     Check,
     Create,
@@ -35,6 +36,8 @@ from broker.zookeeper.operations import (
     NotEmpty,
     Operation,
     SetData,
+    in_transactions,
+    request_size,
 )
 from broker.zookeeper.znodes import NO_STATE, BrokerInfo, PartitionState, TopicRecord
 
@@ -42,9 +45,6 @@ __all__ = ["PRODUCER_ID_BLOCK_SIZE", "ControllerEpoch", "Registry"]
 
 PRODUCER_ID_BLOCK_SIZE = 1000
 DEFAULT_RESERVED_BROKER_MAX_ID = 1000
-
-_TRANSACTION_BYTES = 900_000  # ZooKeeper refuses requests above jute.maxbuffer, 1 MiB less a byte
-_OPERATION_OVERHEAD = 64  # header, ACL, lengths
 
 
 class ControllerEpoch(NamedTuple):
@@ -351,7 +351,7 @@ class Registry:
         self._create_partition_nodes([tp for tp, state in states.items() if state.version == NO_STATE])
         fence = () if controller_version is None else (Check(znodes.CONTROLLER_EPOCH, controller_version),)
         partitions, written = iter(states), set()
-        for chunk in _chunks([_state_operation(tp, state) for tp, state in states.items()]):
+        for chunk in in_transactions([_state_operation(tp, state) for tp, state in states.items()]):
             written |= self._write_chunk({tp: states[tp] for tp in itertools.islice(partitions, len(chunk))}, fence)
         return written
 
@@ -428,7 +428,7 @@ class Registry:
         roots = dict.fromkeys(znodes.partitions_path(tp.topic) for tp in partitions)
         paths = [*roots, *map(znodes.partition_path, partitions)]
         missing = [Create(path) for path, node in zip(paths, self._zk.get_many(paths), strict=True) if node is None]
-        for chunk in _chunks(missing):
+        for chunk in in_transactions(missing):
             with contextlib.suppress(NodeExists, NoNode):  # created by another broker, or the topic was deleted
                 self._zk.transaction(chunk)
 
@@ -504,10 +504,10 @@ class Registry:
             raise _unknown(name)
         while self._zk.exists(znodes.topic_path(name)):
             try:
-                chunks = list(_chunks(self._deletions(name)))
+                chunks = list(in_transactions(self._deletions(name)))
                 if len(chunks) > 1:
                     self.request_deletion(name)
-                    chunks = list(_chunks(self._deletions(name)))
+                    chunks = list(in_transactions(self._deletions(name)))
                 for chunk in chunks:
                     self._zk.transaction(chunk)
             except (NoNode, NotEmpty):
@@ -567,33 +567,14 @@ def _new_partitions(name: str, assignment: Mapping[int, tuple[int, ...]]) -> lis
     return operations
 
 
-def _size(operation: Operation) -> int:
-    data = operation.data if isinstance(operation, Create | SetData) else b""
-    return len(operation.path) + len(data) + _OPERATION_OVERHEAD
-
-
 def _check_size(name: str, operations: Iterable[Operation]) -> None:
-    size = sum(map(_size, operations))
-    if size > _TRANSACTION_BYTES:
+    size = sum(map(request_size, operations))
+    if size > MAX_TRANSACTION_BYTES:
         raise BrokerError(
             ErrorCode.invalid_partitions,
             f"topic {name!r} has too many new partitions for one ZooKeeper transaction "
-            f"({size:,} of {_TRANSACTION_BYTES:,} bytes): begin with fewer and add the others in steps",
+            f"({size:,} of {MAX_TRANSACTION_BYTES:,} bytes): begin with fewer and add the others in steps",
         )
-
-
-def _chunks(operations: Iterable[Operation]) -> Iterator[list[Operation]]:
-    """Cut a list of operations into transactions of the size that ZooKeeper accepts."""
-    chunk: list[Operation] = []
-    size = 0
-    for operation in operations:
-        size += _size(operation)
-        if chunk and size > _TRANSACTION_BYTES:
-            yield chunk
-            chunk, size = [], _size(operation)
-        chunk.append(operation)
-    if chunk:
-        yield chunk
 
 
 def _secret_config(path: str, data: bytes) -> dict[str, str]:

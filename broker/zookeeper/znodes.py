@@ -220,8 +220,8 @@ class TopicRecord:
 
     def replicas_of(self, partition: int) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
         """(all replicas, those that a reassignment adds, those that it removes)."""
-        moves = (self.adding_replicas, self.removing_replicas)
-        return self.assignment[partition], *(move.get(partition, ()) for move in moves)
+        adding, removing = self.adding_replicas.get(partition, ()), self.removing_replicas.get(partition, ())
+        return self.assignment[partition], adding, removing
 
     def reassigned(
         self, partition: int, replicas: tuple[int, ...], adding: tuple[int, ...], removing: tuple[int, ...]

@@ -13,7 +13,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.registry import Registry
-from broker.zookeeper.znodes import PartitionState
+from broker.zookeeper.znodes import BrokerInfo, PartitionState
 from tests.api.test_group_offsets import commit, committed, find
 from tests.support.broker_process import BrokerProcess
 from tests.support.raw_requests import SERVED, Requests, versions
@@ -249,6 +249,9 @@ def test_group_follows_its_partition_to_another_broker_and_back(
             other.member_id = other.join_once().member_id
             waiting.send(ApiKey.JOIN_GROUP, other.join_body())
             eventually(lambda: member.heartbeat(4) is ErrorCode.rebalance_in_progress)
+            registry.register_broker(BrokerInfo.plaintext(99, "127.0.0.1", 1))
+            record = registry.topics()[tp.topic].reassigned(tp.partition, (0, 99), (), ())
+            zk.set(f"/brokers/topics/{tp.topic}", record.encode())
             lead(99)
             assert waiting.receive(ApiKey.JOIN_GROUP).error_code is ErrorCode.not_coordinator
             eventually(lambda: member.heartbeat(4) is ErrorCode.not_coordinator)

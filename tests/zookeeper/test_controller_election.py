@@ -37,7 +37,7 @@ def test_a_lone_controller_is_controller_again_after_its_session_expired(zk: Zoo
     ControllerElection(registry, 1).start()
     expire_session(zk)
     eventually(lambda: (registry.controller_id(), registry.controller_epoch().epoch) == (1, 2))
-    assert registry.elect_controller(1) == 2  # it is ours in the new session
+    assert registry.elect_controller(1) == (2, 2)  # it is ours in the new session
 
 
 def test_a_broker_that_has_stopped_stands_no_more(connect: Connect, registry: Registry) -> None:
