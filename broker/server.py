@@ -19,6 +19,7 @@ from broker.api.fetch_sessions import FetchSessionCache
 from broker.api.table import make_routes
 from broker.boot_id import may_have_lost_records, record_boot
 from broker.clock import Clock, SystemClock
+from broker.cluster.assignment import MAX_REPLICATION_FACTOR
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
 from broker.cluster.controller import Controller
@@ -67,8 +68,11 @@ HAND_OVER_TIMEOUT_S = 5.0
 class BrokerServer:
     """One broker. `start` returns when it serves. `stop` may be called at any time after that call began."""
 
-    def __init__(self, config: BrokerConfig, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: BrokerConfig, clock: Clock | None = None, *, max_replication_factor: int = MAX_REPLICATION_FACTOR
+    ) -> None:
         self.config = config
+        self._max_factor = max_replication_factor
         self._clock = clock or SystemClock()
         self.embedded_zookeeper = ""
         """`host:port` of the embedded ZooKeeper, if this broker started one."""
@@ -112,7 +116,13 @@ class BrokerServer:
         registry, changes, election = await self._connect(bound)
         metadata = await asyncio.to_thread(registry.load_metadata)
         self._topics = Topics(
-            self._dynamic.current, registry, self._logs, metadata, self._calls, notify=changes.notify_config_change
+            self._dynamic.current,
+            registry,
+            self._logs,
+            metadata,
+            self._calls,
+            notify=changes.notify_config_change,
+            max_replication_factor=self._max_factor,
         )
         ids = ProducerIds(lambda: registry.allocate_producer_ids(self.config.broker_id))
         self._coordinators = Coordinators(self.config, self._topics, ids, self._clock)
@@ -123,7 +133,13 @@ class BrokerServer:
         slots = self.config.max_incremental_fetch_session_cache_slots
         fetch_sessions = FetchSessionCache(slots, self._clock, self._metrics.fetch_sessions)
         controller = Controller(
-            election, registry, self._calls, self._topics, self._dynamic, notify=changes.notify_isr_change
+            election,
+            registry,
+            self._calls,
+            self._topics,
+            self._dynamic,
+            notify=changes.notify_isr_change,
+            max_replication_factor=self._max_factor,
         )
         context = ApiContext(
             configs,
@@ -226,6 +242,7 @@ class BrokerServer:
                     self.config.broker_id,
                     topics.values(),
                     lambda tp: may_have_lost or self._logs.get(tp) is None,
+                    max_replication_factor=self._max_factor,
                 )
             )
 
@@ -327,13 +344,17 @@ class BrokerServer:
         names = [
             name
             for name, topic in metadata.topics.items()
-            if any(broker_id in info.isr and len(info.isr) > 1 for info in topic.partitions.values())
+            if any(
+                broker_id in info.isr and 1 < len(info.replicas) <= self._max_factor
+                for info in topic.partitions.values()
+            )
         ]
         if not names or self._zookeeper is None or not self._zookeeper.connected:
             return
 
         def leave() -> None:
-            left = leave_partitions(registry, broker_id, registry.topics(names).values(), set(registry.brokers()))
+            topics, live = registry.topics(names).values(), set(registry.brokers())
+            left = leave_partitions(registry, broker_id, topics, live, max_replication_factor=self._max_factor)
             changes.notify_isr_change(left)
 
         try:

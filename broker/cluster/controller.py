@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 
+from broker.cluster.assignment import MAX_REPLICATION_FACTOR
 from broker.cluster.controller_state import Election, imbalanced_partitions, next_state
 from broker.cluster.topics import Topics
 from broker.config.dynamic_config import DynamicConfig
@@ -46,14 +47,20 @@ class Controller:
         config: DynamicConfig,
         *,
         notify: Callable[[Iterable[TopicPartition]], None],
+        max_replication_factor: int = MAX_REPLICATION_FACTOR,
     ) -> None:
-        """`notify(partitions)`, which blocks, makes all brokers read the states of these partitions."""
+        """`notify(partitions)`, which blocks, makes all brokers read the states of these partitions.
+
+        Partitions with more than `max_replication_factor` replicas are left alone: their other replicas may have no
+        records, although they are in the ISR.
+        """
         self._election = election
         self._registry = registry
         self._call = calls
         self._topics = topics
         self._config = config
         self._notify = notify
+        self._max_factor = max_replication_factor
         self._due = asyncio.Event()
         self._names: set[str] = set()
         """Topics to look at."""
@@ -120,7 +127,7 @@ class Controller:
             for tp in partitions:
                 topic = self._topics.metadata.topics.get(tp.topic)
                 info = topic.partitions.get(tp.partition) if topic is not None else None
-                if topic is None or info is None:
+                if topic is None or info is None or len(info.replicas) > self._max_factor:
                     continue
                 allowed = unclean or self._unclean_allowed(topic)
                 election = next_state(info, self._live, unclean_allowed=allowed, prefer=prefer)

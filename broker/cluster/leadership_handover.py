@@ -1,6 +1,8 @@
 """A broker that starts or stops writes the states of its own partitions (Kafka's controlled shutdown, KIP-320).
 
-Each state is written by compare-and-set, so this needs no request to the controller. Both functions block.
+Each state is written by compare-and-set, so this needs no request to the controller. Both functions block. No other
+replica takes over a partition with more than `max_replication_factor` replicas: it may have no records, although it is
+in the ISR.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Collection, Iterable
 
+from broker.cluster.assignment import MAX_REPLICATION_FACTOR
 from broker.cluster.controller_state import Election, state_at_start, state_without
 from broker.protocol.topic_partition import TopicPartition
 from broker.zookeeper.cluster_metadata import PartitionInfo
@@ -25,31 +28,39 @@ def rejoin_partitions(
     broker_id: int,
     topics: Iterable[TopicRecord],
     may_have_lost: Callable[[TopicPartition], bool],
+    *,
+    max_replication_factor: int = MAX_REPLICATION_FACTOR,
 ) -> list[TopicPartition]:
     """Call before the broker registers. Returns the partitions with a new state, of which others must be notified.
 
     After that its leaders are in a new leader epoch, and it is in no ISR for which it may lack records, if that has
     another member.
     """
-    return _write(
-        registry,
-        broker_id,
-        topics,
-        lambda tp, now: state_at_start(now, broker_id, may_have_lost=may_have_lost(tp)),
-        log_level=logging.DEBUG,
-    )
+
+    def decide(tp: TopicPartition, now: PartitionInfo) -> Election | None:
+        lost = len(now.replicas) <= max_replication_factor and may_have_lost(tp)
+        return state_at_start(now, broker_id, may_have_lost=lost)
+
+    return _write(registry, broker_id, topics, decide, log_level=logging.DEBUG)
 
 
 def leave_partitions(
-    registry: Registry, broker_id: int, topics: Iterable[TopicRecord], live: Collection[int]
+    registry: Registry,
+    broker_id: int,
+    topics: Iterable[TopicRecord],
+    live: Collection[int],
+    *,
+    max_replication_factor: int = MAX_REPLICATION_FACTOR,
 ) -> list[TopicPartition]:
     """Call before the broker closes its listeners: another live in-sync replica leads each partition that has one.
 
     Returns the partitions with a new state, of which others must be notified (promise P9).
     """
-    return _write(
-        registry, broker_id, topics, lambda _, now: state_without(now, broker_id, live), log_level=logging.INFO
-    )
+
+    def decide(_: TopicPartition, now: PartitionInfo) -> Election | None:
+        return state_without(now, broker_id, live) if len(now.replicas) <= max_replication_factor else None
+
+    return _write(registry, broker_id, topics, decide, log_level=logging.INFO)
 
 
 def _write(

@@ -1,0 +1,247 @@
+"""The controller on a real ZooKeeper, with brokers that are only registered there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.clock import SystemClock
+from broker.cluster.broker_configs import BrokerConfigs
+from broker.cluster.cluster_watch import ClusterWatch
+from broker.cluster.controller import Controller
+from broker.cluster.controller_state import state_reassigned
+from broker.cluster.leadership_handover import leave_partitions, rejoin_partitions
+from broker.cluster.topics import NewTopic, Topics
+from broker.config.broker_config import BrokerConfig
+from broker.config.dynamic_config import DynamicConfig
+from broker.errors import BrokerError, ErrorCode
+from broker.log.log_config import LogConfig
+from broker.log.manager import LogManager
+from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.change_notifications import ChangeNotifications
+from broker.zookeeper.client import ZooKeeper, ZooKeeperCalls
+from broker.zookeeper.cluster_metadata import NO_LEADER
+from broker.zookeeper.controller_election import ControllerElection
+from broker.zookeeper.registry import Registry
+from broker.zookeeper.znodes import BrokerInfo, PartitionState
+from tests.zookeeper.conftest import Connect
+
+Steps = Callable[[Topics, Controller], Awaitable[None]]
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Iterator[LogManager]:
+    manager = LogManager([tmp_path / "logs"], SystemClock())
+    manager.load(lambda topic: LogConfig())
+    yield manager
+    manager.close()
+
+
+@pytest.fixture
+def run(zk: ZooKeeper, registry: Registry, logs: LogManager) -> Callable[..., None]:
+    """`run(steps)` awaits `steps(topics, controller)` on broker 1, which is the controller."""
+    registry.register_broker(BrokerInfo.plaintext(1, "h", 9092))
+
+    async def main(steps: Steps, max_replication_factor: int) -> None:
+        calls, changes, config = ZooKeeperCalls(), ChangeNotifications(zk), DynamicConfig(BrokerConfig(broker_id=1))
+        election = ControllerElection(registry, 1)
+        election.start()
+        topics = Topics(
+            config.current,
+            registry,
+            logs,
+            registry.load_metadata(),
+            calls,
+            notify=changes.notify_config_change,
+            max_replication_factor=max_replication_factor,
+        )
+        configs = BrokerConfigs(config, registry, calls, notify=changes.notify_config_change)
+        watch = ClusterWatch(registry, changes, topics, configs)
+        controller = Controller(
+            election,
+            registry,
+            calls,
+            topics,
+            config,
+            notify=changes.notify_isr_change,
+            max_replication_factor=max_replication_factor,
+        )
+        watch.start()
+        controller.start()
+        tasks = [asyncio.ensure_future(work) for work in (watch.run(), controller.run())]
+        try:
+            async with asyncio.timeout(20):
+                await steps(topics, controller)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            watch.stop()
+            await topics.close()
+            calls.close()
+
+    return lambda steps, max_replication_factor=9: asyncio.run(main(steps, max_replication_factor))
+
+
+async def soon(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await asyncio.sleep(0.01)
+
+
+def leaders(topics: Topics, name: str) -> dict[int, tuple[int, tuple[int, ...]]]:
+    found = topics.metadata.topics[name].partitions
+    return {index: (info.leader, info.isr) for index, info in found.items()}
+
+
+def register(connect: Connect, *broker_ids: int) -> dict[int, ZooKeeper]:
+    sessions = {broker_id: connect() for broker_id in broker_ids}
+    for broker_id, session in sessions.items():
+        Registry(session).register_broker(BrokerInfo.plaintext(broker_id, f"h{broker_id}", 9092, rack=str(broker_id)))
+    return sessions
+
+
+def test_a_dead_brokers_partitions_are_led_by_in_sync_replicas_and_it_leaves_every_isr(
+    run: Callable[..., None], connect: Connect, caplog: pytest.LogCaptureFixture
+) -> None:
+    sessions = register(connect, 2, 3)
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        await topics.create(NewTopic("t", assignment={0: (2, 3), 1: (3, 2)}))
+        await topics.create(NewTopic("alone", assignment={0: (2,)}))
+        assert leaders(topics, "t") == {0: (2, (2, 3)), 1: (3, (3, 2))}
+        with caplog.at_level("INFO", "broker.cluster.controller"):
+            await asyncio.to_thread(sessions[2].close)
+            await soon(lambda: leaders(topics, "t") == {0: (3, (3,)), 1: (3, (3,))})
+            await soon(lambda: leaders(topics, "alone") == {0: (NO_LEADER, (2,))})
+        assert topics.metadata.topics["t"].partitions[0].leader_epoch == 1
+        assert "t-0: leader 3, leader epoch 1, ISR [3]: broker 2 is not alive" in caplog.messages
+        assert "t-1: leader 3, leader epoch 0, ISR [3]: broker 2 is not alive or no replica" in caplog.messages
+        register(connect, 2)
+        await soon(lambda: leaders(topics, "alone") == {0: (2, (2,))})
+
+    run(steps)
+
+
+def test_an_unclean_election_waits_for_the_topics_setting(run: Callable[..., None], connect: Connect) -> None:
+    sessions = register(connect, 2, 3)
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        await topics.create(NewTopic("t", assignment={0: (2, 3)}))
+        await asyncio.to_thread(sessions[3].close)
+        await soon(lambda: leaders(topics, "t") == {0: (2, (2,))})
+        await asyncio.to_thread(sessions[2].close)
+        await soon(lambda: leaders(topics, "t") == {0: (NO_LEADER, (2,))})
+        register(connect, 3)
+        await soon(lambda: 3 in topics.metadata.brokers)
+        assert await controller.elect([TopicPartition("t", 0)]) == set()
+        await topics.alter_config("t", {"unclean.leader.election.enable": "true"}, validate_only=False)
+        await soon(lambda: leaders(topics, "t") == {0: (3, (3,))})
+
+    run(steps)
+
+
+def test_a_new_controller_mends_what_happened_while_there_was_none(
+    run: Callable[..., None], registry: Registry, connect: Connect
+) -> None:
+    register(connect, 2)
+    registry.create_topic("t", {0: [3, 2], 1: [2, 1]})
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        await soon(lambda: leaders(topics, "t") == {0: (2, (2,)), 1: (2, (2, 1))})
+        states = await asyncio.to_thread(registry.partition_states, [TopicPartition("t", 0)])
+        assert states[TopicPartition("t", 0)].controller_epoch == registry.controller_epoch().epoch
+
+    run(steps)
+
+
+def test_preferred_leaders_are_elected_and_a_fenced_controller_elects_nothing(
+    run: Callable[..., None], registry: Registry, connect: Connect, zk: ZooKeeper
+) -> None:
+    register(connect, 2, 3)
+    tp = TopicPartition("t", 0)
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        await topics.create(NewTopic("t", assignment={0: (2, 3)}))
+        state = registry.partition_states([tp])[tp]
+        registry.write_states({tp: PartitionState(3, 1, (2, 3), 0, state.version)})
+        await topics.refresh(["t"])
+        assert await controller.elect([tp]) == set()
+        assert await controller.elect([tp], prefer=True) == {tp}
+        await soon(lambda: leaders(topics, "t") == {0: (2, (2, 3))})
+        now = registry.partition_states([tp])[tp]
+        registry.write_states({tp: PartitionState(3, 9, (2, 3), 0, now.version)})
+        await topics.refresh(["t"])
+        zk.set("/controller_epoch", b"99")
+        with pytest.raises(BrokerError) as refusal:
+            await controller.elect([tp], prefer=True)
+        assert refusal.value.code is ErrorCode.not_controller
+        assert registry.partition_states([tp])[tp].leader == 3
+
+    run(steps)
+
+
+def test_a_reassignment_is_completed_in_both_nodes_at_once(
+    run: Callable[..., None], registry: Registry, connect: Connect
+) -> None:
+    register(connect, 2, 3)
+    tp = TopicPartition("t", 0)
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        await topics.create(NewTopic("t", assignment={0: (2,)}))
+        before = topics.metadata.topics["t"].partitions[0]
+        begun = state_reassigned(before, [3])
+        epoch = registry.controller_epoch()
+        assert begun is not None
+        state = PartitionState(2, 1, (2,), epoch.epoch, before.version)
+        assert registry.write_assignment(tp, before, begun.after, state, controller_version=epoch.version)
+        assert not registry.write_assignment(tp, before, begun.after, state, controller_version=epoch.version)
+        now = registry.partition_states([tp])[tp]
+        registry.write_states({tp: PartitionState(2, 1, (2, 3), epoch.epoch, now.version)})  # its leader: 3 is in sync
+        await topics.refresh(["t"])
+        await soon(lambda: leaders(topics, "t") == {0: (3, (3,))})
+        record = registry.topics()["t"]
+        assert (record.assignment, record.adding_replicas, record.removing_replicas) == ({0: (3,)}, {}, {})
+
+    run(steps)
+
+
+def test_a_broker_hands_over_when_it_stops_and_returns_without_what_it_may_have_lost(registry: Registry) -> None:
+    registry.create_topic("t", {0: [1, 2], 1: [2, 1], 2: [1]})
+    zero, one, two = partitions = [TopicPartition("t", partition) for partition in range(3)]
+
+    def states() -> list[tuple[int, int, tuple[int, ...]]]:
+        found = registry.partition_states(partitions)
+        return [(found[tp].leader, found[tp].leader_epoch, found[tp].isr) for tp in partitions]
+
+    topics = registry.topics().values()
+    assert sorted(leave_partitions(registry, 1, topics, {1, 2}, max_replication_factor=2)) == [zero, one]
+    assert states() == [(2, 1, (2,)), (2, 0, (2,)), (1, 0, (1,))]
+    assert rejoin_partitions(registry, 1, topics, lambda tp: False, max_replication_factor=2) == [two]
+    assert states() == [(2, 1, (2,)), (2, 0, (2,)), (1, 1, (1,))]
+    found = registry.partition_states([one])[one]
+    registry.write_states({one: PartitionState(2, 0, (2, 1), 0, found.version)})
+    assert sorted(rejoin_partitions(registry, 1, topics, lambda tp: tp != zero, max_replication_factor=2)) == [one, two]
+    assert states() == [(2, 1, (2,)), (2, 0, (2,)), (1, 2, (1,))]
+
+
+def test_nobody_takes_over_a_partition_whose_replicas_were_never_copied(
+    registry: Registry, run: Callable[..., None], connect: Connect
+) -> None:
+    """Topics with several replicas may exist while the factor is limited. Their whole assignment is in the ISR."""
+    sessions = register(connect, 2, 3)
+    registry.create_topic("t", {0: [2, 3]})
+    topics, tp = registry.topics().values(), TopicPartition("t", 0)
+    assert leave_partitions(registry, 2, topics, {2, 3}) == []
+    assert rejoin_partitions(registry, 2, topics, lambda tp: True) == [tp]
+    assert registry.partition_states([tp])[tp] == PartitionState(2, 1, (2, 3), 0)
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        await asyncio.to_thread(sessions[2].close)
+        await soon(lambda: 2 not in topics.metadata.brokers)
+        assert await controller.elect([tp], prefer=True, unclean=True) == set()
+
+    run(steps, max_replication_factor=1)
+    assert registry.partition_states([tp])[tp] == PartitionState(2, 1, (2, 3), 0)
