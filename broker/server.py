@@ -132,15 +132,6 @@ class BrokerServer:
         await users.refresh()
         slots = self.config.max_incremental_fetch_session_cache_slots
         fetch_sessions = FetchSessionCache(slots, self._clock, self._metrics.fetch_sessions)
-        controller = Controller(
-            election,
-            registry,
-            self._calls,
-            self._topics,
-            self._dynamic,
-            notify=changes.notify_isr_change,
-            max_replication_factor=self._max_factor,
-        )
         context = ApiContext(
             configs,
             self._clock,
@@ -159,8 +150,7 @@ class BrokerServer:
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.add_config_listener("users", users.refresh)
         self._watch(watch)
-        controller.start()
-        self._begin(controller.run())
+        self._start_controller(election, registry, changes)
         self._leave = lambda: self._hand_over(registry, changes)
         await self._listeners.serve(
             Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms)), users.credential
@@ -169,6 +159,19 @@ class BrokerServer:
         if self._http is not None:
             self._begin(self._serve_http(self._http))
         return bound
+
+    def _start_controller(self, election: ControllerElection, registry: Registry, changes: ChangeNotifications) -> None:
+        controller = Controller(
+            election,
+            registry,
+            self._calls,
+            self._topics,
+            self._dynamic,
+            notify=changes.notify_isr_change,
+            max_replication_factor=self._max_factor,
+        )
+        controller.start()
+        self._begin(controller.run())
 
     def _name_bound_ports(self, bound: list[Listener]) -> None:
         """A listener with port 0 gets a free port: from now on the settings name that port."""
