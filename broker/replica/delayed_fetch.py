@@ -1,6 +1,7 @@
 """A fetch that waits until enough bytes can be read or its time is up (Kafka's DelayedFetch in the purgatory).
 
-Made by api/fetch. Nothing polls: an append notifies the waiting fetches of its partition, and a timer ends the wait.
+Made by api/fetch. Nothing polls: the partition notifies its waiting fetches, and a timer ends the wait. A consumer's
+fetch counts bytes below the high watermark, a follower's all that are appended.
 """
 
 from __future__ import annotations
@@ -20,6 +21,11 @@ class Waiter(Protocol):
         """Whether only bytes below the last stable offset count."""
         ...
 
+    @property
+    def replica(self) -> bool:
+        """Whether all bytes of the log count, as for a follower."""
+        ...
+
     def gained(self, size: int) -> None:
         """The partition has changed; `size` more bytes can be read, perhaps none."""
         ...
@@ -30,7 +36,7 @@ class Waiter(Protocol):
 
 
 class Watched(Protocol):
-    """A partition, which notifies `waiters` of every append."""
+    """A partition, which notifies `waiters` of every change."""
 
     waiters: set[Waiter]
 
@@ -43,10 +49,18 @@ class DelayedFetch:
     """
 
     def __init__(
-        self, partitions: Iterable[Watched], missing_bytes: int, seconds: float, *, committed: bool = False
+        self,
+        partitions: Iterable[Watched],
+        missing_bytes: int,
+        seconds: float,
+        *,
+        committed: bool = False,
+        replica: bool = False,
     ) -> None:
-        """`committed`: only bytes below the last stable offset count."""
         self.committed = committed
+        """Whether only bytes below the last stable offset count."""
+        self.replica = replica
+        """Whether all bytes of the log count, as for a follower."""
         self._partitions = tuple(partitions)
         self._missing = missing_bytes
         loop = asyncio.get_running_loop()

@@ -1,21 +1,25 @@
 """What a leader knows of its followers: their positions, the ISR, and the high watermark that follows. Pure.
 
 `Partition` calls it for every append, every fetch of a follower, and with the answers of ZooKeeper. Positions are log
-end offsets; times are monotonic seconds. Rules of Kafka's `Partition` and `Replica` (KIP-497):
+end offsets; times are monotonic seconds. Rules of Kafka's `Partition` and `Replica` (KIP-497, KIP-966):
 
 - The high watermark is the lowest position of the replicas in the ISR. It never goes back. A change of the ISR that is
-  being written counts with whichever ISR is larger: the controller may elect any of either.
+  being written counts with whichever ISR is larger: the controller may elect any of either (P1, P2).
+- It stands still while the ISR is smaller than `min.insync.replicas`: consumers see only what that many replicas have.
 - A follower that has caught up lately, but is not in the ISR yet, counts as well. Without this a busy leader whose
   followers have all left would move the watermark on with every append, and none could ever catch up with it.
 - A follower leaves the ISR when it has not caught up with the log's end for `replica.lag.time.max.ms`.
-- A follower joins the ISR when its position has reached the high watermark and the start of this leader epoch: then it
-  has every committed record, and none of an older leader that this log does not have.
+- A follower joins the ISR when it has caught up lately, and its position has reached the high watermark and the start of
+  this leader epoch. Then it has every committed record, and none of an older leader that this log does not have.
+- With every new state of the partition the positions of the replicas outside the ISR are forgotten until they fetch
+  again. Such a replica may have started without the end of its log, and has said so by that state (KIP-903).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 __all__ = ["UNKNOWN_OFFSET", "FollowerState", "InSyncState"]
 
@@ -28,9 +32,9 @@ class FollowerState:
     """One follower, as its fetches in this leader epoch show it."""
 
     log_end_offset: int = UNKNOWN_OFFSET
-    caught_up_at: float = 0.0
+    caught_up_at: float = -math.inf
     """When it last had all that the leader's log had."""
-    fetched_at: float = 0.0
+    fetched_at: float = -math.inf
     end_when_fetched: int = 0
     """The end of the leader's log at its last fetch."""
 
@@ -41,27 +45,29 @@ class InSyncState:
     def __init__(
         self,
         leader: int,
-        replicas: Collection[int],
+        replicas: Iterable[int],
         isr: Collection[int],
         *,
         high_watermark: int,
         log_end_offset: int,
         now: float,
         max_lag_s: float,
+        min_isr: Callable[[], int] = lambda: 1,
     ) -> None:
-        """`high_watermark`: what this replica knew as a follower, or from its checkpoint."""
+        """`high_watermark`: what this replica knew as a follower, or from its checkpoint. `min_isr` gives
+        min.insync.replicas, which may change."""
         self._leader = leader
         self._followers = {replica: FollowerState() for replica in replicas if replica != leader}
-        self._end = self._epoch_start = log_end_offset
+        self._end = self.epoch_start = log_end_offset
         self._max_lag_s = max_lag_s
+        self._min_isr = min_isr
         self.isr = frozenset(isr)
         self.pending_isr: frozenset[int] | None = None
-        """The ISR that is being written, if any."""
+        """The ISR that is being written, if any. After a failure it may be in ZooKeeper or not: it is written again."""
         self.high_watermark = min(high_watermark, log_end_offset)
-        for replica in self.isr - {leader}:
-            if replica in self._followers:
-                self._followers[replica].caught_up_at = now  # it gets the whole lag time to fetch for the first time
-        self._advance(now)
+        for replica in self.isr & self._followers.keys():
+            self._followers[replica].caught_up_at = now  # it gets the whole lag time to fetch for the first time
+        self._count(now)
 
     @property
     def followers(self) -> Mapping[int, FollowerState]:
@@ -72,10 +78,21 @@ class InSyncState:
         """The replicas that a controller may elect: the ISR, with those that are joining it."""
         return self.isr if self.pending_isr is None else self.isr | self.pending_isr
 
+    @property
+    def min_isr(self) -> int:
+        """How many replicas have to be in sync: min.insync.replicas, but not more than there are."""
+        return min(self._min_isr(), len(self._followers) + 1)
+
     def appended(self, log_end_offset: int, now: float) -> bool:
-        """The leader's log has grown to `log_end_offset`; whether the high watermark has advanced."""
+        """The leader's log has grown to `log_end_offset`; whether the high watermark has advanced.
+
+        A follower that had everything until now may not have fetched lately: its fetch session waits for this append.
+        """
+        for follower in self._followers.values():
+            if follower.log_end_offset == self._end:
+                follower.caught_up_at = now
         self._end = log_end_offset
-        return self._advance(now)
+        return self.advance(now)
 
     def fetched(self, replica: int, offset: int, now: float) -> bool:
         """A follower asks for `offset`, so it has all before; whether the high watermark has advanced.
@@ -91,61 +108,67 @@ class InSyncState:
             follower.caught_up_at = max(follower.caught_up_at, follower.fetched_at)
         follower.log_end_offset = offset
         follower.fetched_at, follower.end_when_fetched = now, self._end
-        return self._advance(now)
+        return self.advance(now)
 
     def reassigned(self, replicas: Iterable[int], now: float) -> bool:
         """The partition is assigned to these replicas now; whether the high watermark has advanced."""
         known = self._followers
         self._followers = {r: known.get(r) or FollowerState() for r in replicas if r != self._leader}
-        return self._advance(now)
+        return self._count(now)
+
+    def advance(self, now: float) -> bool:
+        """Compute the high watermark; whether it has advanced."""
+        if self._has_strangers or len(self.isr) < self.min_isr:
+            return False
+        isr, lowest = self.largest_isr, self._end
+        for replica, follower in self._followers.items():
+            position = follower.log_end_offset
+            if position < lowest and (replica in isr or self._waits_to_join(follower, now)):
+                lowest = position
+        if lowest <= self.high_watermark:
+            return False
+        self.high_watermark = lowest
+        return True
 
     # --- changes of the ISR
+
+    def may_join(self, replica: int, now: float) -> bool:
+        """Whether a follower should be in the ISR, and is not."""
+        if replica in self.isr or replica not in self._followers:
+            return False
+        reached = self._followers[replica].log_end_offset >= max(self.high_watermark, self.epoch_start)
+        return reached and self._is_in_sync(replica, now)
 
     def wanted_isr(self, now: float) -> frozenset[int] | None:
         """The ISR to write, if it should change; None while a change is being written."""
         if self.pending_isr is not None:
             return None
         slow = {r for r in self.isr if r != self._leader and not self._is_in_sync(r, now)}
-        joining = {r for r in self._followers if r not in self.isr and self._may_join(r)}
+        joining = {r for r in self._followers if self.may_join(r, now)}
         wanted = (self.isr - slow) | joining
         return wanted if wanted != self.isr else None
 
     def writing(self, isr: frozenset[int]) -> None:
-        """`isr` is being written from now on."""
+        """`isr` is being written from now on. From here it counts, until ZooKeeper's state is known again."""
         self.pending_isr = isr
 
-    def written(self, isr: Collection[int], now: float, *, by_leader: bool) -> bool:
-        """ZooKeeper has `isr`, from this leader or from another broker; whether the high watermark has advanced.
-
-        When another broker has changed it, the positions of the replicas outside of it are forgotten until they fetch
-        again: such a replica may have started without the end of its log (KIP-903 prevents the same).
-        """
+    def written(self, isr: Collection[int], now: float) -> bool:
+        """ZooKeeper has a new state with `isr`, from whichever broker; whether the high watermark has advanced."""
         self.isr, self.pending_isr = frozenset(isr), None
-        if not by_leader:
-            for replica in self._followers.keys() - self.isr:
-                self._followers[replica] = FollowerState()
-        return self._advance(now)
+        for replica in self._followers.keys() - self.isr:
+            self._followers[replica] = FollowerState()
+        return self._count(now)
+
+    def _count(self, now: float) -> bool:
+        # A member of the ISR may be no replica any more, because a topic and its states are read at different times.
+        self._has_strangers = bool(self.isr - self._followers.keys() - {self._leader})
+        return self.advance(now)
 
     def _is_in_sync(self, replica: int, now: float) -> bool:
         follower = self._followers.get(replica)
         if follower is None:
             return False
         return follower.log_end_offset == self._end or now - follower.caught_up_at <= self._max_lag_s
-
-    def _may_join(self, replica: int) -> bool:
-        return self._followers[replica].log_end_offset >= max(self.high_watermark, self._epoch_start)
-
-    def _advance(self, now: float) -> bool:
-        isr, lowest = self.largest_isr, self._end
-        for replica, follower in self._followers.items():
-            position = follower.log_end_offset
-            if position < lowest and (replica in isr or self._waits_to_join(follower, now)):
-                lowest = position
-        missing = isr - self._followers.keys() - {self._leader}
-        if missing or lowest <= self.high_watermark:
-            return False  # a member of the ISR that is no replica any more: its position is not known
-        self.high_watermark = lowest
-        return True
 
     def _waits_to_join(self, follower: FollowerState, now: float) -> bool:
         return follower.log_end_offset != UNKNOWN_OFFSET and now - follower.caught_up_at <= self._max_lag_s

@@ -40,8 +40,6 @@ class Broker:
     leader: int = NO_LEADER
     epoch: int = -1
     seen_version: int = -1
-    wrote: int = -1
-    """The version of the state that it wrote last as a leader."""
     role: InSyncState | None = None
     waiting: list[int] = dataclasses.field(default_factory=list)
     """Offsets that producers with acks=all wait for."""
@@ -84,14 +82,17 @@ class Replication(RuleBasedStateMachine):
         return True
 
     def settle(self, b: Broker) -> None:
-        """The leader's watermark may have advanced: acknowledge and show what is below it."""
+        """The leader's watermark may have advanced: acknowledge and show what is below it.
+
+        With too small an ISR, those that wait get NOT_ENOUGH_REPLICAS_AFTER_APPEND.
+        """
         assert b.role is not None
         assert b.role.high_watermark >= b.high_watermark, "the watermark went back"
         b.high_watermark = b.role.high_watermark
-        done = [offset for offset in b.waiting if offset < b.high_watermark]
-        if len(b.role.isr) >= MIN_ISR:
-            self.acknowledged += [(offset, b.log[offset]) for offset in done]
+        self.acknowledged += [(offset, b.log[offset]) for offset in b.waiting if offset < b.high_watermark]
         b.waiting = [offset for offset in b.waiting if offset >= b.high_watermark]
+        if len(b.role.largest_isr) < MIN_ISR:
+            b.waiting = []
         shown = b.log[: b.high_watermark]
         assert shown[: len(self.read)] == self.read[: len(shown)], "readers saw records that this leader does not have"
         self.read = max(self.read, shown, key=len)
@@ -126,12 +127,15 @@ class Replication(RuleBasedStateMachine):
             return
         b.seen_version = self.view.version
         if b.role is not None and self.view.leader_epoch == b.epoch:
-            b.role.written(self.view.isr, self.now, by_leader=b.wrote == self.view.version)
+            b.role.written(self.view.isr, self.now)
             self.settle(b)
             return
         if self.view.leader_epoch <= b.epoch:
             return
-        b.epoch, b.leader, b.role, b.waiting = self.view.leader_epoch, self.view.leader, None, []
+        was_leading = b.role is not None
+        b.epoch, b.leader, b.role = self.view.leader_epoch, self.view.leader, None
+        if not was_leading or b.leader != b.id:
+            b.waiting = []
         if b.leader == b.id:
             b.role = InSyncState(
                 b.id,
@@ -141,6 +145,7 @@ class Replication(RuleBasedStateMachine):
                 log_end_offset=len(b.log),
                 now=self.now,
                 max_lag_s=MAX_LAG_S,
+                min_isr=lambda: MIN_ISR,
             )
             self.settle(b)
 
@@ -179,18 +184,25 @@ class Replication(RuleBasedStateMachine):
         b.log += leader.log[len(b.log) : len(b.log) + most]
         b.high_watermark = max(b.high_watermark, min(leader.high_watermark, len(b.log)))
 
-    @rule(n=NUMBERS)
-    def change_isr(self, n: int) -> None:
-        b = self.pick(n, lambda b: b.alive and b.role is not None and b.role.wanted_isr(self.now) is not None)
-        if b is None or b.role is None:
+    @rule(n=NUMBERS, answer=st.sampled_from(("received", "lost", "never sent")))
+    def change_isr(self, n: int, answer: str) -> None:
+        """A leader writes the ISR that it wants, or again the one of which it does not know whether it was written."""
+
+        def wanted(b: Broker) -> frozenset[int] | None:
+            return None if b.role is None else b.role.pending_isr or b.role.wanted_isr(self.now)
+
+        b = self.pick(n, lambda b: b.alive and wanted(b) is not None)
+        if b is None or b.role is None or (asked := wanted(b)) is None:
             return
-        wanted = b.role.wanted_isr(self.now)
-        if wanted is None or not wanted <= self.live() | b.role.isr:
+        b.role.writing(asked)
+        self.settle(b)
+        if answer == "never sent":
             return
-        b.role.writing(wanted)
-        isr = tuple(r for r in self.view.replicas if r in wanted)
-        if self.write(dataclasses.replace(self.view, isr=isr), b.seen_version):
-            b.wrote = self.view.version
+        isr = tuple(r for r in self.view.replicas if r in asked)
+        if self.write(dataclasses.replace(self.view, isr=isr), b.seen_version) and answer == "received":
+            b.seen_version = self.view.version
+            b.role.written(isr, self.now)
+            self.settle(b)
 
     @rule()
     def control(self) -> None:
