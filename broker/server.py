@@ -41,6 +41,7 @@ from broker.net.listener import ListenerSet
 from broker.net.request_log import RequestLog
 from broker.net.router import Router
 from broker.protocol.topic_partition import TopicPartition
+from broker.replica.isr_writer import IsrWriter
 from broker.replica.replica_manager import stored_log_config
 from broker.web.collector import MetricSources
 from broker.web.health import Health
@@ -147,6 +148,7 @@ class BrokerServer:
             self._metrics,
             self._check_threads,
         )
+        self._begin(self._isr_writer(registry, changes).run())
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.add_config_listener("users", users.refresh)
         self._watch(watch)
@@ -317,6 +319,19 @@ class BrokerServer:
         self._dynamic.subscribe(self._logs.update_broker_config)
         self._dynamic.subscribe(self._listeners.update_config)
         return BrokerConfigs(self._dynamic, registry, self._calls, notify=changes.notify_config_change)
+
+    def _isr_writer(self, registry: Registry, changes: ChangeNotifications) -> IsrWriter:
+        writer = IsrWriter(
+            registry,
+            self._calls,
+            changes.notify_isr_change,
+            self._topics.refresh,
+            lambda: self._topics.led_partitions().values(),
+            broker_id=self.config.broker_id,
+            interval_s=self.config.replica_lag_time_max_ms / 2000,
+        )
+        self._topics.set_isr_listener(writer.request)
+        return writer
 
     def _watch(self, watch: ClusterWatch) -> None:
         watch.start()

@@ -6,9 +6,13 @@ adds the list of aborted transactions (KIP-98). The first batch is returned even
 
 With less than min bytes the answer waits, at most max wait. An error is answered at once, except for a topic or
 partition that does not exist: as in Kafka, the answer still waits for the other partitions. In a fetch session
-(KIP-227) only the partitions that changed are read and answered, in the order of the session. There is no replication,
-so a replica's fetch is refused. Index pages that are not in the page cache are read by a thread, so that other
-connections are served meanwhile.
+(KIP-227) only the partitions that changed are read and answered, in the order of the session. Index pages that are not
+in the page cache are read by a thread, so that other connections are served meanwhile.
+
+A follower (replica id >= 0) reads up to the log end. The offset that it asks for says that it has all records below,
+which may move the high watermark (replica/in_sync_state.py). So its fetch must prove by leader epochs that its log is a
+prefix of this one (KIP-320, KIP-595). Where it is not, the answer says where to cut it. A follower counts once for each
+request, and not again in the read after the wait: it may have been restarted meanwhile.
 Version notes: topic names up to 12, ids from 13; zstd from 10; KAFKA_STORAGE_ERROR from 6.
 """
 
@@ -31,7 +35,7 @@ from broker.protocol.messages import field, to_ms
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.compression import Codec
 from broker.replica.delayed_fetch import DelayedFetch
-from broker.replica.partition import UNKNOWN_EPOCH, Partition
+from broker.replica.partition import Partition
 
 __all__ = ["handle"]
 
@@ -40,6 +44,7 @@ _COMMITTED = 1
 _UNKNOWN = (ErrorCode.unknown_topic_id, ErrorCode.unknown_topic_or_partition)
 _FIRST_WITH_ZSTD = 10
 _FIRST_WITH_STORAGE_ERROR = 6
+_FIRST_WITH_LAST_EPOCH = 12
 
 
 @dataclasses.dataclass(slots=True)
@@ -55,6 +60,8 @@ class _Read:
     complete: bool = False
     found: list[Found] = dataclasses.field(default_factory=list)
     """In a session, instead of `topics`."""
+    is_first: bool = False
+    """Whether this is the read before the wait, in which the positions of followers count."""
 
 
 def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Part] | Awaitable[Sequence[Part]]:
@@ -62,11 +69,11 @@ def handle(context: ApiContext, request: Request, client: Client) -> Sequence[Pa
     body, session = request.body, None
     if field(body, "session_epoch", FINAL_EPOCH) != FINAL_EPOCH or field(body, "session_id", NO_SESSION) != NO_SESSION:
         try:
-            session = context.fetch_sessions.begin(request, replica=_replica_id(body) >= 0)
+            session = context.fetch_sessions.begin(request, replica=_replica_id(body))
         except BrokerError as error:
             return _refuse(context, request, error.code, NO_SESSION)
     try:
-        return _respond(context, request, session, unless_cold(lambda: _read(context, request, session)))
+        return _respond(context, request, session, unless_cold(lambda: _read(context, request, session, is_first=True)))
     except ColdRead as cold:
         return _respond_warmed(context, request, session, cold)
 
@@ -86,8 +93,9 @@ def _respond(
         return _answer(context, request, session, read)
     # In a session the partitions that are not read can gain bytes, too, so the session itself waits for all of them.
     partitions = read.partitions if session is None else ()
-    committed = body.isolation_level == _COMMITTED
-    delayed = DelayedFetch(partitions, body.min_bytes - read.size, wait_ms / 1000, committed=committed)
+    replica = _replica_id(body) >= 0
+    committed = body.isolation_level == _COMMITTED and not replica
+    delayed = DelayedFetch(partitions, body.min_bytes - read.size, wait_ms / 1000, committed=committed, replica=replica)
     if session is not None:
         session.begin_wait(delayed, read.found)
     return _wait(context, request, session, delayed)
@@ -96,7 +104,8 @@ def _respond(
 async def _respond_warmed(
     context: ApiContext, request: Request, session: FetchSession | None, cold: ColdRead
 ) -> Sequence[Part]:
-    answer = _respond(context, request, session, await warmed(lambda: _read(context, request, session), cold))
+    read = await warmed(lambda: _read(context, request, session, is_first=True), cold)
+    answer = _respond(context, request, session, read)
     return await answer if isinstance(answer, Awaitable) else answer
 
 
@@ -130,8 +139,8 @@ def _answer(context: ApiContext, request: Request, session: FetchSession | None,
     return encode_fetch_response(request.version, request.correlation_id, topics, session_id=session_id)
 
 
-def _read(context: ApiContext, request: Request, session: FetchSession | None) -> _Read:
-    read, body = _Read(), request.body
+def _read(context: ApiContext, request: Request, session: FetchSession | None, *, is_first: bool = False) -> _Read:
+    read, body = _Read(is_first=is_first), request.body
     budget = min(body.max_bytes, context.config.fetch_max_bytes)
     if session is not None:
         for cached in session.to_read():
@@ -162,16 +171,25 @@ def _read_partition(
     context: ApiContext, request: Request, topic: str | None, asked: Any, budget: int, read: _Read
 ) -> PartitionAnswer:
     body = request.body
-    committed = body.isolation_level == _COMMITTED
+    replica = _replica_id(body)
+    committed = body.isolation_level == _COMMITTED and replica < 0
     try:
         if topic is None:
             raise BrokerError(ErrorCode.unknown_topic_id)
         partition = context.topics.partition(TopicPartition(topic, asked.partition))
-        _check_asked(body, partition, asked)
-        found = _read_slice(partition, asked, budget - read.size, committed, first=read.size == 0)
+        if replica >= 0:
+            _check_replica(request, partition, replica, asked)
+        partition.check_epoch(field(asked, "current_leader_epoch", -1))
+        last_epoch = field(asked, "last_fetched_epoch", -1)
+        diverging = None if last_epoch < 0 else partition.diverging_epoch(last_epoch, asked.fetch_offset)
+        found = None
+        if diverging is None:
+            found = _read_slice(partition, asked, budget - read.size, committed, replica, first=read.size == 0)
         aborted = partition.aborted_in(asked.fetch_offset, found) if committed and found is not None else ()
         if request.version < _FIRST_WITH_ZSTD and partition.log.config.codec is Codec.ZSTD:
             raise BrokerError(ErrorCode.unsupported_compression_type)
+        if replica >= 0 and diverging is None and read.is_first:
+            partition.fetched_by(replica, asked.fetch_offset)
     except BrokerError as error:
         code = error.code
         if code is ErrorCode.kafka_storage_error and request.version < _FIRST_WITH_STORAGE_ERROR:
@@ -180,7 +198,8 @@ def _read_partition(
         read.errors.append(int(code))
         return PartitionAnswer(asked.partition, int(code), -1, -1, -1, () if code in _UNKNOWN else None, None)
     read.partitions.append(partition)
-    read.sizes.append(0 if found is None else found.length)
+    read.sizes.append(0 if found is None or replica >= 0 else found.length)
+    read.complete |= diverging is not None
     if found is not None:
         read.size += found.length
         # A slice ends with its segment. If that is not the active one, waiting would not make the slice longer.
@@ -193,17 +212,16 @@ def _read_partition(
         partition.log.log_start_offset,
         aborted if committed else None,
         found,
+        diverging,
     )
 
 
-def _check_asked(body: Any, partition: Partition, asked: Any) -> None:
-    """Raise BrokerError for a replica's fetch and for leader epochs that do not match ours (KIP-320, KIP-595)."""
-    if _replica_id(body) >= 0:
-        raise BrokerError(ErrorCode.not_leader_or_follower, f"{partition.tp} is not replicated to other brokers")
-    partition.check_epoch(field(asked, "current_leader_epoch", -1))
-    epoch = field(asked, "last_fetched_epoch", -1)
-    if epoch >= 0 and partition.end_offset_for_epoch(epoch) == UNKNOWN_EPOCH:
-        raise BrokerError(ErrorCode.offset_out_of_range, f"{partition.tp} does not know leader epoch {epoch}")
+def _check_replica(request: Request, partition: Partition, replica: int, asked: Any) -> None:
+    """Raise BrokerError unless the fetch is a follower's and proves that its log is a prefix of ours."""
+    if request.version < _FIRST_WITH_LAST_EPOCH or asked.current_leader_epoch < 0:
+        raise BrokerError(ErrorCode.not_leader_or_follower, f"a follower of {partition.tp} has to name leader epochs")
+    partition.check_epoch(asked.current_leader_epoch)
+    partition.check_replica(replica)
 
 
 def _replica_id(body: Any) -> int:
@@ -212,10 +230,15 @@ def _replica_id(body: Any) -> int:
     return int(field(body, "replica_id", -1) if state is None else state.replica_id)
 
 
-def _read_slice(partition: Partition, asked: Any, budget: int, committed: bool, *, first: bool) -> FileSlice | None:
+def _read_slice(
+    partition: Partition, asked: Any, budget: int, committed: bool, replica: int, *, first: bool
+) -> FileSlice | None:
     """Read within the limits. Only the first partition with records may exceed them."""
     limit = min(asked.partition_max_bytes, budget)
-    found = partition.read(asked.fetch_offset, max(limit, 0), committed=committed)
+    if replica >= 0:
+        found = partition.read_as_replica(asked.fetch_offset, max(limit, 0))
+    else:
+        found = partition.read(asked.fetch_offset, max(limit, 0), committed=committed)
     if found is not None and found.length > limit and not first:
         return None
     return found

@@ -142,12 +142,14 @@ def _offsets(partition: Partition) -> tuple[int, ...]:
 class FetchSession:
     """The partitions of one client. A new one gets its id when its first response is made."""
 
-    def __init__(self, request: Request, *, privileged: bool, created_ms: int) -> None:
-        """`privileged`: a replica's; no consumer can evict it before it is unused for `EVICTION_MS`."""
+    def __init__(self, request: Request, *, replica: int, created_ms: int) -> None:
+        """`replica`: the broker id of a follower, below 0 for a consumer."""
         self.id = NO_SESSION
         self.epoch = _next_epoch(INITIAL_EPOCH)
         """The epoch that the next request must have."""
-        self.privileged = privileged
+        self.replica = replica
+        self.privileged = replica >= 0
+        """No consumer can evict a follower's session before it is unused for `EVICTION_MS`."""
         self.created_ms = self.used_ms = created_ms
         self.uses_topic_ids = request.version >= _FIRST_WITH_TOPIC_IDS
         self.committed = False
@@ -237,8 +239,13 @@ class FetchSession:
         ]
 
     def _is_quiet(self, partition: Partition, cached: CachedPartition, answer: PartitionAnswer) -> bool:
-        """Whether the client has all that it may read, so that only a change can be news."""
+        """Whether the client has all that it may read, so that only a change can be news.
+
+        A follower whose position the leader has forgotten must be counted again, which the next fetch does.
+        """
         if self.privileged:
+            if not partition.is_known(self.replica):
+                return False
             end = partition.log.log_end_offset
         else:
             end = answer.last_stable_offset if self.committed else answer.high_watermark
@@ -271,9 +278,10 @@ class FetchSessionCache:
         self._worth: dict[int, _Worth] = {}
         """By id, as in those lists."""
 
-    def begin(self, request: Request, *, replica: bool) -> FetchSession | None:
+    def begin(self, request: Request, *, replica: int) -> FetchSession | None:
         """The session of a request, updated by it; a new one if it wants one; None for a fetch without a session.
 
+        `replica`: the broker id of a follower, below 0 for a consumer.
         Raises BrokerError `fetch_session_id_not_found`, `invalid_fetch_session_epoch`, `fetch_session_topic_id_error`.
         """
         session_id, epoch = request.body.session_id, request.body.session_epoch
@@ -283,8 +291,8 @@ class FetchSessionCache:
                 self._remove(session)
             if epoch == FINAL_EPOCH or not self._slots:
                 return None
-            return FetchSession(request, privileged=replica, created_ms=self._now_ms())
-        if session is None:
+            return FetchSession(request, replica=replica, created_ms=self._now_ms())
+        if session is None or session.replica != replica:
             raise BrokerError(ErrorCode.fetch_session_id_not_found, f"there is no fetch session {session_id}")
         if epoch != session.epoch:
             raise BrokerError(ErrorCode.invalid_fetch_session_epoch, f"{session_id} is at epoch {session.epoch}")

@@ -1,8 +1,10 @@
 """Produce: append record batches as leader.
 
-Behaviour: with acks=0 there is no answer, and an error closes the connection. With acks=1 and all the answer comes when
-the records are in the log (and on disk, if the topic's flush settings ask for it). With one replica acks=all equals
-acks=1. Each partition has its own error. Clients cannot write to internal topics.
+Behaviour: with acks=0 there is no answer, and an error closes the connection. With acks=1 the answer comes when the
+records are in the log (and on disk, if the topic's flush settings ask for it), with acks=all when all in-sync replicas
+have them, too. With too few in-sync replicas acks=all is refused, before the append or after it. When that is not so
+within the request's timeout, the answer is REQUEST_TIMED_OUT, and the records may still be committed. With one replica
+acks=all equals acks=1. Each partition has its own error. Clients cannot write to internal topics.
 
 Every record is checked before anything is appended (log/append_checks.py). Checks of large compressed batches finish in
 a thread. Requests of a connection stay in order, because it handles one at a time. The memory that the batches of a
@@ -19,7 +21,7 @@ import asyncio
 import dataclasses
 import struct
 from collections.abc import Awaitable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.api.transaction_requests import code_for_version
@@ -28,6 +30,7 @@ from broker.errors import BrokerError, CorruptBatch, ErrorCode, ProtocolError, R
 from broker.log.append_checks import Allowance, BatchCheck, writable
 from broker.log.pending_append import AppendResult
 from broker.protocol.api_keys import ApiKey
+from broker.protocol.messages import to_ms
 from broker.protocol.topic_names import INTERNAL_TOPICS
 from broker.protocol.topic_partition import TopicPartition
 from broker.records.batch import CODEC_MASK, HEADER_SIZE, LENGTH_END, BatchHeader
@@ -37,9 +40,8 @@ from broker.replica.partition import Partition
 __all__ = ["handle"]
 
 Answer = Fields | None
-Unsafe = list[tuple[Partition, dict[str, Any], Awaitable[AppendResult | None]]]
-"""Partitions that cannot be acknowledged yet, with their answers and what to wait for. The awaitable returns None
-once the records are on disk, or the result of an append that was still queued."""
+_ALL: Final = -1
+_TOO_SLOW: Final = "the in-sync replicas did not get the records in time; they may get them yet"
 
 INLINE_COST: Final = 1 << 20
 """Bytes of a request that are checked on the event loop. The rest is checked in a thread."""
@@ -90,6 +92,22 @@ class _Part:
     failed: dict[str, Any] | None = None
 
 
+@dataclasses.dataclass(slots=True)
+class _Unsafe:
+    """A partition that cannot be acknowledged yet, with its answer."""
+
+    partition: Partition
+    response: dict[str, Any]
+    safe_here: Awaitable[AppendResult | None] | None
+    """Gives None once the records are on this broker's disk, or the result of an append that was still queued."""
+    last_offset: int = -1
+
+
+class _Appended(NamedTuple):
+    responses: list[Fields]
+    unsafe: list[_Unsafe]
+
+
 def handle(context: ApiContext, request: Request, client: Client) -> Answer | Awaitable[Answer]:
     allowance = Allowance(max(DECOMPRESSION_LIMIT, _GROWTH * context.config.socket_request_max_bytes))
     cost = INLINE_COST
@@ -114,14 +132,26 @@ def handle(context: ApiContext, request: Request, client: Client) -> Answer | Aw
             except BrokerError as error:
                 part.failed = _failed(context, part.tp, error, partition)
     if unfinished:
-        return context.check_threads.keep(_finished(context, request, parts, unfinished))
-    return _appended(context, request, parts)
+        return _checked(
+            context, request, context.check_threads.keep(_append_checked(context, request, parts, unfinished))
+        )
+    appended = _append_all(context, request, parts)
+    if not appended.unsafe:
+        return _answer(request.body, appended.responses)
+    made_safe = None
+    if any(one.safe_here is not None for one in appended.unsafe):
+        made_safe = context.check_threads.keep(_made_safe(context, appended.unsafe))
+    return _acknowledged(context, request, appended, made_safe)
 
 
-async def _finished(
+async def _checked(context: ApiContext, request: Request, appending: Awaitable[_Appended]) -> Answer:
+    return await _acknowledged(context, request, await appending, None)
+
+
+async def _append_checked(
     context: ApiContext, request: Request, parts: Sequence[_Part], unfinished: Sequence[_Part]
-) -> Answer:
-    """Finish the checks in a thread, then append."""
+) -> _Appended:
+    """Finish the checks in a thread, then append, and wait until the records are safe here."""
     errors = await context.check_threads.finish([part.check for part in unfinished if part.check is not None])
     for part, error in zip(unfinished, errors, strict=True):
         if error is not None:
@@ -133,32 +163,72 @@ async def _finished(
                     raise BrokerError(ErrorCode.not_leader_or_follower, f"{part.tp} was reopened: send again")
             except BrokerError as error:
                 part.failed = _failed(context, part.tp, error)
-    answer = _appended(context, request, parts)
-    return await answer if isinstance(answer, Awaitable) else answer
+    appended = _append_all(context, request, parts)
+    await _made_safe(context, appended.unsafe)
+    return appended
 
 
-def _appended(context: ApiContext, request: Request, parts: Sequence[_Part]) -> Answer | Awaitable[Answer]:
-    unsafe: Unsafe = []
+def _append_all(context: ApiContext, request: Request, parts: Sequence[_Part]) -> _Appended:
+    unsafe: list[_Unsafe] = []
     by_topic: dict[str, list[Fields]] = {}
     for part in parts:
         answer = part.failed or _append(context, request, part, unsafe)
         by_topic.setdefault(part.tp.topic, []).append(answer)
-    responses = [{"name": name, "partition_responses": answers} for name, answers in by_topic.items()]
-    if unsafe:
-        return context.check_threads.keep(_made_safe(context, unsafe, request.body, responses))
-    return _answer(request.body, responses)
+    return _Appended([{"name": name, "partition_responses": answers} for name, answers in by_topic.items()], unsafe)
 
 
-async def _made_safe(context: ApiContext, unsafe: Unsafe, body: Any, responses: Sequence[Fields]) -> Answer:
-    outcomes = await asyncio.gather(*(awaitable for _, _, awaitable in unsafe), return_exceptions=True)
-    for (partition, response, _), outcome in zip(unsafe, outcomes, strict=True):
+async def _acknowledged(
+    context: ApiContext, request: Request, appended: _Appended, made_safe: Awaitable[None] | None
+) -> Answer:
+    """Answer when the records are as safe as the producer asks. Nobody need wait for followers if the client leaves."""
+    if made_safe is not None:
+        await made_safe
+    if request.body.acks == _ALL:
+        await _replicated(context, appended.unsafe, to_ms(request.body.timeout) / 1000)
+    return _answer(request.body, appended.responses)
+
+
+async def _made_safe(context: ApiContext, unsafe: Sequence[_Unsafe]) -> None:
+    """Wait until the records are appended and on this broker's disk."""
+    waiting = [(one, one.safe_here) for one in unsafe if one.safe_here is not None]
+    outcomes = await asyncio.gather(*(safe for _, safe in waiting), return_exceptions=True)
+    for (one, _), outcome in zip(waiting, outcomes, strict=True):
         if isinstance(outcome, BrokerError):
-            response.update(_failed(context, partition.tp, outcome, partition))
+            one.response.update(_failed(context, one.partition.tp, outcome, one.partition))
+            one.last_offset = -1
         elif isinstance(outcome, BaseException):
             raise outcome
         elif outcome is not None:
-            response.update(_stored(partition, outcome))
-    return _answer(body, responses)
+            one.response.update(_stored(one.partition, outcome))
+            one.last_offset = outcome.last_offset
+
+
+async def _replicated(context: ApiContext, unsafe: Sequence[_Unsafe], timeout_s: float) -> None:
+    """Wait until all in-sync replicas have the records (Kafka's DelayedProduce).
+
+    With an error the answer keeps the offsets, as in Kafka: the records are in the log, and may be committed later.
+    """
+    waiting: list[tuple[_Unsafe, asyncio.Future[None]]] = []
+    for one in unsafe:
+        try:
+            future = one.partition.committed(one.last_offset)
+        except BrokerError as error:
+            _not_committed(context, one, error)
+        else:
+            if future is not None:
+                waiting.append((one, future))
+    if waiting:
+        await asyncio.wait({future for _, future in waiting}, timeout=max(timeout_s, 0))
+    for one, future in waiting:
+        if not future.done():
+            _not_committed(context, one, BrokerError(ErrorCode.request_timed_out, _TOO_SLOW))
+        elif isinstance(failure := future.exception(), BrokerError):
+            _not_committed(context, one, failure)
+
+
+def _not_committed(context: ApiContext, one: _Unsafe, error: BrokerError) -> None:
+    context.metrics.failed(ApiKey.PRODUCE, error.code)
+    one.response.update(error_code=error.code, error_message=error.message)
 
 
 def _answer(body: Any, responses: Sequence[Fields]) -> Answer:
@@ -173,7 +243,7 @@ def _answer(body: Any, responses: Sequence[Fields]) -> Answer:
     return None
 
 
-def _append(context: ApiContext, request: Request, part: _Part, unsafe: Unsafe) -> Fields:
+def _append(context: ApiContext, request: Request, part: _Part, unsafe: list[_Unsafe]) -> Fields:
     partition, check = part.partition, part.check
     assert partition is not None
     assert check is not None
@@ -188,11 +258,12 @@ def _append(context: ApiContext, request: Request, part: _Part, unsafe: Unsafe) 
         return _failed(context, part.tp, error, partition)
     if not isinstance(result, AppendResult):
         response: dict[str, Any] = {}
-        unsafe.append((partition, response, result))
+        unsafe.append(_Unsafe(partition, response, result))
         return response
     response = _stored(partition, result)
-    if (flushed := partition.flushed()) is not None:
-        unsafe.append((partition, response, flushed))
+    flushed = partition.flushed()
+    if flushed is not None or (partition.in_sync is not None and request.body.acks == _ALL):
+        unsafe.append(_Unsafe(partition, response, flushed, result.last_offset))
     return response
 
 
@@ -230,24 +301,11 @@ def _partition(context: ApiContext, request: Request, tp: TopicPartition) -> Par
         raise BrokerError(ErrorCode.invalid_topic_exception, f"{tp.topic} is written by brokers only")
     partition = context.topics.partition(tp)
     acks = request.body.acks
-    if acks not in (-1, 0, 1):
+    if acks not in (_ALL, 0, 1):
         raise BrokerError(ErrorCode.invalid_required_acks, f"acks={acks} is not 0, 1 or all")
-    needed = partition.log.config.min_insync_replicas
-    if acks == -1 and needed > 1:
-        _check_in_sync(context, tp, needed)
+    if acks == _ALL:
+        partition.check_min_isr()
     return partition
-
-
-def _check_in_sync(context: ApiContext, tp: TopicPartition, needed: int) -> None:
-    """Refuse acks=all for a partition that an older broker made with several replicas: only ours is in sync."""
-    info = context.topics.metadata.partition(tp)
-    replicas = len(info.replicas) if info is not None else 1
-    if min(needed, replicas) > 1:
-        raise BrokerError(
-            ErrorCode.not_enough_replicas,
-            f"min.insync.replicas={needed}, but of {replicas} replicas only the leader is in sync: pykafka does not "
-            "replicate records; set min.insync.replicas=1",
-        )
 
 
 def _batch_of(records: bytes | bytearray | memoryview | None, version: int) -> bytearray | memoryview:

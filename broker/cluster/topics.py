@@ -85,7 +85,12 @@ class Topics:
         self._max_factor = max_replication_factor
         self._call = calls
         self._registry = registry
-        self._replicas = ReplicaManager(config.broker_id, logs, LogConfig.from_properties(config.topic_defaults()))
+        self._replicas = ReplicaManager(
+            config.broker_id,
+            logs,
+            LogConfig.from_properties(config.topic_defaults()),
+            max_lag_s=config.replica_lag_time_max_ms / 1000,
+        )
         self._metadata_lock = asyncio.Lock()  # while a change of the metadata is applied
         self._topics_lock = asyncio.Lock()  # while a request creates or deletes a topic
         self._running: set[asyncio.Task[None]] = set()
@@ -388,6 +393,10 @@ class Topics:
         """Call `on_change` with the names of topics that changed, after the metadata was replaced. They are all topics
         when the brokers may have changed."""
         self._on_change.append(on_change)
+
+    def set_isr_listener(self, on_isr: Callable[[Partition], None]) -> None:
+        """Call `on_isr` with each partition led here whose ISR should be written."""
+        self._replicas.on_isr = on_isr
 
     def add_deletion_listener(self, on_deleted: OnDeleted) -> None:
         """Await `on_deleted` with the partitions of every topic that is deleted."""

@@ -20,6 +20,9 @@ FETCH_VERSIONS = (4, 16)
 
 _FIRST_FLEXIBLE = 12
 _FIRST_TOPIC_ID = 13
+_DIVERGING_EPOCH = struct.Struct(">BBBiqB")
+_DIVERGING_TAG = (1, 0, 13)
+"""One tagged field: tag 0 with 13 bytes, which are the epoch, its end offset, and no further tagged fields."""
 
 
 class Sized(Protocol):
@@ -30,7 +33,8 @@ class Sized(Protocol):
 
 
 class PartitionAnswer(NamedTuple):
-    """The answer for one partition. `aborted` is None for read_uncommitted."""
+    """The answer for one partition. `aborted` is None for read_uncommitted. `diverging` is (leader epoch, end offset):
+    where the reader has to cut its log (KIP-595)."""
 
     partition: int
     error: int
@@ -39,6 +43,7 @@ class PartitionAnswer(NamedTuple):
     log_start_offset: int
     aborted: Sequence[tuple[int, int]] | None
     records: Sized | None
+    diverging: tuple[int, int] | None = None
 
 
 class TopicAnswer(NamedTuple):
@@ -74,7 +79,8 @@ def encode_fetch_response(
                 parts += (bytes(head), partition.records)
                 head = bytearray()
             if flexible:
-                head += b"\0"
+                diverging = partition.diverging
+                head += b"\0" if diverging is None else _DIVERGING_EPOCH.pack(*_DIVERGING_TAG, *diverging, 0)
         if flexible:
             head += b"\0"
     if flexible:

@@ -9,8 +9,8 @@ end offsets; times are monotonic seconds. Rules of Kafka's `Partition` and `Repl
 - A follower that has caught up lately, but is not in the ISR yet, counts as well. Without this a busy leader whose
   followers have all left would move the watermark on with every append, and none could ever catch up with it.
 - A follower leaves the ISR when it has not caught up with the log's end for `replica.lag.time.max.ms`.
-- A follower joins the ISR when it has caught up lately, and its position has reached the high watermark and the start of
-  this leader epoch. Then it has every committed record, and none of an older leader that this log does not have.
+- A follower joins the ISR when it has caught up lately, and its position has reached the high watermark and the start
+  of this leader epoch. Then it has every committed record, and none of an older leader that this log does not have.
 - With every new state of the partition the positions of the replicas outside the ISR are forgotten until they fetch
   again. Such a replica may have started without the end of its log, and has said so by that state (KIP-903).
 """

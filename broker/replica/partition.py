@@ -1,17 +1,19 @@
-"""A partition that this broker leads: its log, its high watermark, and the fetches that wait for records.
+"""A partition that this broker leads: its log, its high watermark, and the requests that wait for it.
 
-With one replica a record is committed once it is appended, so the high watermark is the log end offset. Records that
-the topic wants on disk before they are acknowledged (flush.messages, flush.ms) stay above it until their fsync. While
-the disk is slow, appends go through a queue and their writes run in a thread. Belongs to the event loop.
+With one replica a record is committed once it is appended, so the high watermark is the log end offset. With several,
+`in_sync` says how far the in-sync replicas are. Records that the topic wants on disk before they are acknowledged
+(flush.messages, flush.ms) stay above the watermark until their fsync. While the disk is slow, appends go through a
+queue and their writes run in a thread. Belongs to the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Collection
 from concurrent.futures import Executor
 
+from broker.clock import Clock, SystemClock
 from broker.errors import BrokerError, ErrorCode
 from broker.log.aborted_index import AbortedTransaction
 from broker.log.append_checks import BatchCheck, Batches
@@ -23,6 +25,10 @@ from broker.records.control import EndMarker
 from broker.replica.append_queue import AppendQueue
 from broker.replica.delayed_fetch import Waiter
 from broker.replica.group_commit import GroupCommit
+from broker.replica.in_sync_state import UNKNOWN_OFFSET, InSyncState
+from broker.replica.produce_purgatory import ProducePurgatory
+from broker.zookeeper.cluster_metadata import PartitionInfo
+from broker.zookeeper.znodes import NO_STATE, PartitionState
 
 __all__ = ["UNKNOWN_EPOCH", "Partition"]
 
@@ -42,45 +48,78 @@ class Partition:
         leader_epoch: int,
         threads: Executor | None = None,
         append_threads: Executor | None = None,
+        *,
+        info: PartitionInfo | None = None,
+        high_watermark: int = 0,
+        max_lag_s: float = 30.0,
+        clock: Clock | None = None,
+        on_isr: Callable[[Partition], None] = lambda partition: None,
     ) -> None:
-        """`threads` run the fsyncs that appends wait for, `append_threads` the writes to a slow disk."""
+        """`threads` run the fsyncs that appends wait for, `append_threads` the writes to a slow disk.
+
+        `info` names the replicas; without it, or with one replica, nothing waits for followers. `high_watermark` is
+        what this replica knew before it became leader. `max_lag_s` is replica.lag.time.max.ms. `on_isr` is called when
+        the ISR should change (isr_writer.py).
+        """
         self._commit = GroupCommit(log, threads, self._flushed)
         self._queue = AppendQueue(append_threads)
         self._is_closed = False
         self._held: int | None = None
         """Records from this offset on are hidden from readers until they are on disk; None: no record is hidden."""
         self._held_markers: list[tuple[int, int]] = []
-        """(offset, last stable offset before it) of transaction markers that are not on disk."""
+        """(offset, last stable offset before it) of transaction markers at or above the high watermark."""
         self._visible = 0, 0
         """High watermark and last stable offset of the last notification to waiting fetches."""
+        self._produces = ProducePurgatory()
+        self._max_lag_s = max_lag_s
+        self._clock = clock or SystemClock()
+        self._on_isr = on_isr
         self.tp = tp
         self.log = log
         self.leader_epoch = leader_epoch
         self.waiters: set[Waiter] = set()
         self.bytes_in = self.messages_in = self.bytes_out = 0
         """For the metrics, since this broker became leader. api/fetch counts `bytes_out`."""
+        self.in_sync: InSyncState | None = None
+        """What is known of the followers; None while there is only one replica."""
+        self.version = NO_STATE
+        """Version of the state in ZooKeeper that this partition knows; only a newer one changes the ISR."""
+        log.committed = None
+        if info is not None and len(info.replicas) > 1:
+            self._begin_epoch(info, high_watermark)
+
+    # --- offsets
 
     @property
     def high_watermark(self) -> int:
         """Offset after the last committed record."""
-        if self._held is None:
-            return self.log.log_end_offset
-        return min(max(self._held, self.log.recovery_point), self.log.log_end_offset)
+        end = self.log.log_end_offset
+        if self._held is not None:
+            end = min(max(self._held, self.log.recovery_point), end)
+        return end if self.in_sync is None else min(end, self.in_sync.high_watermark)
 
     @property
     def last_stable_offset(self) -> int:
         """Offset below which no transaction is open (Kafka's `UnifiedLog.fetchLastStableOffsetMetadata`).
 
-        A transaction stays open until its marker is below the high watermark.
+        A transaction stays open until its marker is below the high watermark. Markers that were appended before this
+        broker became leader count as committed. That is safe, because a transaction is decided for good before its
+        first marker is written.
         """
         unstable = self.log.first_unstable_offset
-        if self._held is None:
+        if self._held is None and self.in_sync is None:
             return self.log.log_end_offset if unstable is None else unstable
-        point = self.log.recovery_point
-        bounds = [stable for offset, stable in self._held_markers if offset >= point]
+        high_watermark = self.high_watermark
+        bounds = [stable for offset, stable in self._held_markers if offset >= high_watermark]
         if unstable is not None:
             bounds.append(unstable)
-        return min([self.high_watermark, *bounds])
+        return min([high_watermark, *bounds])
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether the high watermark is below the start of this leader epoch, so that an earlier leader may have shown
+        clients a higher one (KIP-207)."""
+        return self.in_sync is not None and self.in_sync.high_watermark < self.in_sync.epoch_start
 
     def check_epoch(self, epoch: int) -> None:
         """Raise BrokerError when a client names another leader epoch than ours (KIP-320); -1 names none."""
@@ -92,6 +131,24 @@ class Partition:
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
         """(epoch, end offset) of the largest leader epoch <= `epoch`; (-1, -1) when unknown."""
         return self.log.end_offset_for_epoch(epoch, self.leader_epoch)
+
+    def diverging_epoch(self, last_fetched_epoch: int, offset: int) -> tuple[int, int] | None:
+        """Where the log of a reader that has records up to `offset` must be cut, as (leader epoch, end offset there).
+
+        None when it is a prefix of this one (KIP-320, KIP-595). Raises BrokerError `offset_out_of_range` when that
+        cannot be said.
+        """
+        epoch, end = self.end_offset_for_epoch(last_fetched_epoch)
+        if (epoch, end) == UNKNOWN_EPOCH:
+            raise BrokerError(
+                ErrorCode.offset_out_of_range, f"{self.tp} does not know leader epoch {last_fetched_epoch}"
+            )
+        start = self.log.log_start_offset
+        if offset < start:
+            raise BrokerError(ErrorCode.offset_out_of_range, f"offset {offset} of {self.tp} is below {start}")
+        return (epoch, end) if epoch < last_fetched_epoch or end < offset else None
+
+    # --- appending
 
     def append(self, records: bytes | bytearray | memoryview) -> AppendResult | Awaitable[AppendResult]:
         """Append a coordinator's batches as `append_checked` does. Too large batches raise BrokerError at once."""
@@ -120,7 +177,7 @@ class Partition:
 
         def turn() -> PendingAppend[Turn]:
             if self._is_closed:
-                raise BrokerError(ErrorCode.not_leader_or_follower, f"{self.tp} is not led here any more")
+                raise self._not_led()
             result = yield from append
             return result, self.flushed()
 
@@ -135,7 +192,11 @@ class Partition:
             return result
         self.bytes_in += size
         self.messages_in += result.last_offset - result.base_offset + 1
-        if not self._hold(result.base_offset) and self.waiters:
+        is_held = self._hold(result.base_offset)
+        if self.in_sync is not None:
+            self.in_sync.appended(self.log.log_end_offset, self._clock.monotonic())
+            self._advanced(size)
+        elif not is_held and self.waiters:
             stable = size if self.log.first_unstable_offset is None else 0
             self._notify(size, stable)
         return result
@@ -152,10 +213,14 @@ class Partition:
         unstable = self.log.first_unstable_offset
         result = yield from self.log.prepare_marker(marker, leader_epoch=self.leader_epoch)
         stable = result.base_offset if unstable is None else unstable
-        if self._hold(result.base_offset, stable):
+        is_held = self._hold(result.base_offset, stable)
+        if is_held or self.in_sync is not None:
             self._held_markers.append((result.base_offset, stable))
-        elif self.waiters:
-            size = self._bytes_between(result.base_offset, result.last_offset + 1)
+        size = self._bytes_between(result.base_offset, result.last_offset + 1) if self.waiters else 0
+        if self.in_sync is not None:
+            self.in_sync.appended(self.log.log_end_offset, self._clock.monotonic())
+            self._advanced(size)
+        elif not is_held and self.waiters:
             self._notify(size, self._bytes_between(stable, self.last_stable_offset))
         return result
 
@@ -177,29 +242,48 @@ class Partition:
             unstable = self.log.first_unstable_offset
             if stable is None:
                 stable = offset if unstable is None else min(unstable, offset)
-            self._held, self._visible = offset, (offset, stable)
+            self._held = offset
+            if self.in_sync is None:
+                self._visible = offset, stable
         return True
 
     def _flushed(self) -> None:
         """After an fsync: show the flushed records to readers and notify waiting fetches."""
         if self._held is None:
             return
-        point = self.log.recovery_point
-        self._held_markers = [held for held in self._held_markers if held[0] >= point]
-        self._held = max(self._held, point) if self._commit.is_waited_for else None
-        before, self._visible = self._visible, (self.high_watermark, self.last_stable_offset)
-        if self.waiters:
-            self._notify(*(self._bytes_between(old, new) for old, new in zip(before, self._visible, strict=True)))
+        self._held = max(self._held, self.log.recovery_point) if self._commit.is_waited_for else None
+        self._advanced()
 
-    def _notify(self, gained: int, stable: int) -> None:
-        """Notify waiting fetches of `gained` more bytes, `stable` of them below the last stable offset."""
+    def _advanced(self, appended: int = 0) -> None:
+        """The high watermark may have advanced, and `appended` bytes were appended: end what waited for that."""
+        before, self._visible = self._visible, (self.high_watermark, self.last_stable_offset)
+        high_watermark, _ = self._visible
+        if self._held_markers:
+            self._held_markers = [held for held in self._held_markers if held[0] >= high_watermark]
+        if self.in_sync is not None:
+            self.log.committed = high_watermark
+        self._produces.advance(high_watermark)
+        if self.waiters:
+            gained = stable = 0
+            if before != self._visible and not all(waiter.replica for waiter in self.waiters):
+                gained, stable = (
+                    self._bytes_between(old, new) if old < new else 0
+                    for old, new in zip(before, self._visible, strict=True)
+                )
+            self._notify(gained, stable, appended)
+
+    def _notify(self, gained: int, stable: int, appended: int = 0) -> None:
+        """Notify waiting fetches of `gained` more bytes below the high watermark, `stable` of them below the last
+        stable offset, and `appended` above the former log end."""
         for waiter in tuple(self.waiters):
-            waiter.gained(stable if waiter.committed else gained)
+            waiter.gained(appended if waiter.replica else stable if waiter.committed else gained)
 
     def _bytes_between(self, start: int, end: int) -> int:
         """The bytes that a fetch from `start` (or the log start offset) gets, which are of one segment."""
         found = self.log.read(max(start, self.log.log_start_offset), sys.maxsize, up_to=end)
         return 0 if found is None else found.length
+
+    # --- reading
 
     def read(self, offset: int, max_bytes: int, *, committed: bool = False) -> FileSlice | None:
         """Records from `offset` up to the high watermark or, with `committed`, the last stable offset.
@@ -213,9 +297,159 @@ class Partition:
         """The aborted transactions in `found`, which `read(offset, …, committed=True)` returned. Raises BrokerError."""
         return self.log.aborted_in(offset, found, self.last_stable_offset)
 
+    def read_as_replica(self, offset: int, max_bytes: int) -> FileSlice | None:
+        """Records from `offset` up to the log end. Raises BrokerError `offset_out_of_range`."""
+        return self.log.read(offset, max_bytes)
+
+    # --- replicas
+
+    def check_replica(self, replica: int) -> None:
+        """Raise BrokerError `unknown_leader_epoch` unless the broker is a follower.
+
+        This broker may not know of its assignment yet, so it shall try again.
+        """
+        if self.in_sync is None or replica not in self.in_sync.followers:
+            raise BrokerError(ErrorCode.unknown_leader_epoch, f"broker {replica} is no follower of {self.tp}")
+
+    def is_known(self, replica: int) -> bool:
+        """Whether the position of this follower is known. A new state of the partition lets the leader forget it."""
+        follower = None if self.in_sync is None else self.in_sync.followers.get(replica)
+        return follower is not None and follower.log_end_offset != UNKNOWN_OFFSET
+
+    def fetched_by(self, replica: int, offset: int) -> None:
+        """A follower asks for `offset` in this leader epoch, so its log is equal to this one up to there.
+
+        Call it once for each fetch, after `check_replica` and `diverging_epoch`. Raises BrokerError
+        `offset_out_of_range`.
+        """
+        in_sync = self.in_sync
+        assert in_sync is not None
+        start, end = self.log.log_start_offset, self.log.log_end_offset
+        if not start <= offset <= end:
+            raise BrokerError(ErrorCode.offset_out_of_range, f"offset {offset} is not in [{start}, {end}] of {self.tp}")
+        now = self._clock.monotonic()
+        if in_sync.fetched(replica, offset, now):
+            self._advanced()
+        if in_sync.pending_isr is None and in_sync.may_join(replica, now):
+            self._on_isr(self)
+
+    def check_min_isr(self) -> None:
+        """Raise BrokerError `not_enough_replicas` when fewer replicas are in sync than min.insync.replicas asks for."""
+        in_sync = self.in_sync
+        if in_sync is not None and len(in_sync.isr) < in_sync.min_isr:
+            raise self._not_enough(ErrorCode.not_enough_replicas)
+
+    def committed(self, offset: int) -> asyncio.Future[None] | None:
+        """A future that is done when the record at `offset` is below the high watermark; None if it is already.
+
+        With one replica that is at once. Do not cancel the future: others may share it. It raises BrokerError
+        `not_leader_or_follower` when this broker stops leading the partition, `not_enough_replicas_after_append` when
+        too few replicas are in sync. The record stays in the log then, and may be committed or lost. This method
+        raises these errors, too.
+        """
+        if self.in_sync is None or offset < self.high_watermark:
+            return None
+        if self._is_closed:
+            raise self._not_led()
+        if len(self.in_sync.largest_isr) < self.in_sync.min_isr:
+            raise self._not_enough(ErrorCode.not_enough_replicas_after_append)
+        return self._produces.wait(offset)
+
+    def update_state(self, info: PartitionInfo) -> None:
+        """The metadata was read again, or this broker has written the ISR: take assignment, leader epoch and ISR.
+
+        Older states than the known one change nothing. Requests that wait go on waiting in the new epoch of the same
+        leader: the watermark goes on from where it is.
+        """
+        if info.leader_epoch < self.leader_epoch:
+            return
+        in_sync = self.in_sync
+        if in_sync is None and len(info.replicas) == 1:
+            self.leader_epoch, self.version = info.leader_epoch, info.version
+        elif in_sync is None or info.leader_epoch > self.leader_epoch:
+            self._begin_epoch(info, self.log.log_end_offset if in_sync is None else in_sync.high_watermark)
+        else:
+            if in_sync.followers.keys() | {info.leader} != set(info.replicas):
+                in_sync.reassigned(info.replicas, self._clock.monotonic())
+            self._take_isr(in_sync, info.isr, info.version)
+        if self.in_sync is not None:
+            self._advanced()
+            self._check_produces(self.in_sync)
+
+    def _take_isr(self, in_sync: InSyncState, isr: Collection[int], version: int) -> None:
+        if version > self.version:
+            self.version = version
+            in_sync.written(isr, self._clock.monotonic())
+
+    def _check_produces(self, in_sync: InSyncState) -> None:
+        """With too few in-sync replicas the watermark stands still, so nobody shall wait for it."""
+        if self._produces and len(in_sync.largest_isr) < in_sync.min_isr:
+            self._produces.fail(self._not_enough(ErrorCode.not_enough_replicas_after_append))
+
+    def check(self) -> None:
+        """Look at the watermark again after a while: it need no longer wait for a follower that has been silent."""
+        if self.in_sync is not None and self.in_sync.advance(self._clock.monotonic()):
+            self._advanced()
+
+    # --- changes of the ISR, for isr_writer.py
+
+    def isr_to_write(self) -> frozenset[int] | None:
+        """The ISR that should be in ZooKeeper; None when it is there."""
+        if self.in_sync is None or self._is_closed:
+            return None
+        return self.in_sync.pending_isr or self.in_sync.wanted_isr(self._clock.monotonic())
+
+    def begin_isr_write(self, isr: frozenset[int]) -> str:
+        """`isr` is being written; returns why, for the log."""
+        assert self.in_sync is not None
+        now, end = self._clock.monotonic(), self.log.log_end_offset
+        reasons = [f"broker {replica} has caught up" for replica in sorted(isr - self.in_sync.isr)]
+        for replica in sorted(self.in_sync.isr - isr):
+            follower = self.in_sync.followers.get(replica)
+            if follower is None:
+                reasons.append(f"broker {replica} is no replica")
+            else:
+                lag = f"has not caught up for {now - follower.caught_up_at:.1f} s"
+                reasons.append(f"broker {replica} {lag} (it is at {follower.log_end_offset} of {end})")
+        self.in_sync.writing(isr)
+        return ", ".join(reasons)
+
+    def isr_written(self, state: PartitionState) -> None:
+        """ZooKeeper has the ISR that this broker wrote."""
+        if self.in_sync is not None and state.leader_epoch == self.leader_epoch:
+            self._take_isr(self.in_sync, state.isr, state.version)
+            self._advanced()
+            self._check_produces(self.in_sync)
+
+    def _begin_epoch(self, info: PartitionInfo, high_watermark: int) -> None:
+        """Lead several replicas in the epoch of `info`. Positions of followers are not known yet."""
+        before = self._visible if self.in_sync is not None else None
+        self.in_sync = InSyncState(
+            info.leader,
+            info.replicas,
+            info.isr,
+            high_watermark=max(high_watermark, self.log.log_start_offset),
+            log_end_offset=self.log.log_end_offset,
+            now=self._clock.monotonic(),
+            max_lag_s=self._max_lag_s,
+            min_isr=lambda: self.log.config.min_insync_replicas,
+        )
+        self.leader_epoch, self.version = info.leader_epoch, info.version
+        self._visible = before or (self.high_watermark, self.last_stable_offset)
+        self.log.committed = self.high_watermark
+
+    def _not_enough(self, code: ErrorCode) -> BrokerError:
+        assert self.in_sync is not None
+        isr, needed = sorted(self.in_sync.isr), self.in_sync.min_isr
+        return BrokerError(code, f"{self.tp}: min.insync.replicas={needed}, but the in-sync replicas are {isr}")
+
+    def _not_led(self) -> BrokerError:
+        return BrokerError(ErrorCode.not_leader_or_follower, f"{self.tp} is not led here any more")
+
     def close(self) -> None:
-        """Stop leading the partition: end waiting fetches, and refuse queued appends that have not begun."""
+        """Stop leading the partition: end waiting requests, and refuse queued appends that have not begun."""
         self._is_closed = True
+        self._produces.fail(self._not_led())
         for waiter in tuple(self.waiters):
             waiter.end()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from broker.errors import BrokerError, ConfigError
 from broker.log.log import Log
@@ -28,12 +28,15 @@ FILES_AT_ONCE = 16
 class ReplicaManager:
     """Opens the logs of partitions this broker leads, closes the others, deletes those of deleted topics."""
 
-    def __init__(self, broker_id: int, logs: LogManager, defaults: LogConfig) -> None:
+    def __init__(self, broker_id: int, logs: LogManager, defaults: LogConfig, *, max_lag_s: float = 30.0) -> None:
         self._broker_id = broker_id
+        self._max_lag_s = max_lag_s
         self._logs = logs
         self._partitions: dict[TopicPartition, Partition] = {}
         self.defaults = defaults
         """The broker's settings, which those of a topic override."""
+        self.on_isr: Callable[[Partition], None] = lambda partition: None
+        """Called when the ISR of a partition should be written."""
 
     def get(self, tp: TopicPartition) -> Partition | None:
         return self._partitions.get(tp)
@@ -93,11 +96,20 @@ class ReplicaManager:
                 if new is not None and old.config != new.config:
                     self._logs.update_config(name, stored_log_config(name, new.config, self.defaults))
         for tp, topic in ours.items():
-            epoch = topic.partitions[tp.partition].leader_epoch
+            info = topic.partitions[tp.partition]
             if tp in self._partitions:
-                self._partitions[tp].leader_epoch = epoch
+                self._partitions[tp].update_state(info)
             elif (log := self._open_log(tp, topic)) is not None and self._assign_id(log, topic):
-                self._partitions[tp] = Partition(tp, log, epoch, self._logs.threads, self._logs.append_threads)
+                self._partitions[tp] = Partition(
+                    tp,
+                    log,
+                    info.leader_epoch,
+                    self._logs.threads,
+                    self._logs.append_threads,
+                    info=info,
+                    max_lag_s=self._max_lag_s,
+                    on_isr=self._want_isr,
+                )
                 led.append(tp)
         gone = [
             TopicPartition(name, index)
@@ -106,6 +118,9 @@ class ReplicaManager:
             for index in before.topics[name].partitions
         ]
         return led, gone
+
+    def _want_isr(self, partition: Partition) -> None:
+        self.on_isr(partition)
 
     async def delete(self, gone: Sequence[TopicPartition]) -> None:
         """Delete the logs of deleted partitions, and serve requests meanwhile."""

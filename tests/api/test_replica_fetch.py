@@ -1,0 +1,184 @@
+"""A leader and its followers over the wire: a real broker leads, and the test fetches as brokers 1 and 2 do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from broker.errors import ErrorCode
+from broker.protocol.api_keys import ApiKey
+from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.client import ZooKeeper
+from broker.zookeeper.registry import Registry
+from broker.zookeeper.znodes import BrokerInfo
+from tests.support.broker_process import BrokerProcess
+from tests.support.raw_requests import Requests, ask_for, batch, fetch_body, records_of
+from tests.support.waiting import eventually
+
+LEADER, FIRST, SECOND = 0, 1, 2
+LAG_MS = 1000
+
+
+@pytest.fixture(scope="module")
+def leader(tmp_path_factory: pytest.TempPathFactory, zookeeper: str) -> Iterator[BrokerProcess]:
+    settings = {"broker.id": "0", "replica.lag.time.max.ms": str(LAG_MS), "min.insync.replicas": "2"}
+    with BrokerProcess(tmp_path_factory.mktemp("leader"), settings, zookeeper=f"{zookeeper}/leader") as process:
+        yield process
+    assert "Traceback" not in process.output, process.output[-4000:]
+
+
+@pytest.fixture(scope="module")
+def registry(leader: BrokerProcess) -> Iterator[Registry]:
+    """The followers are registered here, so that no controller takes them for dead."""
+    zk = ZooKeeper(leader.zookeeper, session_timeout_ms=6000, operation_timeout_s=10.0).start()
+    registry = Registry(zk)
+    for broker in (FIRST, SECOND):
+        registry.register_broker(BrokerInfo.plaintext(broker, "127.0.0.1", 1))
+    yield registry
+    zk.close()
+
+
+class Replicated:
+    """A topic of one partition on all three brokers, a producer, and the two followers."""
+
+    def __init__(self, leader: BrokerProcess, registry: Registry, name: str) -> None:
+        self.tp = TopicPartition(name, 0)
+        self._registry = registry
+        self.ask = Requests(leader.bootstrap)
+        self.followers = {broker: Requests(leader.bootstrap) for broker in (FIRST, SECOND)}
+        registry.create_topic(name, {0: (LEADER, FIRST, SECOND)})
+        eventually(lambda: self.ask.metadata(name).topics[0].error_code is ErrorCode.none)
+
+    def close(self) -> None:
+        for one in (self.ask, *self.followers.values()):
+            one.close()
+
+    @property
+    def isr(self) -> set[int]:
+        return set(self._registry.partition_states([self.tp])[self.tp].isr)
+
+    @property
+    def epoch(self) -> int:
+        return self._registry.partition_states([self.tp])[self.tp].leader_epoch
+
+    def begin_put(self, *values: bytes, timeout_ms: int = 20_000) -> None:
+        data = [{"index": 0, "records": batch(*values)}]
+        body = {"transactional_id": None, "acks": -1, "timeout": timeout_ms}
+        self.ask.send(ApiKey.PRODUCE, {**body, "topic_data": [{"name": self.tp.topic, "partition_data": data}]})
+
+    def end_put(self) -> Any:
+        return self.ask.receive(ApiKey.PRODUCE).responses[0].partition_responses[0]
+
+    def fetch(self, replica: int, offset: int, *, last_epoch: int = -1, max_wait: int = 0, **changed: Any) -> Any:
+        """One fetch of a follower that has all records before `offset`."""
+        wanted = ask_for(self.tp.topic, offset, epoch=changed.pop("epoch", self.epoch))
+        wanted["partitions"][0]["last_fetched_epoch"] = last_epoch
+        body = {**fetch_body([wanted], max_wait=max_wait), "replica_id": replica}
+        version = changed.pop("version", 12)
+        return self.followers[min(replica, SECOND)].ask(ApiKey.FETCH, body, version).responses[0].partitions[0]
+
+    def read(self, offset: int = 0) -> Any:
+        (found,) = self.ask.fetch([ask_for(self.tp.topic, offset)], version=12)
+        return found
+
+
+@pytest.fixture
+def replicated(leader: BrokerProcess, registry: Registry, topic: str) -> Iterator[Replicated]:
+    made = Replicated(leader, registry, topic)
+    yield made
+    made.close()
+
+
+def test_an_append_is_acknowledged_and_shown_when_all_in_sync_replicas_have_it(replicated: Replicated) -> None:
+    replicated.begin_put(b"a", b"b")
+    eventually(lambda: len(records_of(replicated.fetch(FIRST, 0))) == 2)
+    assert replicated.fetch(FIRST, 2, last_epoch=0).high_watermark == 0
+    with Requests("127.0.0.1:" + str(replicated.ask.socket.getpeername()[1])) as reader:
+        (found,) = reader.fetch([ask_for(replicated.tp.topic)], version=12)
+        assert (found.error_code, found.high_watermark, found.records or b"") == (ErrorCode.none, 0, b"")
+        assert replicated.fetch(SECOND, 2, last_epoch=0).high_watermark == 2
+        (found,) = reader.fetch([ask_for(replicated.tp.topic)], version=12)
+        assert [record.value for record in records_of(found)] == [b"a", b"b"]
+    answer = replicated.end_put()
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.none, 0)
+
+
+def test_what_is_not_replicated_in_time_is_in_the_log_and_not_acknowledged(replicated: Replicated) -> None:
+    replicated.begin_put(b"a", timeout_ms=50)
+    answer = replicated.end_put()
+    assert (answer.error_code, answer.base_offset) == (ErrorCode.request_timed_out, 0)
+    assert len(records_of(replicated.fetch(FIRST, 0))) == 1
+    assert replicated.read().high_watermark == 0
+
+
+def test_silent_followers_leave_the_isr_and_one_that_catches_up_comes_back(replicated: Replicated) -> None:
+    replicated.begin_put(b"a")
+    assert replicated.end_put().error_code is ErrorCode.not_enough_replicas_after_append
+    eventually(lambda: replicated.isr == {LEADER})
+    replicated.begin_put(b"b")
+    refused = replicated.end_put()
+    assert refused.error_code is ErrorCode.not_enough_replicas
+    assert "min.insync.replicas=2" in refused.error_message
+    replicated.fetch(FIRST, 0)
+    assert replicated.isr == {LEADER}
+    replicated.fetch(FIRST, 1, last_epoch=0)
+    eventually(lambda: replicated.isr == {LEADER, FIRST})
+    eventually(lambda: replicated.fetch(FIRST, 1, last_epoch=0).high_watermark == 1)
+    eventually(lambda: set(replicated.ask.metadata(replicated.tp.topic).topics[0].partitions[0].isr_nodes) == {0, 1})
+
+
+def test_a_follower_waits_for_an_append_and_a_consumer_for_the_watermark(replicated: Replicated) -> None:
+    wanted = ask_for(replicated.tp.topic, epoch=replicated.epoch)
+    body = {**fetch_body([wanted], max_wait=20_000), "replica_id": FIRST}
+    replicated.followers[FIRST].send(ApiKey.FETCH, body, 12)
+    replicated.fetch(SECOND, 0)
+    replicated.begin_put(b"a")
+    answer = replicated.followers[FIRST].receive(ApiKey.FETCH, 12)
+    assert len(records_of(answer.responses[0].partitions[0])) == 1
+    assert replicated.fetch(SECOND, 1, last_epoch=0).high_watermark == 0
+    assert replicated.fetch(FIRST, 1, last_epoch=0).high_watermark == 1
+    assert replicated.end_put().error_code is ErrorCode.none
+
+
+def test_a_log_that_has_diverged_is_told_where_and_does_not_count(replicated: Replicated) -> None:
+    replicated.begin_put(b"a", b"b", timeout_ms=50)
+    replicated.end_put()
+    found = replicated.fetch(FIRST, 5, last_epoch=0, max_wait=20_000)
+    assert (found.error_code, found.diverging_epoch.epoch, found.diverging_epoch.end_offset) == (ErrorCode.none, 0, 2)
+    replicated.fetch(SECOND, 2, last_epoch=0)
+    assert replicated.read().high_watermark == 0
+    assert replicated.fetch(FIRST, 5, last_epoch=3).error_code is ErrorCode.offset_out_of_range
+    assert replicated.fetch(FIRST, 9).error_code is ErrorCode.offset_out_of_range
+    assert replicated.read().high_watermark == 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"epoch": 1}, ErrorCode.unknown_leader_epoch),
+        ({"epoch": -1}, ErrorCode.not_leader_or_follower),
+        ({"version": 11}, ErrorCode.not_leader_or_follower),
+        ({"replica": 7}, ErrorCode.unknown_leader_epoch),
+    ],
+    ids=["another epoch", "no epoch", "no last epoch", "a stranger"],
+)
+def test_a_fetch_that_proves_nothing_is_refused(
+    replicated: Replicated, changed: dict[str, Any], code: ErrorCode
+) -> None:
+    assert replicated.fetch(changed.pop("replica", FIRST), 0, **changed).error_code is code
+
+
+def test_a_deposed_leader_acknowledges_nothing_and_says_so(
+    replicated: Replicated, registry: Registry, leader: BrokerProcess
+) -> None:
+    replicated.begin_put(b"a")
+    eventually(lambda: len(records_of(replicated.fetch(FIRST, 0))) == 1)
+    state = registry.partition_states([replicated.tp])[replicated.tp]
+    new = type(state)(FIRST, state.leader_epoch + 1, (FIRST, SECOND), state.controller_epoch, state.version)
+    assert registry.write_states({replicated.tp: new}) == {replicated.tp}
+    replicated.fetch(FIRST, 1, last_epoch=0, epoch=0)
+    # The leader wants the silent follower out of the ISR, loses the race, and reads the state.
+    assert replicated.end_put().error_code is ErrorCode.not_leader_or_follower
+    assert replicated.fetch(FIRST, 1, epoch=0).error_code is ErrorCode.not_leader_or_follower
