@@ -139,7 +139,7 @@ def run(root: Path, leader: Leader, steps: list[tuple], config: LogConfig, chanc
     leader.close()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(steps=STEPS, seed=st.integers(0, 1 << 30))
 def test_a_copy_is_equal(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], seed: int) -> None:
     root, chance = tmp_path_factory.mktemp("copy"), random.Random(seed)
@@ -148,7 +148,7 @@ def test_a_copy_is_equal(tmp_path_factory: pytest.TempPathFactory, steps: list[t
     shutil.rmtree(root)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(steps=COMPACTED_STEPS, seed=st.integers(0, 1 << 30))
 def test_a_copy_of_a_compacted_log_is_equal(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], seed: int
@@ -210,7 +210,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Log:
     return Leader(tmp_path_factory.mktemp("history"), PLAIN).write(HISTORY)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 1 << 40))
 def test_hostile_bytes(tmp_path_factory: pytest.TempPathFactory, history: Log, seed: int) -> None:
     chance = random.Random(seed)
