@@ -133,6 +133,7 @@ class BrokerServer:
         await users.refresh()
         slots = self.config.max_incremental_fetch_session_cache_slots
         fetch_sessions = FetchSessionCache(slots, self._clock, self._metrics.fetch_sessions)
+        controller = self._make_controller(election, registry, changes)
         context = ApiContext(
             configs,
             self._clock,
@@ -144,6 +145,7 @@ class BrokerServer:
             self._coordinators.markers,
             ids,
             users,
+            controller,
             fetch_sessions,
             self._metrics,
             self._check_threads,
@@ -152,7 +154,8 @@ class BrokerServer:
         watch = ClusterWatch(registry, changes, self._topics, configs)
         watch.add_config_listener("users", users.refresh)
         self._watch(watch)
-        self._start_controller(election, registry, changes)
+        controller.start()
+        self._begin(controller.run())
         self._leave = lambda: self._hand_over(registry, changes)
         await self._listeners.serve(
             Router(make_routes(context), RequestLog(self._metrics, self.config.slow_request_log_ms)), users.credential
@@ -162,8 +165,10 @@ class BrokerServer:
             self._begin(self._serve_http(self._http))
         return bound
 
-    def _start_controller(self, election: ControllerElection, registry: Registry, changes: ChangeNotifications) -> None:
-        controller = Controller(
+    def _make_controller(
+        self, election: ControllerElection, registry: Registry, changes: ChangeNotifications
+    ) -> Controller:
+        return Controller(
             election,
             registry,
             self._calls,
@@ -172,8 +177,6 @@ class BrokerServer:
             notify=changes.notify_isr_change,
             max_replication_factor=self._max_factor,
         )
-        controller.start()
-        self._begin(controller.run())
 
     def _name_bound_ports(self, bound: list[Listener]) -> None:
         """A listener with port 0 gets a free port: from now on the settings name that port."""

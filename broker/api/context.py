@@ -14,6 +14,7 @@ from broker.api.check_threads import CheckThreads
 from broker.api.fetch_sessions import FetchSessionCache
 from broker.clock import Clock
 from broker.cluster.broker_configs import BrokerConfigs
+from broker.cluster.controller import Controller
 from broker.cluster.producer_ids import ProducerIds
 from broker.cluster.topics import Topics
 from broker.cluster.users import Users
@@ -46,6 +47,7 @@ class ApiContext:
     markers: MarkerWriter
     producer_ids: ProducerIds
     users: Users
+    controller: Controller
     fetch_sessions: FetchSessionCache
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     check_threads: CheckThreads = dataclasses.field(default_factory=CheckThreads)

@@ -1,12 +1,12 @@
 """ElectLeaders: elect the preferred replica, or in an unclean election any live replica (KIP-183, KIP-460).
 
-A partition has one replica, which leads it. So there is nothing to elect while that broker lives (ELECTION_NOT_NEEDED),
-and no candidate while it does not.
+The controller elects. A partition that needs no election gets ELECTION_NOT_NEEDED.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TypeAlias
 
 from broker.api.context import ApiContext, Client, Fields, Request
 from broker.errors import BrokerError, ErrorCode
@@ -18,8 +18,11 @@ __all__ = ["handle"]
 
 PREFERRED, UNCLEAN = 0, 1
 
+Elected: TypeAlias = Mapping[TopicPartition, BrokerError | None]
+"""Why a partition has no other leader now; None if it has."""
 
-def handle(context: ApiContext, request: Request, client: Client) -> Fields:
+
+async def handle(context: ApiContext, request: Request, client: Client) -> Fields:
     """Each partition has its own result. If all are requested, those that need no election are left out."""
     metadata = context.topics.metadata
     kind = field(request.body, "election_type", PREFERRED)
@@ -29,16 +32,38 @@ def handle(context: ApiContext, request: Request, client: Client) -> Fields:
         return _answer(refused.code, {TopicPartition(t.topic, i): refused for t in asked or () for i in t.partitions})
     if asked is None:
         every = (TopicPartition(topic.name, index) for topic in metadata.topics.values() for index in topic.partitions)
-        errors = {tp: error for tp in every if (error := _elect(metadata, tp, kind)).code is not _NOT_NEEDED}
+        errors = {tp: error for tp in every if (error := _refusal(metadata, tp, kind)).code is not _NOT_NEEDED}
     else:
         named = (TopicPartition(topic.topic, index) for topic in asked for index in topic.partitions)
-        errors = {tp: _elect(metadata, tp, kind) for tp in named}
-    return _answer(ErrorCode.none, errors)
+        errors = {tp: _refusal(metadata, tp, kind) for tp in named}
+    return _answer(ErrorCode.none, {**errors, **await _elect(context, errors, kind)})
 
 
-def _answer(code: ErrorCode, errors: Mapping[TopicPartition, BrokerError]) -> Fields:
+async def _elect(context: ApiContext, errors: Mapping[TopicPartition, BrokerError], kind: int) -> Elected:
+    """The results of the partitions that have a candidate."""
+    candidates = [
+        tp for tp, error in errors.items() if error.code in _NOT_AVAILABLE and _has_candidate(context, tp, kind)
+    ]
+    if not candidates:
+        return {}
+    try:
+        elected = await context.controller.elect(candidates, prefer=kind == PREFERRED, unclean=kind == UNCLEAN)
+    except BrokerError as error:
+        return dict.fromkeys(candidates, error)
+    await context.topics.refresh({tp.topic for tp in elected})
+    return dict.fromkeys(elected)
+
+
+def _answer(code: ErrorCode, errors: Elected) -> Fields:
     results = by_topic(
-        (tp, {"partition_id": tp.partition, "error_code": error.code, "error_message": error.message})
+        (
+            tp,
+            {
+                "partition_id": tp.partition,
+                "error_code": error.code if error else ErrorCode.none,
+                "error_message": error.message if error else None,
+            },
+        )
         for tp, error in errors.items()
     )
     return {
@@ -48,10 +73,21 @@ def _answer(code: ErrorCode, errors: Mapping[TopicPartition, BrokerError]) -> Fi
 
 
 _NOT_NEEDED = ErrorCode.election_not_needed
+_NOT_AVAILABLE = (ErrorCode.eligible_leaders_not_available, ErrorCode.preferred_leader_not_available)
 
 
-def _elect(metadata: ClusterMetadata, tp: TopicPartition, kind: int) -> BrokerError:
-    """The reason why no other leader is elected."""
+def _has_candidate(context: ApiContext, tp: TopicPartition, kind: int) -> bool:
+    metadata = context.topics.metadata
+    info = metadata.partition(tp)
+    if info is None:
+        return False
+    if kind == UNCLEAN:
+        return any(replica in metadata.brokers for replica in info.replicas)
+    return info.replicas[0] in info.isr and info.replicas[0] in metadata.brokers
+
+
+def _refusal(metadata: ClusterMetadata, tp: TopicPartition, kind: int) -> BrokerError:
+    """The reason why no other leader is elected, if the controller elects none."""
     info = metadata.partition(tp)
     if info is None:
         return BrokerError(ErrorCode.unknown_topic_or_partition, f"there is no partition {tp}")
@@ -61,5 +97,6 @@ def _elect(metadata: ClusterMetadata, tp: TopicPartition, kind: int) -> BrokerEr
     if kind == UNCLEAN:
         return BrokerError(ErrorCode.eligible_leaders_not_available, f"no replica of {tp} is alive")
     return BrokerError(
-        ErrorCode.preferred_leader_not_available, f"broker {info.replicas[0]}, preferred for {tp}, is not alive"
+        ErrorCode.preferred_leader_not_available,
+        f"broker {info.replicas[0]}, preferred for {tp}, is not alive or not in sync",
     )

@@ -5,9 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from broker.api import elect_leaders
+from broker.api.context import ApiContext, Client, Request
+from broker.api.elect_leaders import PREFERRED, UNCLEAN
 from broker.clock import SystemClock
 from broker.cluster.broker_configs import BrokerConfigs
 from broker.cluster.cluster_watch import ClusterWatch
@@ -245,3 +250,34 @@ def test_nobody_takes_over_a_partition_whose_replicas_were_never_copied(
 
     run(steps, max_replication_factor=1)
     assert registry.partition_states([tp])[tp] == PartitionState(2, 1, (2, 3), 0)
+
+
+def test_elect_leaders_is_answered_by_the_controllers_election(
+    run: Callable[..., None], registry: Registry, connect: Connect
+) -> None:
+    sessions = register(connect, 2, 3)
+    asked = [SimpleNamespace(topic="t", partitions=[0, 1])]
+
+    async def steps(topics: Topics, controller: Controller) -> None:
+        async def ask(kind: int) -> list[ErrorCode]:
+            context = cast(ApiContext, SimpleNamespace(topics=topics, controller=controller))
+            body = SimpleNamespace(election_type=kind, topic_partitions=asked)
+            request, client = cast(Request, SimpleNamespace(body=body)), cast(Client, None)
+            answer = await elect_leaders.handle(context, request, client)
+            (found,) = answer["replica_election_results"]
+            return [one["error_code"] for one in found["partition_result"]]
+
+        await topics.create(NewTopic("t", assignment={0: (2, 3), 1: (3, 2)}))
+        assert await ask(PREFERRED) == [ErrorCode.election_not_needed] * 2
+        await asyncio.to_thread(sessions[2].close)
+        await soon(lambda: leaders(topics, "t") == {0: (3, (3,)), 1: (3, (3,))})
+        assert await ask(PREFERRED) == [ErrorCode.preferred_leader_not_available, ErrorCode.election_not_needed]
+        await asyncio.to_thread(sessions[3].close)
+        await soon(lambda: leaders(topics, "t") == {0: (NO_LEADER, (3,)), 1: (NO_LEADER, (3,))})
+        assert await ask(UNCLEAN) == [ErrorCode.eligible_leaders_not_available] * 2
+        register(connect, 2)
+        await soon(lambda: 2 in topics.metadata.brokers)
+        assert await ask(UNCLEAN) == [ErrorCode.none] * 2
+        assert leaders(topics, "t") == {0: (2, (2,)), 1: (2, (2,))}
+
+    run(steps)
