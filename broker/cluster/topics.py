@@ -86,10 +86,7 @@ class Topics:
         self._call = calls
         self._registry = registry
         self._replicas = ReplicaManager(
-            config.broker_id,
-            logs,
-            LogConfig.from_properties(config.topic_defaults()),
-            max_lag_s=config.replica_lag_time_max_ms / 1000,
+            config, logs, LogConfig.from_properties(config.topic_defaults()), on_stale=self._refresh_stale
         )
         self._metadata_lock = asyncio.Lock()  # while a change of the metadata is applied
         self._topics_lock = asyncio.Lock()  # while a request creates or deletes a topic
@@ -321,6 +318,12 @@ class Topics:
             changes = await self._apply(after, names or ())
         await self._notify_listeners(*changes)
 
+    def _refresh_stale(self, names: Collection[str]) -> None:
+        """Read topics again about which their leaders know more."""
+        task = asyncio.ensure_future(self._refresh(names))
+        self._running.add(task)
+        task.add_done_callback(self._ended)
+
     async def _apply_created(self, topic: Topic) -> None:
         """This broker created a topic, so it need not read it."""
         async with self._metadata_lock:
@@ -379,7 +382,7 @@ class Topics:
         for task in self._running:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
-        await self._replicas.drain()
+        await self._replicas.close()
 
     async def add_leadership_listener(self, topic: str, on_elected: OnLeadership, on_resigned: OnLeadership) -> None:
         """Await `on_elected` for every partition of `topic` this broker leads, now and later, and `on_resigned` when

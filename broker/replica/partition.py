@@ -54,6 +54,7 @@ class Partition:
         max_lag_s: float = 30.0,
         clock: Clock | None = None,
         on_isr: Callable[[Partition], None] = lambda partition: None,
+        queue: AppendQueue | None = None,
     ) -> None:
         """`threads` run the fsyncs that appends wait for, `append_threads` the writes to a slow disk.
 
@@ -62,7 +63,7 @@ class Partition:
         the ISR should change (isr_writer.py).
         """
         self._commit = GroupCommit(log, threads, self._flushed)
-        self._queue = AppendQueue(append_threads)
+        self.queue = AppendQueue(append_threads) if queue is None else queue
         self._is_closed = False
         self._held: int | None = None
         """Records from this offset on are hidden from readers until they are on disk; None: no record is hidden."""
@@ -172,7 +173,7 @@ class Partition:
 
     def _submit(self, append: PendingAppend[AppendResult]) -> AppendResult | Awaitable[AppendResult]:
         """Append at once or, while the disk is slow, through the queue. The caller need not await the result."""
-        if not (self._queue.is_busy or self.log.is_slow):
+        if not (self.queue.is_busy or self.log.is_slow):
             return complete(append)
 
         def turn() -> PendingAppend[Turn]:
@@ -181,11 +182,11 @@ class Partition:
             result = yield from append
             return result, self.flushed()
 
-        return _flushed(self._queue.add(turn))
+        return _flushed(self.queue.add(turn))
 
     async def drain(self) -> None:
         """Wait for the queued appends."""
-        await self._queue.drain()
+        await self.queue.drain()
 
     def _appended(self, result: AppendResult, size: int) -> AppendResult:
         if result.duplicate:

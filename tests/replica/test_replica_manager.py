@@ -1,0 +1,164 @@
+"""Which partitions this broker leads and follows, as the metadata say: roles, leader epochs, watermarks, logs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import uuid
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from broker.clock import ManualClock
+from broker.config.broker_config import BrokerConfig
+from broker.log.log_config import LogConfig
+from broker.log.manager import LogManager
+from broker.protocol.topic_partition import TopicPartition
+from broker.replica.replica_manager import ReplicaManager
+from broker.zookeeper.cluster_metadata import NO_LEADER, ClusterMetadata, PartitionInfo, Topic
+from tests.support.batches import NOW, batch, fill
+
+TP = TopicPartition("t", 0)
+ME, OTHER, THIRD = 1, 2, 3
+
+
+class Replicas:
+    """The replica manager of broker 1, and the metadata that it is told."""
+
+    def __init__(self, logs: LogManager) -> None:
+        self.logs = logs
+        self.manager = ReplicaManager(BrokerConfig(broker_id=ME), logs, LogConfig())
+        self.metadata = ClusterMetadata("c")
+
+    async def learn(
+        self, leader: int, epoch: int, *, replicas: tuple[int, ...] = (ME, OTHER, THIRD), topic_id: int = 5
+    ) -> list[TopicPartition]:
+        """Apply a state of the partition; returns the newly led ones."""
+        info = PartitionInfo(leader, epoch, replicas, replicas)
+        return await self.become(self.metadata.with_topics([Topic("t", uuid.UUID(int=topic_id), {0: info})]))
+
+    async def become(self, after: ClusterMetadata) -> list[TopicPartition]:
+        names = self.metadata.topics.keys() | after.topics.keys()
+        await self.manager.open_new(after, names)
+        led, gone = self.manager.apply(self.metadata, after, names)
+        self.metadata = after
+        await self.manager.delete(gone)
+        return led
+
+    def hosts_nothing(self) -> bool:
+        return self.role is None and self.logs.get(TP) is None
+
+    @property
+    def role(self) -> tuple[str, int] | None:
+        """("leads" or "follows", leader epoch)."""
+        partition, follower = self.manager.get(TP), self.manager.followers().get(TP)
+        assert partition is None or follower is None
+        if partition is not None:
+            return "leads", partition.leader_epoch
+        return ("follows", follower.leader_epoch) if follower is not None else None
+
+
+@contextlib.asynccontextmanager
+async def replicas(directory: Path) -> AsyncIterator[Replicas]:
+    logs = LogManager([directory], ManualClock(NOW))
+    logs.load(lambda topic: LogConfig())
+    made = Replicas(logs)
+    try:
+        yield made
+    finally:
+        await made.manager.close()
+        logs.close()
+
+
+async def test_roles_follow_the_metadata_and_epochs_go_only_forward(tmp_path: Path) -> None:
+    async with replicas(tmp_path) as r:
+        assert await r.learn(OTHER, 0) == []
+        assert r.role == ("follows", 0)
+        log = r.logs.get(TP)
+        assert log is not None
+        assert log.topic_id == uuid.UUID(int=5)
+        assert await r.learn(ME, 1) == [TP]
+        assert r.role == ("leads", 1)
+        assert await r.learn(OTHER, 0) == []
+        assert r.role == ("leads", 1), "metadata that come late change nothing"
+        assert await r.learn(THIRD, 3) == []
+        assert r.role == ("follows", 3)
+        assert await r.learn(ME, 2) == []
+        assert r.role == ("follows", 3)
+        assert await r.learn(NO_LEADER, 4) == []
+        assert r.role == ("follows", 4)
+        assert r.manager.followers()[TP].log is log
+
+
+async def test_the_high_watermark_goes_from_role_to_role_and_over_a_restart(tmp_path: Path) -> None:
+    async with replicas(tmp_path) as r:
+        await r.learn(ME, 0)
+        partition = r.manager.get(TP)
+        assert partition is not None
+        for _ in range(5):
+            partition.append(batch(b"x"))
+        partition.fetched_by(OTHER, 5)
+        partition.fetched_by(THIRD, 3)
+        assert partition.high_watermark == 3
+        await r.learn(OTHER, 1)
+        follower = r.manager.followers()[TP]
+        assert (follower.high_watermark, follower.log.committed) == (3, 3)
+        await follower.append(bytearray(), 4, 0)
+        await r.learn(ME, 2)
+        led = r.manager.get(TP)
+        assert led is not None
+        assert led.high_watermark == 4
+        assert r.manager.high_watermarks() == {TP: 4}
+    async with replicas(tmp_path) as r:
+        await r.learn(OTHER, 3)
+        assert r.manager.followers()[TP].high_watermark == 4
+
+
+async def test_the_same_role_stays_the_same_object(tmp_path: Path) -> None:
+    async with replicas(tmp_path) as r:
+        await r.learn(OTHER, 1)
+        follower = r.manager.followers()[TP]
+        await r.learn(OTHER, 1)
+        assert r.manager.followers()[TP] is follower
+        await r.learn(OTHER, 2)
+        assert r.manager.followers()[TP] is not follower
+        assert follower.is_closed
+        await r.learn(ME, 3)
+        partition = r.manager.get(TP)
+        assert await r.learn(ME, 4) == []
+        assert r.manager.get(TP) is partition
+        assert r.role == ("leads", 4)
+
+
+async def test_one_replica_needs_no_watermark(tmp_path: Path) -> None:
+    async with replicas(tmp_path) as r:
+        await r.learn(ME, 0, replicas=(ME,))
+        partition = r.manager.get(TP)
+        assert partition is not None
+        assert (partition.in_sync, partition.log.committed, r.manager.high_watermarks()) == (None, None, {})
+
+
+async def test_a_partition_without_a_leader_gets_no_log(tmp_path: Path) -> None:
+    async with replicas(tmp_path) as r:
+        await r.learn(NO_LEADER, 0)
+        assert r.hosts_nothing()
+
+
+async def test_a_reassigned_replica_and_a_deleted_topic_leave_no_log(tmp_path: Path) -> None:
+    async with replicas(tmp_path) as r:
+        await r.learn(OTHER, 1)
+        await r.learn(OTHER, 2, replicas=(OTHER, THIRD))
+        assert r.hosts_nothing()
+        await r.learn(OTHER, 3)
+        assert r.role == ("follows", 3)
+        await r.become(dataclasses.replace(r.metadata, topics={}))
+        assert r.hosts_nothing()
+
+
+async def test_a_topic_that_was_created_again_gets_a_new_log(tmp_path: Path) -> None:
+    async with replicas(tmp_path) as r:
+        await r.learn(OTHER, 7)
+        fill(r.manager.followers()[TP].log, 3)
+        await r.learn(OTHER, 0, topic_id=6)
+        follower = r.manager.followers()[TP]
+        assert (follower.leader_epoch, follower.log.log_end_offset) == (0, 0)
+        assert follower.log.topic_id == uuid.UUID(int=6)
