@@ -39,6 +39,8 @@ FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
 """A session that is not used for this time gives way to any other."""
 COMPARE_S: Final = 1.0
+MAX_PARTITIONS: Final = 1_000_000
+"""Of all sessions. Each takes some 400 bytes, and a client may name millions."""
 
 _LARGEST_ID = 2**31 - 1
 _FIRST_WITH_TOPIC_IDS = 13
@@ -302,6 +304,9 @@ class FetchSessionCache:
         if not session.partitions:
             self._remove(session)
             return None
+        if not self._has_memory_for(session):
+            self._remove(session)
+            raise BrokerError(ErrorCode.fetch_session_id_not_found, f"{session_id} has too many partitions")
         if session.waiting is not None:
             session.waiting.end()  # a fetch of the epoch before, which is answered with an error
         session.epoch = _next_epoch(epoch)
@@ -318,12 +323,26 @@ class FetchSessionCache:
         if epoch != INITIAL_EPOCH:
             if session.epoch != _next_epoch(epoch):
                 raise BrokerError(ErrorCode.invalid_fetch_session_epoch, f"{session.id} is at epoch {session.epoch}")
-        elif len(self._sessions) < self._slots or self._evict_for(session):
+        elif self._has_room_for(session):
             session.id = self._new_id()
             self._sessions[session.id] = session
             self._used(session)
         else:
             session.close()
+
+    def _has_memory_for(self, session: FetchSession) -> bool:
+        known = self._worth.get(session.id)
+        others = self._metrics.partitions - (0 if known is None else known.partitions)
+        return others + len(session.partitions) <= MAX_PARTITIONS
+
+    def _has_room_for(self, new: FetchSession) -> bool:
+        """Whether there is room for a session, perhaps after others gave way."""
+        if len(new.partitions) > MAX_PARTITIONS:
+            return False
+        while len(self._sessions) >= self._slots or not self._has_memory_for(new):
+            if not self._evict_for(new):
+                return False
+        return True
 
     def _new_id(self) -> int:
         while (session_id := random.randint(1, _LARGEST_ID)) in self._sessions:
@@ -348,7 +367,7 @@ class FetchSessionCache:
             insort(self._evictable_by_replicas, worth)
 
     def _evict_for(self, new: FetchSession) -> bool:
-        """Make room for a session: drop the one that is unused for longest if that is `EVICTION_MS`, or one worth less.
+        """Whether a session gave way to `new`: the one that is unused for longest, if that is `EVICTION_MS`, or one worth less.
 
         A replica's is worth more than a consumer's, and then the one with more partitions is. Only a replica's can
         evict one that is younger than `EVICTION_MS`.

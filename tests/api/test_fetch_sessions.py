@@ -309,6 +309,17 @@ class TestEviction:
         leader = self.leader(tmp_path, slots=0)
         assert self.sessions(leader, 2)[0].id == 0
 
+    def test_partitions_are_bounded(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("broker.api.fetch_sessions.MAX_PARTITIONS", 5)
+        leader = self.leader(tmp_path)
+        first, declined, second = self.sessions(leader, 3, 3, 2)
+        assert declined.id == 0
+        assert first.fetch((2, 1)).error_code is ErrorCode.none, "it has that already"
+        assert first.fetch((3, 1)).error_code is ErrorCode.fetch_session_id_not_found
+        assert second.fetch((2, 1), (3, 1)).error_code is ErrorCode.none
+        leader.clock.advance(EVICTION_MS + 1)
+        assert self.sessions(leader, 3)[0].id > 0, "in place of one that is not used"
+
     def test_the_one_unused_for_longest_goes_after_two_minutes(self, tmp_path: Path) -> None:
         leader = self.leader(tmp_path)
         first, second = self.sessions(leader, 4, 4)
