@@ -123,14 +123,14 @@ class CachedPartition:
             self.session.changed.add(self)
 
     def update(self, answer: PartitionAnswer) -> bool:
-        """Whether a response must have this answer: it has records or an error, or an offset has moved.
+        """Whether a response must have this answer: for records, an error, a diverging epoch, or an offset that moved.
 
         The offsets of an error are -1, so the first answer after it has moved.
         """
         has_records = answer.records is not None and answer.records.length > 0
         has_moved = self.has_moved(answer)
         self.high_watermark, self.log_start_offset = answer.high_watermark, answer.log_start_offset
-        return bool(answer.error) or has_records or has_moved
+        return bool(answer.error) or has_records or has_moved or answer.diverging is not None
 
     def has_moved(self, answer: PartitionAnswer) -> bool:
         return (self.high_watermark, self.log_start_offset) != (answer.high_watermark, answer.log_start_offset)
@@ -243,8 +243,11 @@ class FetchSession:
     def _is_quiet(self, partition: Partition, cached: CachedPartition, answer: PartitionAnswer) -> bool:
         """Whether the client has all that it may read, so that only a change can be news.
 
-        A follower whose position the leader has forgotten must be counted again, which the next fetch does.
+        A follower whose position the leader has forgotten must be counted again, which the next fetch does. One that
+        diverges hears of it until it has cut its log.
         """
+        if answer.diverging is not None:
+            return False
         if self.privileged:
             if not partition.is_known(self.replica):
                 return False
@@ -367,7 +370,7 @@ class FetchSessionCache:
             insort(self._evictable_by_replicas, worth)
 
     def _evict_for(self, new: FetchSession) -> bool:
-        """Whether a session gave way to `new`: the one that is unused for longest, if that is `EVICTION_MS`, or one worth less.
+        """Whether a session gave way to `new`: the one unused for longest, if that is `EVICTION_MS`, or one worth less.
 
         A replica's is worth more than a consumer's, and then the one with more partitions is. Only a replica's can
         evict one that is younger than `EVICTION_MS`.

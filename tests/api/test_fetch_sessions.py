@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import uuid
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from broker.api.fetch_sessions import EVICTION_MS
 from broker.errors import ErrorCode
 from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.cluster_metadata import PartitionInfo
 from tests.support.fetch_leader import FetchLeader, seen
 from tests.support.raw_requests import ask_for
 
@@ -291,6 +293,88 @@ class TestWaiting:
         assert len(led.waiters) == 1
         leader.put(0, b"second")
         assert not led.waiters
+
+
+class Follower:
+    """Broker 2 follows broker 1 in partitions 0 and 1, whose log ends it has, in a session."""
+
+    def __init__(self, leader: FetchLeader) -> None:
+        self._leader = leader
+        self.id = leader.send([self.ask(0, 1), self.ask(1, 1)], session_epoch=0, replica=2).session_id
+        self.epoch = 0
+        leader.reads.clear()
+
+    def ask(self, partition: int, offset: int) -> dict[str, Any]:
+        asked = ask_for("t", offset, partition, epoch=5)
+        asked["partitions"][0]["last_fetched_epoch"] = 5
+        return asked
+
+    def fetch(self, *wanted: tuple[int, int], **body: Any) -> Any:
+        self.epoch += 1
+        asked = [self.ask(*one) for one in wanted]
+        return self._leader.send(asked, session_id=self.id, session_epoch=self.epoch, replica=2, **body)
+
+
+class TestFollower:
+    INFO = PartitionInfo(1, 5, (1, 2, 3), (1, 2), version=7)
+
+    @pytest.fixture
+    def leader(self, tmp_path: Path) -> FetchLeader:
+        made = FetchLeader(tmp_path)
+        made.lead(0, 1, info=self.INFO)
+        for partition in (0, 1):
+            made.put(partition, b"first")
+        return made
+
+    def test_it_hears_of_appends_and_of_the_watermark(self, leader: FetchLeader) -> None:
+        follower = Follower(leader)
+        assert seen(follower.fetch()) == []
+        assert leader.reads == []
+        leader.put(1, b"second")
+        answer = follower.fetch()
+        assert seen(answer) == [(1, [b"second"])]
+        assert answer.responses[0].partitions[0].high_watermark == 1
+        answer = follower.fetch((1, 2))
+        assert [one.high_watermark for one in answer.responses[0].partitions] == [2]
+        assert follower.fetch().responses == ()
+
+    async def test_an_append_above_the_watermark_ends_its_wait(self, leader: FetchLeader) -> None:
+        follower = Follower(leader)
+        waiting = asyncio.ensure_future(follower.fetch(max_wait=20_000))
+        await asyncio.sleep(0)
+        leader.put(0, b"second")
+        assert seen(await asyncio.wait_for(waiting, 5)) == [(0, [b"second"])]
+
+    def test_a_diverging_epoch_is_answered_though_nothing_moved(self, leader: FetchLeader) -> None:
+        follower = Follower(leader)
+        for wanted in (((0, 9),), ()):
+            (topic,) = follower.fetch(*wanted).responses
+            assert [(one.partition_index, one.diverging_epoch.end_offset) for one in topic.partitions] == [(0, 1)]
+        assert follower.fetch((0, 1)).responses == ()
+
+    def test_a_position_that_the_leader_forgot_is_counted_again(self, leader: FetchLeader) -> None:
+        """Without this a follower at the end of a quiet partition would never join the ISR again."""
+        follower = Follower(leader)
+        led = leader.partitions[TopicPartition("t", 0)]
+        led.update_state(dataclasses.replace(self.INFO, isr=(1,), version=8))
+        assert not led.is_known(2)
+        follower.fetch()
+        assert led.is_known(2)
+
+    def test_nobody_else_uses_its_session(self, leader: FetchLeader) -> None:
+        follower = Follower(leader)
+        for replica in (-1, 3):
+            answer = leader.send(session_id=follower.id, session_epoch=1, replica=replica)
+            assert answer.error_code is ErrorCode.fetch_session_id_not_found
+
+    def test_it_evicts_a_young_session_of_a_consumer(self, leader: FetchLeader) -> None:
+        leader.cache = leader.new_cache(slots=1)
+        consumer = Session(leader, 0, 1)
+        assert consumer.id > 0
+        assert Follower(leader).id > 0
+        assert consumer.fetch().error_code is ErrorCode.fetch_session_id_not_found
+        leader.clock.advance(EVICTION_MS)
+        assert Session(leader, 0, 1).id == 0
 
 
 class TestEviction:

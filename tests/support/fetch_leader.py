@@ -21,6 +21,7 @@ from broker.protocol.topic_partition import TopicPartition
 from broker.records.control import ControlType, EndMarker
 from broker.records.record import decode_records
 from broker.replica.partition import Partition
+from broker.zookeeper.cluster_metadata import PartitionInfo
 from tests.support.batches import batch, open_log
 from tests.support.raw_requests import fetch_body
 
@@ -45,12 +46,13 @@ class FetchLeader:
 
     # --- partitions
 
-    def lead(self, *numbers: int, topic: str = "t") -> uuid.UUID:
-        """Lead partitions of a topic, with the logs they had; gives the topic's id."""
+    def lead(self, *numbers: int, topic: str = "t", info: PartitionInfo | None = None) -> uuid.UUID:
+        """Lead partitions of a topic, with the logs they had; gives the topic's id. `info` names the replicas."""
         for number in numbers:
             tp = TopicPartition(topic, number)
             log = open_log(self._directory / str(tp), clock=self.clock)
-            self.partitions[tp] = Partition(tp, log, 0)
+            epoch = info.leader_epoch if info else 0
+            self.partitions[tp] = Partition(tp, log, epoch, info=info, clock=self.clock)
         known = {name: topic_id for topic_id, name in self.topic_ids.items()}
         topic_id = known.get(topic) or uuid.uuid4()
         self.topic_ids[topic_id] = topic
@@ -88,6 +90,7 @@ class FetchLeader:
         forgotten: Mapping[str | uuid.UUID, Sequence[int]] | None = None,
         version: int = 12,
         cache: FetchSessionCache | None = None,
+        replica: int = -1,
         **body: Any,
     ) -> Any:
         """The answer, or an awaitable of it if the fetch waits. Other arguments are those of `fetch_body`."""
@@ -95,7 +98,7 @@ class FetchLeader:
             {"topic_id" if isinstance(topic, uuid.UUID) else "topic": topic, "partitions": partitions}
             for topic, partitions in (forgotten or {}).items()
         ]
-        fields = {**fetch_body(wanted, **body), "forgotten_topics_data": gone}
+        fields = {**fetch_body(wanted, **body), "forgotten_topics_data": gone, "replica_id": replica}
         request = decode_request(encode_request(ApiKey.FETCH, version, 1, "tests", fields)[4:])
         answer = fetch.handle(self._context(cache or self.cache), request, cast(Any, None))
         return self._awaited(answer, version) if isinstance(answer, Awaitable) else _decoded(answer, version)
