@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from broker.log.log_config import LogConfig
 from broker.log.producer_snapshot import snapshot_offsets
 from broker.log.segment import ABORTED_SUFFIX, segment_path
 from broker.records.batch import patch_base_offset
+from broker.records.crc32c import crc32c
 from tests.support.batches import NOW, append, batch, fill, open_log, read_all
 from tests.support.compaction import EAGER, put
 from tests.support.follower_log import copy, follow, state_of, stored
@@ -30,6 +32,13 @@ def at(offset: int, *values: bytes, epoch: int = 0, size: int = 0) -> bytearray:
     """A batch as the leader has it at `offset`."""
     data = bytearray(batch(*(values or (b"x" * size,))))
     patch_base_offset(data, 0, offset, epoch)
+    return data
+
+
+def with_counts(data: bytearray, *, records: int) -> bytearray:
+    """The batch with another record count, and a CRC that matches."""
+    struct.pack_into(">i", data, 57, records)
+    struct.pack_into(">I", data, 17, crc32c(bytes(data[21:])))
     return data
 
 
@@ -60,6 +69,7 @@ class TestAppend:
             (at(3, b"x", epoch=4) + at(4, b"x", epoch=4)[:-1] + b"?", ErrorCode.corrupt_message),
             (at((1 << 63) - 1, b"x", epoch=4), ErrorCode.corrupt_message),
             (at(-1, b"x", epoch=4), ErrorCode.corrupt_message),
+            (with_counts(at(3, b"x", epoch=4), records=2), ErrorCode.corrupt_message),
         ],
     )
     def test_refuses_what_does_not_follow(self, follower: Log, data: bytearray, code: ErrorCode) -> None:
@@ -68,13 +78,18 @@ class TestAppend:
         assert refused(lambda: follow(follower, data)) is code
         assert (stored(follower), state_of(follower)) == before
 
-    def test_refuses_a_control_batch_that_cannot_be_read(self, tmp_path: Path, follower: Log) -> None:
+    @pytest.mark.parametrize(("position", "byte"), [(22, 0x31), (65, 0)], ids=["compressed", "without a key"])
+    def test_refuses_a_control_batch_that_cannot_be_read(
+        self, tmp_path: Path, follower: Log, position: int, byte: int
+    ) -> None:
+        """Its transaction would stay open on this replica alone."""
         leader = open_log(tmp_path / "l-0")
         Producers(leader).abort(ALICE)
         data = bytearray(stored(leader))
-        data[22] |= 1  # gzip, which the CRC covers
-        with pytest.raises(CorruptBatch):
-            follow(follower, data)
+        follow(open_log(tmp_path / "sound-0"), with_counts(data, records=1))
+        data[position] = byte
+        with pytest.raises(CorruptBatch, match="control"):
+            follow(follower, with_counts(data, records=1))
 
     def test_takes_batches_larger_than_a_segment_and_than_a_message(self, tmp_path: Path) -> None:
         follower = open_log(tmp_path / "f-0", LogConfig(segment_bytes=300, max_message_bytes=100))
@@ -94,6 +109,8 @@ class TestAppend:
     def test_offsets_far_apart_get_segments_of_their_own(self, tmp_path: Path, follower: Log) -> None:
         follow(follower, at(FAR, b"a") + at(3 * FAR, b"b"))
         assert [segment.base_offset for segment in follower.segments] == [FAR, 3 * FAR]
+        assert follower.log_start_offset == FAR
+        assert read_all(follower) == [(FAR, b"a"), (3 * FAR, b"b")]
         follower = open_log(tmp_path / "f-0", SMALL, clean=False)
         assert read_all(follower, FAR) == [(FAR, b"a"), (3 * FAR, b"b")]
 
