@@ -114,11 +114,19 @@ class TestAppend:
         follower = open_log(tmp_path / "f-0", SMALL, clean=False)
         assert read_all(follower, FAR) == [(FAR, b"a"), (3 * FAR, b"b")]
 
-    def test_an_epoch_begins_where_the_log_ended_not_behind_the_gap(self, follower: Log) -> None:
+    @pytest.mark.parametrize("saved", [True, False])
+    def test_an_epoch_begins_where_the_log_ended_not_behind_the_gap(
+        self, tmp_path: Path, follower: Log, saved: bool
+    ) -> None:
         """A replica with records of epoch 0 at 1 to 6, which compaction removed here, is told to drop them."""
-        follow(follower, at(0, b"a", epoch=0) + at(7, b"b", epoch=2))
-        assert follower.end_offset_for_epoch(0, 2) == (0, 1)
-        assert follower.end_offset_for_epoch(1, 2) == (0, 1)
+        follow(follower, at(0, b"a", epoch=0))
+        if saved:
+            follower.save_epochs()
+        follow(follower, at(7, b"b", epoch=2))
+        for _ in range(2):
+            assert follower.end_offset_for_epoch(0, 2) == (0, 1)
+            assert follower.end_offset_for_epoch(1, 2) == (0, 1)
+            follower = open_log(tmp_path / "f-0", SMALL, clean=False)
 
     def test_a_new_follower_of_a_log_that_starts_inside_a_batch(self, tmp_path: Path, follower: Log) -> None:
         leader = open_log(tmp_path / "l-0")
@@ -252,6 +260,19 @@ class TestTruncation:
         follow(follower, at(offset, b"new", epoch=1))
         assert read_all(follower) == [(offset, b"new")]
         assert follower.epochs.entries == [(1, offset)]
+
+    def test_fully_with_a_crash_before_the_new_segment(self, tmp_path: Path, follower: Log) -> None:
+        producers = Producers(follower)
+        for _ in range(9):
+            producers.send(ALICE)
+        follower.flush()
+        for segment in follower.segments:
+            segment.path().unlink()
+        assert snapshot_offsets(follower.directory) != []
+        follower = open_log(tmp_path / "f-0", SMALL, clean=False, log_start_offset=1000)
+        assert (follower.log_start_offset, follower.log_end_offset) == (1000, 1000)
+        assert (list(follower.producers), follower.epochs.entries) == ([], [])
+        follow(follower, at(1000, b"x", epoch=0))
 
     def test_below_the_start_is_fully(self, follower: Log) -> None:
         fill(follower, 6)

@@ -443,6 +443,20 @@ def test_a_truncation_lowers_every_checkpoint_first(start: Start, clock: ManualC
     assert (again.logs()[T0].log_start_offset, again.logs()[T0].log_end_offset) == (1, 10)
 
 
+def test_a_truncation_inside_a_batch_lowers_them_to_its_start(start: Start, clock: ManualClock) -> None:
+    manager = start()
+    log = manager.create(T0, SMALL)
+    fill(log, 2)
+    append(log, batch(b"a", b"b", b"c"))
+    manager.high_watermarks = lambda: {T0: 5}
+    clock.advance(60_000)
+    manager.tick()
+    log.truncate_to(4)
+    fill(log, 3)
+    assert manager.high_watermark(T0) == 2
+    assert start().high_watermark(T0) == 2
+
+
 def test_a_truncation_that_cannot_lower_the_checkpoints_drops_nothing(
     start: Start, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
