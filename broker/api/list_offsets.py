@@ -2,8 +2,9 @@
 
 Negative timestamps have a special meaning: -1 latest, -2 earliest, -3 the record with the largest timestamp (KIP-734),
 -4 earliest local (here: earliest), -5 latest tiered (here: none). With isolation level read_committed the latest offset
-is the last stable offset, and no later offset is returned (KIP-98). Pages that a look-up by time needs and that are not
-in the page cache are read by a thread, so that other connections are served meanwhile.
+is the last stable offset, and no later offset is returned (KIP-98). A new leader of several replicas answers
+OFFSET_NOT_AVAILABLE where an earlier leader may have shown a later offset (KIP-207). Pages that a look-up by time needs
+and that are not in the page cache are read by a thread, so that other connections are served meanwhile.
 Version notes: -5 is new in 9. Other negative timestamps get UNSUPPORTED_VERSION, as in Kafka 4.
 """
 
@@ -88,6 +89,7 @@ def _partition(
 def _find(partition: Partition, timestamp: int, committed_only: bool) -> tuple[int, int]:
     end = partition.last_stable_offset if committed_only else partition.high_watermark
     if timestamp == LATEST:
+        _check_caught_up(partition)
         return end, -1
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return partition.log.log_start_offset, -1
@@ -96,4 +98,15 @@ def _find(partition: Partition, timestamp: int, committed_only: bool) -> tuple[i
     found = (
         partition.log.max_timestamp() if timestamp == MAX_TIMESTAMP else partition.log.offset_for_timestamp(timestamp)
     )
-    return found if found is not None and found[0] < end else (-1, -1)
+    if found is None or found[0] < end:
+        return found or (-1, -1)
+    _check_caught_up(partition)
+    return -1, -1
+
+
+def _check_caught_up(partition: Partition) -> None:
+    """Raise BrokerError while an answer could be an offset before one that an earlier leader gave (KIP-207)."""
+    if partition.is_catching_up:
+        raise BrokerError(
+            ErrorCode.offset_not_available, f"the high watermark of {partition.tp} is below the start of its epoch"
+        )

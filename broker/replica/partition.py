@@ -409,6 +409,8 @@ class Partition:
             follower = self.in_sync.followers.get(replica)
             if follower is None:
                 reasons.append(f"broker {replica} is no replica")
+            elif follower.log_end_offset == UNKNOWN_OFFSET:
+                reasons.append(f"broker {replica} has not fetched in leader epoch {self.leader_epoch}")
             else:
                 lag = f"has not caught up for {now - follower.caught_up_at:.1f} s"
                 reasons.append(f"broker {replica} {lag} (it is at {follower.log_end_offset} of {end})")

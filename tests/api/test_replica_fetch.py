@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 from broker.errors import ErrorCode
 from broker.protocol.api_keys import ApiKey
 from broker.protocol.topic_partition import TopicPartition
+from broker.zookeeper.change_notifications import ChangeNotifications
 from broker.zookeeper.client import ZooKeeper
 from broker.zookeeper.registry import Registry
 from broker.zookeeper.znodes import BrokerInfo
 from tests.support.broker_process import BrokerProcess
-from tests.support.raw_requests import Requests, ask_for, batch, fetch_body, records_of
+from tests.support.raw_requests import LATEST, Requests, ask_for, batch, fetch_body, records_of
 from tests.support.waiting import eventually
 
 LEADER, FIRST, SECOND = 0, 1, 2
@@ -154,6 +156,54 @@ def test_a_log_that_has_diverged_is_told_where_and_does_not_count(replicated: Re
     assert replicated.read().high_watermark == 0
 
 
+def test_a_follower_that_waits_in_a_session_is_counted_again_after_a_new_state(
+    replicated: Replicated, registry: Registry, leader: BrokerProcess
+) -> None:
+    """The leader forgets its position, and reads nothing of a partition without news."""
+    ask, session = replicated.followers[FIRST], {"session_id": 0, "session_epoch": 0}
+    wanted = ask_for(replicated.tp.topic, epoch=replicated.epoch)
+
+    def fetch(*wanted: Any, max_wait: int = 0) -> None:
+        answer = ask.ask(ApiKey.FETCH, {**fetch_body(wanted, max_wait=max_wait, **session), "replica_id": FIRST}, 12)
+        assert answer.error_code is ErrorCode.none
+        session.update(session_id=answer.session_id, session_epoch=session["session_epoch"] + 1)
+
+    fetch(wanted)
+    state = registry.partition_states([replicated.tp])[replicated.tp]
+    without = dataclasses.replace(state, isr=(LEADER, SECOND))
+    body = {**fetch_body((), max_wait=500, **session), "replica_id": FIRST}
+    ask.send(ApiKey.FETCH, body, 12)
+    assert registry.write_states({replicated.tp: without}) == {replicated.tp}
+    zk = ZooKeeper(leader.zookeeper, session_timeout_ms=6000, operation_timeout_s=10.0).start()
+    ChangeNotifications(zk).notify_isr_change([replicated.tp])
+    zk.close()
+    assert ask.receive(ApiKey.FETCH, 12).error_code is ErrorCode.none
+    session["session_epoch"] += 1
+    assert FIRST not in replicated.isr
+    fetch()
+    eventually(lambda: FIRST in replicated.isr)
+
+
+def test_a_new_leader_gives_no_latest_offset_before_its_watermark_has_reached_its_epoch(
+    leader: BrokerProcess, replicated: Replicated, registry: Registry
+) -> None:
+    replicated.begin_put(b"a", timeout_ms=50)
+    replicated.end_put()
+    state = registry.partition_states([replicated.tp])[replicated.tp]
+    registry.write_states({replicated.tp: dataclasses.replace(state, leader_epoch=state.leader_epoch + 1)})
+    zk = ZooKeeper(leader.zookeeper, session_timeout_ms=6000, operation_timeout_s=10.0).start()
+    ChangeNotifications(zk).notify_isr_change([replicated.tp])
+    zk.close()
+
+    def latest() -> Any:
+        return replicated.ask.list_offset(replicated.tp.topic, LATEST)
+
+    eventually(lambda: latest().error_code is ErrorCode.offset_not_available)
+    for follower in replicated.followers:
+        replicated.fetch(follower, 1, last_epoch=0)
+    assert (latest().error_code, latest().offset) == (ErrorCode.none, 1)
+
+
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
@@ -176,7 +226,7 @@ def test_a_deposed_leader_acknowledges_nothing_and_says_so(
     replicated.begin_put(b"a")
     eventually(lambda: len(records_of(replicated.fetch(FIRST, 0))) == 1)
     state = registry.partition_states([replicated.tp])[replicated.tp]
-    new = type(state)(FIRST, state.leader_epoch + 1, (FIRST, SECOND), state.controller_epoch, state.version)
+    new = dataclasses.replace(state, leader=FIRST, leader_epoch=state.leader_epoch + 1, isr=(FIRST, SECOND))
     assert registry.write_states({replicated.tp: new}) == {replicated.tp}
     replicated.fetch(FIRST, 1, last_epoch=0, epoch=0)
     # The leader wants the silent follower out of the ISR, loses the race, and reads the state.

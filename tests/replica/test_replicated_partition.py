@@ -193,6 +193,15 @@ async def test_a_slow_follower_leaves_the_isr_and_comes_back(leader: Leader) -> 
     assert leader.high_watermark == 2, "it may be in the ISR already"
 
 
+async def test_nobody_joins_before_the_start_of_the_leader_epoch(tmp_path: Path) -> None:
+    """Below it the log may hold records that are committed, though this leader does not know it."""
+    leader = Leader(tmp_path, dataclasses.replace(THREE, isr=(1, 2)), records=3)
+    leader.fetch(3, offset=2)
+    assert (leader.high_watermark, leader.joining) == (0, 0)
+    leader.fetch(3)
+    assert leader.joining == 1
+
+
 async def test_an_idle_hour_makes_nobody_slow(leader: Leader) -> None:
     leader.append()
     leader.fetch(2, 3)
