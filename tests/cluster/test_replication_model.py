@@ -281,6 +281,15 @@ class Replication(RuleBasedStateMachine):
             assert leader.log[offset] == record
 
     @invariant()
+    def everything_acknowledged_survives_somewhere(self) -> None:
+        """Also while no broker may lead."""
+        for offset, record in self.acknowledged:
+            held = [
+                b.id for b in self.brokers.values() if not b.dead_for_good and b.log[offset : offset + 1] == [record]
+            ]
+            assert held, f"{record} at {offset} was acknowledged, and is on no broker"
+
+    @invariant()
     def replicas_agree_below_the_watermark(self) -> None:
         for a in self.brokers.values():
             for b in self.brokers.values():
