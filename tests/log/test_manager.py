@@ -448,10 +448,12 @@ def test_a_truncation_inside_a_batch_lowers_them_to_its_start(start: Start, cloc
     log = manager.create(T0, SMALL)
     fill(log, 2)
     append(log, batch(b"a", b"b", b"c"))
+    log.flush()
     manager.high_watermarks = lambda: {T0: 5}
     clock.advance(60_000)
     manager.tick()
     log.truncate_to(4)
+    assert log.recovery_point == 2
     fill(log, 3)
     assert manager.high_watermark(T0) == 2
     assert start().high_watermark(T0) == 2
