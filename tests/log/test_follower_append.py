@@ -201,6 +201,21 @@ class TestTruncation:
         follower.flush()
         assert follower.directory in synced
 
+    def test_snapshots_follow_the_new_end(self, tmp_path: Path, follower: Log) -> None:
+        producers = Producers(follower)
+        producers.send(ALICE)
+        producers.send(BOB)
+        follower.roll()  # takes a snapshot, for the next flush to write
+        follower.truncate_to(1)
+        fill(follower, 2)
+        follower.flush()
+        assert snapshot_offsets(follower.directory) == []
+        follower.close()
+        follower = open_log(tmp_path / "f-0", SMALL)
+        follower.truncate_to(2)
+        follower.close()
+        assert snapshot_offsets(follower.directory) == [2]
+
     def test_newer_segments_go_first(self, follower: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         fill(follower, 12)
         bases = [segment.base_offset for segment in follower.segments]
