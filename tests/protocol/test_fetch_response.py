@@ -35,6 +35,7 @@ partitions = st.builds(
     st.integers(-1, 2**62),
     st.none() | st.lists(st.tuples(st.integers(0, 99), st.integers(0, 99)), max_size=3),
     st.none() | st.builds(Blob, st.binary(max_size=300)),
+    st.none() | st.tuples(st.integers(-1, 2**31 - 1), st.integers(-1, 2**62)),
 )
 topics = st.builds(
     TopicAnswer,
@@ -62,6 +63,9 @@ def test_kio_reads_back_what_was_written(version: int, answer: list[TopicAnswer]
             assert (got.partition_index, int(got.error_code)) == (sent.partition, sent.error)
             assert (got.high_watermark, got.last_stable_offset) == (sent.high_watermark, sent.last_stable_offset)
             assert (got.records or b"") == (sent.records.data if isinstance(sent.records, Blob) else b"")
+            diverging = field(got, "diverging_epoch")
+            if diverging is not None:
+                assert (diverging.epoch, diverging.end_offset) == (sent.diverging or (-1, -1))
             aborted = got.aborted_transactions
             assert (aborted is None) == (sent.aborted is None)
             if aborted is not None and sent.aborted is not None:
